@@ -1,0 +1,221 @@
+/* Included by dense_types.h for each type DPS_T and each instruction set with registers of DPS_BYTES.
+   The lanes of a sum are DPS_PARTS registers, 64 bytes in all. */
+
+#define DPS_LANES ((ptrdiff_t)(64 / sizeof(DPS_T)))
+#define DPS_PARTS (64 / DPS_BYTES)
+#define DPS_V16 DPS_NAME(dps_v16)
+#define DPS_V32 DPS_NAME(dps_v32)
+#define DPS_V64 DPS_NAME(dps_v64)
+#if DPS_BYTES == 16
+#define DPS_VEC DPS_V16
+#elif DPS_BYTES == 32
+#define DPS_VEC DPS_V32
+#else
+#define DPS_VEC DPS_V64
+#endif
+
+/* Of any alignment: a row of a matrix starts where it starts. */
+typedef DPS_T DPS_V16 __attribute__((vector_size(16), aligned(sizeof(DPS_T)), may_alias));
+#if DPS_BYTES >= 32
+typedef DPS_T DPS_V32 __attribute__((vector_size(32), aligned(sizeof(DPS_T)), may_alias));
+#endif
+#if DPS_BYTES >= 64
+typedef DPS_T DPS_V64 __attribute__((vector_size(64), aligned(sizeof(DPS_T)), may_alias));
+#endif
+
+/* The sum of the lanes, halves onto halves. */
+DPS_INLINE DPS_T DPS_NAME(dps_fold)(const DPS_VEC *part)
+{
+    DPS_V16 low, high;
+#if DPS_BYTES == 16
+    low = part[0] + part[2];
+    high = part[1] + part[3];
+#else
+    DPS_V32 half;
+#if DPS_BYTES == 32
+    half = part[0] + part[1];
+#else
+    DPS_V32 other;
+    memcpy(&half, part, 32);
+    memcpy(&other, (const char *)part + 32, 32);
+    half = half + other;
+#endif
+    memcpy(&low, &half, 16);
+    memcpy(&high, (const char *)&half + 16, 16);
+#endif
+    low = low + high;
+    DPS_T lanes[16 / sizeof(DPS_T)];
+    memcpy(lanes, &low, 16);
+    return sizeof(DPS_T) == 4 ? (lanes[0] + lanes[2 % (16 / sizeof(DPS_T))])
+            + (lanes[1] + lanes[3 % (16 / sizeof(DPS_T))])
+                              : lanes[0] + lanes[1];
+}
+
+/* out[i] = bias + row i . w */
+static void DPS_NAME(dps_dot_rows)(
+    const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
+    const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f)
+{
+    const ptrdiff_t step = DPS_BYTES / sizeof(DPS_T);
+    ptrdiff_t whole = f - f % DPS_LANES;
+    for (ptrdiff_t i = 0; i < m; i += 4) {
+        /* A row beyond the end repeats the last one. */
+        ptrdiff_t last = m - 1;
+        const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),
+            DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};
+        DPS_VEC part[4][DPS_PARTS] = {0};
+        DPS_T rest[4] = {0};
+        for (ptrdiff_t j = 0; j < whole; j += DPS_LANES)
+            for (int p = 0; p < DPS_PARTS; p++) {
+                DPS_VEC v = *(const DPS_VEC *)(w + j + p * step);
+                for (int r = 0; r < 4; r++)
+                    part[r][p] += *(const DPS_VEC *)(row[r] + j + p * step) * v;
+            }
+        for (ptrdiff_t j = whole; j < f; j++)
+            for (int r = 0; r < 4; r++) rest[r] += row[r][j] * w[j];
+        for (int r = 0; r < 4; r++) rest[r] = bias + (DPS_NAME(dps_fold)(part[r]) + rest[r]);
+        for (int r = 0; r < 4; r++)
+            if (i + r < m) out[i + r] = rest[r];
+    }
+}
+
+/* grad += sum_i d[i] * row i */
+static void DPS_NAME(dps_add_rows)(
+    const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
+    const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f)
+{
+    ptrdiff_t i = 0;
+    for (; i + 8 <= m; i += 8) {
+        const DPS_T *r0 = DPS_ROW(i), *r1 = DPS_ROW(i + 1), *r2 = DPS_ROW(i + 2),
+                    *r3 = DPS_ROW(i + 3), *r4 = DPS_ROW(i + 4), *r5 = DPS_ROW(i + 5),
+                    *r6 = DPS_ROW(i + 6), *r7 = DPS_ROW(i + 7);
+        for (ptrdiff_t j = 0; j < f; j++)
+            grad[j] += ((r0[j] * d[i] + r1[j] * d[i + 1]) + (r2[j] * d[i + 2] + r3[j] * d[i + 3]))
+                + ((r4[j] * d[i + 4] + r5[j] * d[i + 5]) + (r6[j] * d[i + 6] + r7[j] * d[i + 7]));
+    }
+    for (; i < m; i++) {
+        const DPS_T *r = DPS_ROW(i);
+        for (ptrdiff_t j = 0; j < f; j++) grad[j] += r[j] * d[i];
+    }
+}
+
+/* The widest register that a tile of outputs fills. */
+typedef DPS_T DPS_NAME(dps_tile_4) __attribute__((
+    vector_size(4 * sizeof(DPS_T) < DPS_BYTES ? 4 * sizeof(DPS_T) : DPS_BYTES),
+    aligned(sizeof(DPS_T)), may_alias));
+typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
+    vector_size(8 * sizeof(DPS_T) < DPS_BYTES ? 8 * sizeof(DPS_T) : DPS_BYTES),
+    aligned(sizeof(DPS_T)), may_alias));
+
+/* out[i, c] = bias[c] + row i . w[:, c] for one tile of W outputs, of which `used` are real.
+   w has rows of `padded` elements and is at the tile's first column, as are bias and out. */
+#define DPS_FORWARD_TILE(W, VEC)                                                                   \
+    DPS_INLINE void DPS_NAME(dps_forward_##W)(                                                     \
+        const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
+        const DPS_T *restrict w, ptrdiff_t padded, const DPS_T *restrict bias,                     \
+        DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used)                \
+    {                                                                                              \
+        enum { step = sizeof(VEC) / sizeof(DPS_T), parts = W * sizeof(DPS_T) / sizeof(VEC) };      \
+        for (ptrdiff_t i = 0; i < m; i += 4) {                                                     \
+            ptrdiff_t last = m - 1;                                                                \
+            const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),                  \
+                DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};             \
+            VEC sum[4][parts] = {0};                                                               \
+            for (ptrdiff_t j = 0; j < f; j++)                                                      \
+                for (int p = 0; p < parts; p++) {                                                  \
+                    VEC v = *(const VEC *)(w + j * padded + p * step);                             \
+                    for (int r = 0; r < 4; r++) sum[r][p] += row[r][j] * v;                        \
+                }                                                                                  \
+            DPS_T block[4 * W];                                                                    \
+            memcpy(block, sum, sizeof(block));                                                     \
+            for (ptrdiff_t r = 0; r < 4 && i + r < m; r++)                                         \
+                for (ptrdiff_t l = 0; l < used; l++)                                               \
+                    out[(i + r) * k + l] = (bias ? bias[l] : 0) + block[r * W + l];                \
+        }                                                                                          \
+    }
+
+/* w[j, :] += sum_i d[i, :] * row i [j] for one tile; w has rows of `padded` elements. */
+#define DPS_BACKWARD_TILE(W, VEC)                                                                  \
+    DPS_INLINE void DPS_NAME(dps_backward_##W)(                                                    \
+        const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
+        const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,                              \
+        ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used)                                     \
+    {                                                                                              \
+        enum { step = sizeof(VEC) / sizeof(DPS_T), parts = W * sizeof(DPS_T) / sizeof(VEC) };      \
+        for (ptrdiff_t i = 0; i < m; i += 4) {                                                     \
+            ptrdiff_t n = m - i < 4 ? m - i : 4;                                                   \
+            const DPS_T *row[4];                                                                   \
+            DPS_T block[4 * W] = {0};                                                              \
+            for (ptrdiff_t r = 0; r < n; r++)                                                      \
+                for (ptrdiff_t l = 0; l < used; l++) block[r * W + l] = d[(i + r) * k + l];        \
+            for (ptrdiff_t r = 0; r < n; r++) row[r] = DPS_ROW(i + r);                             \
+            if (n < 4) {                                                                           \
+                for (ptrdiff_t r = 0; r < n; r++)                                                  \
+                    for (ptrdiff_t j = 0; j < f; j++)                                              \
+                        for (int l = 0; l < W; l++)                                                \
+                            w[j * padded + l] += row[r][j] * block[r * W + l];                     \
+                return;                                                                            \
+            }                                                                                      \
+            VEC scale[4][parts];                                                                   \
+            memcpy(scale, block, sizeof(block));                                                   \
+            for (ptrdiff_t j = 0; j < f; j++)                                                      \
+                for (int p = 0; p < parts; p++) {                                                  \
+                    VEC *v = (VEC *)(w + j * padded + p * step);                                   \
+                    *v += (row[0][j] * scale[0][p] + row[1][j] * scale[1][p])                      \
+                        + (row[2][j] * scale[2][p] + row[3][j] * scale[3][p]);                     \
+                }                                                                                  \
+        }                                                                                          \
+    }
+
+DPS_FORWARD_TILE(4, DPS_NAME(dps_tile_4))
+DPS_FORWARD_TILE(8, DPS_NAME(dps_tile_8))
+DPS_FORWARD_TILE(16, DPS_VEC)
+DPS_BACKWARD_TILE(4, DPS_NAME(dps_tile_4))
+DPS_BACKWARD_TILE(8, DPS_NAME(dps_tile_8))
+DPS_BACKWARD_TILE(16, DPS_VEC)
+
+/* out = bias + rows . w, where w is padded to tiles. */
+static void DPS_NAME(dps_forward_tiles)(
+    const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
+    const DPS_T *restrict w, ptrdiff_t padded, const DPS_T *restrict bias,
+    DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k)
+{
+    ptrdiff_t tile = dps_tile(k);
+    for (ptrdiff_t c = 0; c < k; c += tile) {
+        ptrdiff_t used = k - c < tile ? k - c : tile;
+        const DPS_T *b = bias ? bias + c : bias;
+        if (tile == 4)
+            DPS_NAME(dps_forward_4)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+        else if (tile == 8)
+            DPS_NAME(dps_forward_8)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+        else
+            DPS_NAME(dps_forward_16)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+    }
+}
+
+/* w += rows^T . d, where w is padded to tiles. */
+static void DPS_NAME(dps_backward_tiles)(
+    const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
+    const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,
+    ptrdiff_t m, ptrdiff_t f, ptrdiff_t k)
+{
+    ptrdiff_t tile = dps_tile(k);
+    for (ptrdiff_t c = 0; c < k; c += tile) {
+        ptrdiff_t used = k - c < tile ? k - c : tile;
+        if (tile == 4)
+            DPS_NAME(dps_backward_4)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+        else if (tile == 8)
+            DPS_NAME(dps_backward_8)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+        else
+            DPS_NAME(dps_backward_16)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+    }
+}
+
+#undef DPS_LANES
+#undef DPS_PARTS
+#undef DPS_V16
+#undef DPS_V32
+#undef DPS_V64
+#undef DPS_VEC
+#undef DPS_FORWARD_TILE
+#undef DPS_BACKWARD_TILE

@@ -1,0 +1,149 @@
+"""Rows of columns of any numeric dtype as a contiguous block of one floating dtype.
+
+Owns the conversion of a data frame's columns batch by batch. It must not know data frames, missing
+values or batches. Columns may have any stride, be read-only and be unaligned.
+"""
+from cython cimport floating
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+)
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from dps._kernels.checks cimport DPS_DEBUG, indices_below, same_length
+
+cdef enum:
+    BLOCK = 64  # rows whose outputs stay in the first cache while columns take turns
+
+ctypedef fused source_t:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+    float
+    double
+
+cdef struct Column:
+    const char* data
+    Py_ssize_t stride
+    int code
+
+cdef tuple CODES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
+)
+
+
+cdef inline void _fill(
+    source_t example, const Column* column, const int64_t* order, Py_ssize_t start, Py_ssize_t n,
+    floating* out, Py_ssize_t width,
+) noexcept nogil:
+    """Write n elements of a column of the type of ``example``, ``width`` apart."""
+    cdef Py_ssize_t i, row
+    cdef source_t value = example
+    for i in range(n):
+        row = order[start + i] if order is not NULL else start + i
+        # The element may lie at any address; the compiler turns this into one load.
+        memcpy(&value, column.data + row * column.stride, sizeof(source_t))
+        out[i * width] = <floating> value
+
+
+cdef void _fill_any(
+    const Column* column, const int64_t* order, Py_ssize_t start, Py_ssize_t n,
+    floating* out, Py_ssize_t width,
+) noexcept nogil:
+    if column.code == 0:
+        _fill(<int8_t> 0, column, order, start, n, out, width)
+    elif column.code == 1:
+        _fill(<int16_t> 0, column, order, start, n, out, width)
+    elif column.code == 2:
+        _fill(<int32_t> 0, column, order, start, n, out, width)
+    elif column.code == 3:
+        _fill(<int64_t> 0, column, order, start, n, out, width)
+    elif column.code == 4:
+        _fill(<uint8_t> 0, column, order, start, n, out, width)
+    elif column.code == 5:
+        _fill(<uint16_t> 0, column, order, start, n, out, width)
+    elif column.code == 6:
+        _fill(<uint32_t> 0, column, order, start, n, out, width)
+    elif column.code == 7:
+        _fill(<uint64_t> 0, column, order, start, n, out, width)
+    elif column.code == 8:
+        _fill(<float> 0, column, order, start, n, out, width)
+    else:
+        _fill(<double> 0, column, order, start, n, out, width)
+
+
+cdef class ColumnTable:
+    """Columns of equal length, as a source of blocks of rows; the arrays are kept alive."""
+
+    cdef tuple _arrays  # keeps the memory of the columns alive
+    cdef Column* _columns
+    cdef Py_ssize_t _width
+    cdef Py_ssize_t _length
+
+    def __cinit__(self, columns):
+        cdef Py_ssize_t j
+        self._arrays = tuple(columns)
+        self._width = len(self._arrays)
+        self._length = self._arrays[0].shape[0] if self._width else 0
+        self._columns = <Column*> calloc(max(self._width, 1), sizeof(Column))
+        if self._columns is NULL:
+            raise MemoryError
+        for j, array in enumerate(self._arrays):
+            if array.ndim != 1:
+                raise ValueError(f"column {j} has {array.ndim} dimensions, expected 1")
+            same_length(f"column {j}", array.shape[0], self._length)
+            name = "uint8" if array.dtype.name == "bool" else array.dtype.name
+            if name not in CODES or not array.dtype.isnative:
+                raise TypeError(
+                    f"column {j} has dtype {array.dtype!r}, expected bool, an integer or a float "
+                    "of 4 or 8 bytes in native byte order"
+                )
+            self._columns[j].data = <const char*> <uintptr_t> array.__array_interface__["data"][0]
+            self._columns[j].stride = array.strides[0]
+            self._columns[j].code = CODES.index(name)
+
+    def __dealloc__(self):
+        free(self._columns)
+
+    def __len__(self):
+        return self._length
+
+    @property
+    def n_columns(self):
+        """How many columns there are."""
+        return self._width
+
+    def __reduce__(self):
+        return ColumnTable, (self._arrays,)
+
+    def rows(
+        self, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop, floating[:, ::1] out
+    ):
+        """out[i, j] = column j at row order[start + i], or start + i; for i < stop - start."""
+        cdef Py_ssize_t n = stop - start, limit, block = 0, size, j
+        cdef const int64_t* picks = NULL
+        limit = self._length if order is None else order.shape[0]
+        if not 0 <= start <= stop <= limit:
+            raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
+        if out.shape[0] < n:
+            raise ValueError(f"out has {out.shape[0]} rows, expected at least {n}")
+        same_length("rows of out", out.shape[1], self._width)
+        if n == 0 or self._width == 0:
+            return
+        if order is not None:
+            picks = &order[0]
+            if DPS_DEBUG:
+                indices_below("order", picks, limit, self._length)
+        with nogil:
+            while block < n:
+                size = min(<Py_ssize_t> BLOCK, n - block)
+                for j in range(self._width):
+                    _fill_any(
+                        &self._columns[j], picks, start + block, size, &out[block, j], self._width
+                    )
+                block += BLOCK

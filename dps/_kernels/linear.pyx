@@ -1,0 +1,312 @@
+"""Forward and backward products of linear models on dense and CSR rows, without copying rows.
+
+Owns the order of the additions: partial sums and row blocks of fixed sizes, so that the bits depend
+neither on the SIMD registers nor on where a row lies in memory. It must not know losses or layouts.
+Row i of a batch is row ``order[i]`` of the values, or row i where there is no order.
+"""
+from cython cimport floating
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from dps._kernels.checks cimport (
+    DPS_DEBUG, contiguous_rows, index_t, indices_below, same_length
+)
+
+cdef extern from "dense.h" nogil:
+    Py_ssize_t dps_tile(Py_ssize_t k) noexcept
+    void dps_dot_rows_float(
+        const float* x, Py_ssize_t stride, const int64_t* order, const float* w, float bias,
+        float* out, Py_ssize_t m, Py_ssize_t f) noexcept
+    void dps_add_rows_float(
+        const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* grad,
+        Py_ssize_t m, Py_ssize_t f) noexcept
+    void dps_forward_tiles_float(
+        const float* x, Py_ssize_t stride, const int64_t* order, const float* w,
+        Py_ssize_t padded, const float* bias, float* out, Py_ssize_t m, Py_ssize_t f,
+        Py_ssize_t k) noexcept
+    void dps_backward_tiles_float(
+        const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* w,
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k) noexcept
+    void dps_dot_rows_double(
+        const double* x, Py_ssize_t stride, const int64_t* order, const double* w, double bias,
+        double* out, Py_ssize_t m, Py_ssize_t f) noexcept
+    void dps_add_rows_double(
+        const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* grad,
+        Py_ssize_t m, Py_ssize_t f) noexcept
+    void dps_forward_tiles_double(
+        const double* x, Py_ssize_t stride, const int64_t* order, const double* w,
+        Py_ssize_t padded, const double* bias, double* out, Py_ssize_t m, Py_ssize_t f,
+        Py_ssize_t k) noexcept
+    void dps_backward_tiles_double(
+        const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* w,
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k) noexcept
+
+
+cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
+    return order[i] if order is not NULL else i
+
+
+cdef inline Py_ssize_t _padded(Py_ssize_t k) noexcept nogil:
+    cdef Py_ssize_t tile = dps_tile(k)
+    return (k + tile - 1) // tile * tile
+
+
+cdef int _forward(
+    const floating* x, Py_ssize_t stride, const int64_t* order, const floating* w,
+    const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
+) noexcept nogil:
+    """Return 0, or -1 if there is no memory for padded coefficients."""
+    cdef Py_ssize_t padded = _padded(k), j
+    cdef floating* tiles
+    if k == 1:
+        if floating is float:
+            dps_dot_rows_float(x, stride, order, w, bias[0] if bias is not NULL else 0, out, m, f)
+        else:
+            dps_dot_rows_double(x, stride, order, w, bias[0] if bias is not NULL else 0, out, m, f)
+        return 0
+    tiles = <floating*> calloc(max(f * padded, 1), sizeof(floating))
+    if tiles is NULL:
+        return -1
+    for j in range(f):
+        memcpy(tiles + j * padded, w + j * k, k * sizeof(floating))
+    if floating is float:
+        dps_forward_tiles_float(x, stride, order, tiles, padded, bias, out, m, f, k)
+    else:
+        dps_forward_tiles_double(x, stride, order, tiles, padded, bias, out, m, f, k)
+    free(tiles)
+    return 0
+
+
+def dense_forward(
+    const floating[:, :] X, const int64_t[::1] order, const floating[:, ::1] coef,
+    const floating[::1] intercept, floating[:, ::1] out,
+):
+    """out = X[order] @ coef + intercept; without ``order`` the first rows of X."""
+    cdef Py_ssize_t m = out.shape[0], k = out.shape[1], f = X.shape[1]
+    cdef Py_ssize_t stride = X.strides[0] // <Py_ssize_t> sizeof(floating)
+    cdef int failed
+    cdef const int64_t* picks = NULL
+    cdef const floating* bias = NULL
+    cdef const floating* x = NULL
+    cdef const floating* w = NULL
+    contiguous_rows("X", f, X.strides[1], sizeof(floating))
+    same_length("coef", coef.shape[0], f)
+    same_length("rows of coef", coef.shape[1], k)
+    if order is None:
+        if X.shape[0] < m:
+            raise ValueError(f"X has {X.shape[0]} rows, expected at least {m}")
+    else:
+        same_length("order", order.shape[0], m)
+    if intercept is not None:
+        same_length("intercept", intercept.shape[0], k)
+    if m == 0 or k == 0:
+        return
+    if order is not None:
+        picks = &order[0]
+        if DPS_DEBUG:
+            indices_below("order", picks, m, X.shape[0])
+    if intercept is not None:
+        bias = &intercept[0]
+    if f:
+        x = &X[0, 0]
+        w = &coef[0, 0]
+    with nogil:
+        failed = _forward(x, stride, picks, w, bias, &out[0, 0], m, f, k)
+    if failed:
+        raise MemoryError
+
+
+cdef int _backward(
+    const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
+    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
+) noexcept nogil:
+    """Return 0, or -1 if there is no memory for a padded gradient."""
+    cdef Py_ssize_t padded = _padded(k), j, c
+    cdef floating* tiles
+    if k == 1:
+        if floating is float:
+            dps_add_rows_float(x, stride, order, d, grad, m, f)
+        else:
+            dps_add_rows_double(x, stride, order, d, grad, m, f)
+        return 0
+    tiles = <floating*> calloc(f * padded, sizeof(floating))
+    if tiles is NULL:
+        return -1
+    if floating is float:
+        dps_backward_tiles_float(x, stride, order, d, tiles, padded, m, f, k)
+    else:
+        dps_backward_tiles_double(x, stride, order, d, tiles, padded, m, f, k)
+    for j in range(f):
+        for c in range(k):
+            grad[j * k + c] += tiles[j * padded + c]
+    free(tiles)
+    return 0
+
+
+cdef void _add_columns(
+    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k
+) noexcept nogil:
+    cdef Py_ssize_t i, c
+    cdef floating total
+    for c in range(k):
+        total = 0
+        for i in range(m):
+            total += d[i * k + c]
+        grad[c] += total
+
+
+def dense_backward(
+    const floating[:, :] X, const int64_t[::1] order, const floating[:, ::1] d,
+    floating[:, ::1] grad_coef, floating[::1] grad_intercept,
+):
+    """grad_coef += X[order].T @ d and grad_intercept += d.sum(0)."""
+    cdef Py_ssize_t m = d.shape[0], k = d.shape[1], f = X.shape[1]
+    cdef Py_ssize_t stride = X.strides[0] // <Py_ssize_t> sizeof(floating)
+    cdef int failed = 0
+    cdef const int64_t* picks = NULL
+    cdef floating* bias = NULL
+    contiguous_rows("X", f, X.strides[1], sizeof(floating))
+    same_length("grad_coef", grad_coef.shape[0], f)
+    same_length("rows of grad_coef", grad_coef.shape[1], k)
+    if order is None:
+        if X.shape[0] < m:
+            raise ValueError(f"X has {X.shape[0]} rows, expected at least {m}")
+    else:
+        same_length("order", order.shape[0], m)
+    if grad_intercept is not None:
+        same_length("grad_intercept", grad_intercept.shape[0], k)
+    if m == 0 or k == 0:
+        return
+    if order is not None:
+        picks = &order[0]
+        if DPS_DEBUG:
+            indices_below("order", picks, m, X.shape[0])
+    if grad_intercept is not None:
+        bias = &grad_intercept[0]
+    with nogil:
+        if f:
+            failed = _backward(&X[0, 0], stride, picks, &d[0, 0], &grad_coef[0, 0], m, f, k)
+        if bias is not NULL:
+            _add_columns(&d[0, 0], bias, m, k)
+    if failed:
+        raise MemoryError
+
+
+cdef void _csr_forward(
+    const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
+    const floating* w, const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t k,
+) noexcept nogil:
+    cdef Py_ssize_t i, p, c, row
+    cdef const floating* source
+    cdef floating* o
+    cdef floating total
+    for i in range(m):
+        row = _row(order, i)
+        if k == 1:
+            total = bias[0] if bias is not NULL else 0
+            for p in range(indptr[row], indptr[row + 1]):
+                total += data[p] * w[indices[p]]
+            out[i] = total
+            continue
+        o = out + i * k
+        for c in range(k):
+            o[c] = bias[c] if bias is not NULL else 0
+        for p in range(indptr[row], indptr[row + 1]):
+            source = w + <Py_ssize_t> indices[p] * k
+            for c in range(k):
+                o[c] += data[p] * source[c]
+
+
+cdef void _csr_backward(
+    const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
+    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k,
+) noexcept nogil:
+    cdef Py_ssize_t i, p, c, row
+    cdef floating* target
+    for i in range(m):
+        row = _row(order, i)
+        for p in range(indptr[row], indptr[row + 1]):
+            if k == 1:
+                grad[indices[p]] += data[p] * d[i]
+                continue
+            target = grad + <Py_ssize_t> indices[p] * k
+            for c in range(k):
+                target[c] += data[p] * d[i * k + c]
+
+
+cdef int _check_csr(
+    const floating[::1] data, const index_t[::1] indices, const index_t[::1] indptr,
+    const int64_t[::1] order, Py_ssize_t m, Py_ssize_t f,
+) except -1:
+    cdef Py_ssize_t rows = indptr.shape[0] - 1
+    same_length("indices", indices.shape[0], data.shape[0])
+    if order is not None:
+        same_length("order", order.shape[0], m)
+    elif rows < m:
+        raise ValueError(f"indptr has {rows} rows, expected at least {m}")
+    if DPS_DEBUG and m:
+        indices_below("indptr", &indptr[0], rows + 1, data.shape[0] + 1)
+        if data.shape[0]:
+            indices_below("indices", &indices[0], data.shape[0], f)
+        if order is not None:
+            indices_below("order", &order[0], m, rows)
+    return 0
+
+
+def csr_forward(
+    const floating[::1] data, const index_t[::1] indices, const index_t[::1] indptr,
+    const int64_t[::1] order, const floating[:, ::1] coef, const floating[::1] intercept,
+    floating[:, ::1] out,
+):
+    """`dense_forward` for CSR rows; ``indptr`` may be a slice of a longer one."""
+    cdef Py_ssize_t m = out.shape[0], k = out.shape[1]
+    cdef const int64_t* picks = NULL
+    cdef const floating* bias = NULL
+    cdef const floating* values = NULL
+    cdef const index_t* columns = NULL
+    cdef const floating* w = NULL
+    same_length("rows of coef", coef.shape[1], k)
+    if intercept is not None:
+        same_length("intercept", intercept.shape[0], k)
+    _check_csr(data, indices, indptr, order, m, coef.shape[0])
+    if m == 0 or k == 0:
+        return
+    if order is not None:
+        picks = &order[0]
+    if intercept is not None:
+        bias = &intercept[0]
+    if data.shape[0] and coef.shape[0]:
+        values = &data[0]
+        columns = &indices[0]
+        w = &coef[0, 0]
+    with nogil:
+        _csr_forward(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k)
+
+
+def csr_backward(
+    const floating[::1] data, const index_t[::1] indices, const index_t[::1] indptr,
+    const int64_t[::1] order, const floating[:, ::1] d, floating[:, ::1] grad_coef,
+    floating[::1] grad_intercept,
+):
+    """`dense_backward` for CSR rows."""
+    cdef Py_ssize_t m = d.shape[0], k = d.shape[1]
+    cdef const int64_t* picks = NULL
+    cdef floating* bias = NULL
+    same_length("rows of grad_coef", grad_coef.shape[1], k)
+    if grad_intercept is not None:
+        same_length("grad_intercept", grad_intercept.shape[0], k)
+    _check_csr(data, indices, indptr, order, m, grad_coef.shape[0])
+    if m == 0 or k == 0:
+        return
+    if order is not None:
+        picks = &order[0]
+    if grad_intercept is not None:
+        bias = &grad_intercept[0]
+    with nogil:
+        if data.shape[0] and grad_coef.shape[0]:
+            _csr_backward(
+                &data[0], &indices[0], &indptr[0], picks, &d[0, 0], &grad_coef[0, 0], m, k
+            )
+        if bias is not NULL:
+            _add_columns(&d[0, 0], bias, m, k)

@@ -1,0 +1,263 @@
+"""Weighted sums of losses and their derivatives with respect to the raw model output.
+
+Owns the formula of each loss for one element; a single loop serves them all, and the compiler makes
+a copy of it for each. It must not know models, classes' names or optimizers.
+Elements are computed in the arrays' own type and losses are summed in double.
+"""
+from cython cimport floating
+from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, logf
+
+from dps._kernels.checks cimport DPS_DEBUG, same_length
+
+cdef enum:
+    SQUARED
+    LOG
+    HINGE
+    SQUARED_HINGE
+    MODIFIED_HUBER
+    HUBER
+    EPSILON_INSENSITIVE
+
+
+cdef inline floating _exp(floating x) noexcept nogil:
+    return expf(x) if floating is float else exp(x)
+
+
+cdef inline floating _log(floating x) noexcept nogil:
+    return logf(x) if floating is float else log(x)
+
+
+cdef inline floating _log1p(floating x) noexcept nogil:
+    return log1pf(x) if floating is float else log1p(x)
+
+
+cdef inline floating _abs(floating x) noexcept nogil:
+    return fabsf(x) if floating is float else fabs(x)
+
+
+cdef inline floating _element(
+    int kind, floating y, floating raw, floating epsilon, floating* derivative
+) noexcept nogil:
+    cdef floating z, e, half = 0.5
+    if kind == SQUARED:
+        z = raw - y
+        derivative[0] = z
+        return half * z * z
+    if kind == LOG:
+        # log(1 + exp(-z)) with exp of a negative number only, which cannot overflow.
+        z = y * raw
+        e = _exp(-_abs(z))
+        derivative[0] = -y * (e if z > 0 else 1) / (1 + e)
+        return _log1p(e) + (0 if z > 0 else -z)
+    if kind == HINGE:
+        z = 1 - y * raw
+        derivative[0] = -y if z > 0 else 0
+        return z if not z <= 0 else 0
+    if kind == SQUARED_HINGE:
+        z = 1 - y * raw
+        z = z if not z <= 0 else 0
+        derivative[0] = -2 * y * z
+        return z * z
+    if kind == MODIFIED_HUBER:
+        z = y * raw
+        if z >= 1:
+            derivative[0] = 0
+            return 0
+        if z < -1:
+            derivative[0] = -4 * y
+            return -4 * z
+        derivative[0] = -2 * y * (1 - z)
+        return (1 - z) * (1 - z)
+    z = raw - y
+    if kind == HUBER:
+        if z > epsilon:
+            derivative[0] = epsilon
+            return epsilon * z - half * epsilon * epsilon
+        if z < -epsilon:
+            derivative[0] = -epsilon
+            return -epsilon * z - half * epsilon * epsilon
+        derivative[0] = z
+        return half * z * z
+    if z > epsilon:
+        derivative[0] = 1
+        return z - epsilon
+    if z < -epsilon:
+        derivative[0] = -1
+        return -z - epsilon
+    derivative[0] = z - z  # zero, and NaN for NaN
+    return z - z
+
+
+cdef inline double _loop(
+    int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k, bint codes, floating epsilon,
+) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef double total = 0
+    cdef floating derivative = 0, target, w = 1
+    for i in range(n):
+        if weight is not NULL:
+            w = weight[i]
+        for j in range(k):
+            if codes:
+                target = 1 if y[i] == j else -1
+            else:
+                target = y[i * k + j]
+            total += <double> (w * _element(kind, target, raw[i * k + j], epsilon, &derivative))
+            out[i * k + j] = w * derivative
+    return total
+
+
+cdef double _dispatch(
+    int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k, bint codes, floating epsilon,
+) noexcept nogil:
+    # Each call names a constant, so that the branches on `kind` are outside of the loops.
+    if kind == SQUARED:
+        return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
+    if kind == LOG:
+        return _loop(LOG, y, raw, weight, out, n, k, codes, epsilon)
+    if kind == HINGE:
+        return _loop(HINGE, y, raw, weight, out, n, k, codes, epsilon)
+    if kind == SQUARED_HINGE:
+        return _loop(SQUARED_HINGE, y, raw, weight, out, n, k, codes, epsilon)
+    if kind == MODIFIED_HUBER:
+        return _loop(MODIFIED_HUBER, y, raw, weight, out, n, k, codes, epsilon)
+    if kind == HUBER:
+        return _loop(HUBER, y, raw, weight, out, n, k, codes, epsilon)
+    return _loop(EPSILON_INSENSITIVE, y, raw, weight, out, n, k, codes, epsilon)
+
+
+cdef double _evaluate(
+    int kind, const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out, double epsilon,
+) except? -1:
+    cdef Py_ssize_t n = raw.shape[0], k = raw.shape[1]
+    cdef const floating* weights = NULL
+    cdef double total
+    same_length("y", y.shape[0], n)
+    same_length("out", out.shape[0], n)
+    same_length("rows of out", out.shape[1], k)
+    if y.shape[1] != k and y.shape[1] != 1:
+        raise ValueError(f"rows of y have length {y.shape[1]}, expected {k}, or 1 for class codes")
+    if n == 0 or k == 0:
+        return 0
+    if weight is not None:
+        same_length("weight", weight.shape[0], n)
+        weights = &weight[0]
+    with nogil:
+        total = _dispatch(
+            kind, &y[0, 0], &raw[0, 0], weights, &out[0, 0], n, k, y.shape[1] != k,
+            <floating> epsilon,
+        )
+    return total
+
+
+def squared(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss (raw - y)^2 / 2; all losses return the weighted sum and write derivatives to ``out``."""
+    return _evaluate(SQUARED, y, raw, weight, out, 0)
+
+
+def log_loss(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss log(1 + exp(-y raw))."""
+    return _evaluate(LOG, y, raw, weight, out, 0)
+
+
+def hinge(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss max(0, 1 - y raw)."""
+    return _evaluate(HINGE, y, raw, weight, out, 0)
+
+
+def squared_hinge(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss max(0, 1 - y raw)^2."""
+    return _evaluate(SQUARED_HINGE, y, raw, weight, out, 0)
+
+
+def modified_huber(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss max(0, 1 - y raw)^2 where y raw >= -1, else -4 y raw."""
+    return _evaluate(MODIFIED_HUBER, y, raw, weight, out, 0)
+
+
+def huber(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out, double epsilon,
+):
+    """Loss r^2 / 2 where |r| <= epsilon, else epsilon |r| - epsilon^2 / 2, for r = raw - y."""
+    return _evaluate(HUBER, y, raw, weight, out, epsilon)
+
+
+def epsilon_insensitive(
+    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out, double epsilon,
+):
+    """Loss max(0, |raw - y| - epsilon)."""
+    return _evaluate(EPSILON_INSENSITIVE, y, raw, weight, out, epsilon)
+
+
+cdef double _softmax(
+    const floating* codes, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k,
+) noexcept nogil:
+    cdef Py_ssize_t i, j, c
+    cdef double total = 0
+    cdef floating largest, partition, w = 1
+    cdef const floating* x
+    cdef floating* d
+    for i in range(n):
+        x = raw + i * k
+        d = out + i * k
+        c = <Py_ssize_t> codes[i]
+        if weight is not NULL:
+            w = weight[i]
+        largest = x[0]
+        for j in range(1, k):
+            largest = x[j] if x[j] > largest else largest
+        partition = 0
+        for j in range(k):
+            d[j] = _exp(x[j] - largest)
+            partition += d[j]
+        total += <double> (w * (_log(partition) - (x[c] - largest)))
+        for j in range(k):
+            d[j] = w * (d[j] / partition)
+        d[c] -= w
+    return total
+
+
+def softmax(
+    const floating[::1] codes, const floating[:, ::1] raw, const floating[::1] weight,
+    floating[:, ::1] out,
+):
+    """Loss log(sum(exp(raw))) - raw[code] for each row."""
+    cdef Py_ssize_t i, n = raw.shape[0], k = raw.shape[1]
+    cdef const floating* weights = NULL
+    cdef double total
+    same_length("codes", codes.shape[0], n)
+    same_length("out", out.shape[0], n)
+    same_length("rows of out", out.shape[1], k)
+    if n == 0 or k == 0:
+        return 0.0
+    if weight is not None:
+        same_length("weight", weight.shape[0], n)
+        weights = &weight[0]
+    if DPS_DEBUG:
+        for i in range(n):
+            if not 0 <= codes[i] < k:
+                raise IndexError(f"codes[{i}] is {codes[i]}, outside [0, {k})")
+    with nogil:
+        total = _softmax(&codes[0], &raw[0, 0], weights, &out[0, 0], n, k)
+    return total

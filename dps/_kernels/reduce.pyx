@@ -1,0 +1,141 @@
+"""Sums over gradient slots in rank order, and copies that notice what is not finite.
+
+Owns the order of the additions, on which equal bits of all ranks rest. It must not know where the
+slots lie, or who waits for whom. Arithmetic is IEEE and in the arrays' own type.
+"""
+from cython cimport floating
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memset
+
+from dps._kernels.checks cimport NotFinite, contiguous_rows, none_seen, note, same_length
+
+cdef enum:
+    BLOCK = 2048  # elements of out that stay in the first cache over all ranks
+
+
+cdef void _add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = out[i] + x[i]
+
+
+cdef void _divide(floating* out, const floating* x, floating by, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = x[i] / by
+
+
+cdef bint _sum(
+    const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, floating* out,
+    Py_ssize_t n, floating by,
+) noexcept nogil:
+    """The sum over active ranks divided by ``by``; False, and zeros, if no rank is active."""
+    cdef Py_ssize_t block = 0, size, r
+    cdef bint active = False
+    while block < n:
+        size = min(<Py_ssize_t> BLOCK, n - block)
+        active = False
+        for r in range(rows.shape[0]):
+            if rows[r] == 0:
+                continue
+            if active:
+                _add(out + block, &slots[r, start + block], size)
+            else:
+                memcpy(out + block, &slots[r, start + block], size * sizeof(floating))
+                active = True
+        if not active:
+            memset(out + block, 0, size * sizeof(floating))
+        elif by != 1:
+            _divide(out + block, out + block, by, size)
+        block += BLOCK
+    return active
+
+
+cdef int _check(
+    Py_ssize_t ranks, Py_ssize_t width, Py_ssize_t n_rows, Py_ssize_t start, Py_ssize_t stop,
+    Py_ssize_t n_out,
+) except -1:
+    same_length("rows", n_rows, ranks)
+    if not 0 <= start <= stop <= width:
+        raise ValueError(f"[{start}, {stop}) is not inside slots of width {width}")
+    if n_out < stop - start:
+        raise ValueError(f"out has length {n_out}, expected at least {stop - start}")
+    return 0
+
+
+def sum_of_slots(
+    const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, Py_ssize_t stop,
+    floating[::1] out,
+):
+    """out[:stop-start] = the sum of slots[r, start:stop] in rank order, over ranks with rows."""
+    contiguous_rows("slots", slots.shape[1], slots.strides[1], sizeof(floating))
+    _check(slots.shape[0], slots.shape[1], rows.shape[0], start, stop, out.shape[0])
+    if stop > start:
+        with nogil:
+            _sum(slots, rows, start, &out[0], stop - start, <floating> 1)
+
+
+def mean_of_slots(
+    const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, Py_ssize_t stop,
+    floating[::1] out, double total,
+):
+    """`sum_of_slots` divided by ``total``; zeros, without a division, if no rank has rows."""
+    cdef Py_ssize_t r
+    cdef bint active = False
+    contiguous_rows("slots", slots.shape[1], slots.strides[1], sizeof(floating))
+    _check(slots.shape[0], slots.shape[1], rows.shape[0], start, stop, out.shape[0])
+    for r in range(rows.shape[0]):
+        active |= rows[r] != 0
+    if active and not total > 0:
+        raise ValueError(f"total must be positive where a rank has rows, got {total}")
+    if stop > start:
+        with nogil:
+            _sum(slots, rows, start, &out[0], stop - start, <floating> total)
+
+
+def divide(const floating[::1] src, double by, floating[::1] out):
+    """out = src / by."""
+    same_length("out", out.shape[0], src.shape[0])
+    if src.shape[0]:
+        with nogil:
+            _divide(&out[0], &src[0], <floating> by, src.shape[0])
+
+
+cdef bint _finite(const floating* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef NotFinite seen = NotFinite(0, 0)
+    for i in range(n):
+        note(&seen, x[i])
+    return none_seen(seen)
+
+
+cdef bint _copy_finite(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef NotFinite seen = NotFinite(0, 0)
+    cdef floating value
+    for i in range(n):
+        value = src[i]
+        dst[i] = value
+        note(&seen, value)
+    return none_seen(seen)
+
+
+def copy_finite(const floating[::1] src, floating[::1] dst):
+    """Copy and return whether all elements are finite."""
+    cdef bint finite
+    same_length("dst", dst.shape[0], src.shape[0])
+    if src.shape[0] == 0:
+        return True
+    with nogil:
+        finite = _copy_finite(&dst[0], &src[0], src.shape[0])
+    return finite
+
+
+def all_finite(const floating[::1] x):
+    """Return whether all elements are finite."""
+    cdef bint finite
+    if x.shape[0] == 0:
+        return True
+    with nogil:
+        finite = _finite(&x[0], x.shape[0])
+    return finite

@@ -1,0 +1,83 @@
+/* Atomics, a pause for spinning, a monotonic clock, and a futex where the
+ * system has one.  The words lie in memory shared between processes, so the
+ * futex calls are the shared ones (no FUTEX_PRIVATE_FLAG). */
+#ifndef DPS_WAITING_H
+#define DPS_WAITING_H
+
+#include <limits.h>
+#include <stdint.h>
+#include <time.h>
+
+#if defined(__linux__) && !defined(DPS_PORTABLE)
+#define DPS_FUTEX 1
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define DPS_FUTEX 0
+#endif
+
+#ifdef DPS_PORTABLE
+#define DPS_IS_PORTABLE 1
+#else
+#define DPS_IS_PORTABLE 0
+#endif
+
+static inline int64_t dps_load(const int64_t *word) {
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+static inline void dps_store(int64_t *word, int64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+}
+static inline int64_t dps_add(int64_t *word, int64_t value) {
+    return __atomic_add_fetch(word, value, __ATOMIC_SEQ_CST);
+}
+static inline int dps_claim(int64_t *word, int64_t value) {
+    int64_t expected = 0;
+    return __atomic_compare_exchange_n(word, &expected, value, 0, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
+static inline void dps_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static inline double dps_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline struct timespec dps_timespec(double seconds) {
+    struct timespec t;
+    t.tv_sec = (time_t)seconds;
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    return t;
+}
+
+/* Sleep until the bell is no longer `heard`, for `seconds` at the most.  May
+ * return early. */
+static inline void dps_sleep(int32_t *bell, int32_t heard, double seconds) {
+    struct timespec t = dps_timespec(seconds);
+#if DPS_FUTEX
+    syscall(SYS_futex, bell, FUTEX_WAIT, heard, &t, NULL, 0);
+#else
+    (void)bell;
+    (void)heard;
+    nanosleep(&t, NULL);
+#endif
+}
+
+static inline void dps_wake(int32_t *bell) {
+#if DPS_FUTEX
+    syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+#else
+    (void)bell;
+#endif
+}
+
+#endif

@@ -1,0 +1,43 @@
+import numpy as np
+from numpy.typing import NDArray
+
+PORTABLE: bool
+LINE_BYTES: int
+READY: int
+STOPPED: int
+LATE: int
+
+class Header:
+    """The atomic words of a window.
+
+    `memory` is int64; it holds a bell, `n_global` words and `n_fields` words for
+    each of `n_ranks` ranks, each on a line of 128 bytes. `stop` is the number of
+    the word that ends every wait when it is not zero.
+    """
+
+    n_ranks: int
+    n_global: int
+    n_fields: int
+
+    def __new__(
+        cls, memory: NDArray[np.int64], n_ranks: int, n_global: int, n_fields: int, stop: int
+    ) -> Header: ...
+    @staticmethod
+    def nbytes(n_ranks: int, n_global: int, n_fields: int) -> int: ...
+    def load(self, word: int) -> int: ...
+    def store(self, word: int, value: int) -> None: ...
+    def add(self, word: int, value: int) -> int:
+        """Add to a word; the new value."""
+    def rank_load(self, rank: int, field: int) -> int: ...
+    def rank_store(self, rank: int, field: int, value: int) -> None: ...
+    def rank_add(self, rank: int, field: int, value: int) -> int:
+        """Add to a rank's word without ringing; the new value."""
+    def rank_claim(self, rank: int, field: int, value: int) -> bool:
+        """Set a rank's word if it is zero; whether it was."""
+    def ready(self, field: int, value: int) -> bool:
+        """Whether the field of every rank is at least `value`."""
+    def word_ready(self, word: int, value: int) -> bool: ...
+    def wait(self, field: int, value: int, seconds: float) -> int:
+        """Wait until the field of every rank is at least `value`: READY, STOPPED or LATE."""
+    def word_wait(self, word: int, value: int, seconds: float) -> int:
+        """Wait until a word is at least `value`: READY, STOPPED or LATE."""

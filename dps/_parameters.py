@@ -1,0 +1,95 @@
+"""Checks of the fields of configuration dataclasses.
+
+Owns the sentence of scikit-learn's parameter errors. It must not know what the parameters mean.
+"""
+
+from numbers import Integral, Real
+from typing import Any, Literal
+
+__all__ = ["check_integer", "check_real"]
+
+Closed = Literal["both", "left", "right", "neither"]
+
+
+def check_real(
+    owner: object, name: str, low: float, high: float, *, closed: Closed = "both"
+) -> None:
+    """Raise unless a field of ``owner`` is a real number in an interval.
+
+    Parameters
+    ----------
+    owner : object
+        Its class is named in the error.
+    name : str
+        The field.
+    low, high : float
+        The interval; an infinite end is always open.
+    closed : {"both", "left", "right", "neither"}
+        Which finite ends belong to the interval.
+
+    Raises
+    ------
+    TypeError
+        If the value is not a real number.
+    ValueError
+        If it lies outside.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> check_real(SimpleNamespace(rate=-1), "rate", 0.0, float("inf"))
+    Traceback (most recent call last):
+    ...
+    ValueError: The 'rate' parameter of SimpleNamespace must be a float in the range [0.0, inf).
+    Got -1 instead.
+    """
+    value: Any = getattr(owner, name)
+    infinite = float("inf")
+    opening = "[" if closed in ("both", "left") and low > -infinite else "("
+    closing = "]" if closed in ("both", "right") and high < infinite else ")"
+    message = (
+        f"The {name!r} parameter of {type(owner).__name__} must be a float in the range "
+        f"{opening}{low}, {high}{closing}. Got {value!r} instead."
+    )
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(message)
+    number = float(value)
+    above = low <= number if opening == "[" else low < number
+    below = number <= high if closing == "]" else number < high
+    if not (above and below):
+        raise ValueError(message)
+
+
+def check_integer(owner: object, name: str, low: int) -> None:
+    """Raise unless a field of ``owner`` is an integer of at least ``low``.
+
+    Parameters
+    ----------
+    owner : object
+        Its class is named in the error.
+    name : str
+        The field.
+    low : int
+        The smallest value allowed.
+
+    Raises
+    ------
+    TypeError
+        If the value is not an integer.
+    ValueError
+        If it is too small.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> check_integer(SimpleNamespace(start=1), "start", 0)
+    """
+    value: Any = getattr(owner, name)
+    message = (
+        f"The {name!r} parameter of {type(owner).__name__} must be an int in the range "
+        f"[{low}, inf). Got {value!r} instead."
+    )
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(message)
+    if value < low:
+        raise ValueError(message)

@@ -1,0 +1,1 @@
+"""Where replicas run: the workers of a Dask cluster, or threads of this process."""

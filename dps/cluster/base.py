@@ -1,0 +1,85 @@
+"""What training needs of a place to run: data, shards, replicas, and an end.
+
+A cluster object lives for one fit. Whatever it made is gone after `close`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dps.data.partitions import Partition
+from dps.server.parameter_server import ParameterServer
+from dps.server.placement import Placement
+from dps.server.shard import ShardSpec
+
+__all__ = ["Cluster", "Gang", "ReplicaTask"]
+
+
+@dataclass(frozen=True)
+class ReplicaTask:
+    """One replica to start.
+
+    Parameters
+    ----------
+    rank : int
+    worker : str
+    partitions : tuple of int
+        Numbers of the partitions it reads.
+    spec : object
+        The first argument of the replica's function.
+    """
+
+    rank: int
+    worker: str
+    partitions: tuple[int, ...]
+    spec: Any
+
+
+class Gang(Protocol):
+    """Replicas that run."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a further replica has ended, or some seconds; whether all have."""
+        ...
+
+    def outcomes(self) -> dict[int, Any]:
+        """What the replicas that have ended returned, by rank."""
+        ...
+
+    def check(self) -> None:
+        """Raise if a worker or the scheduler is gone."""
+        ...
+
+
+class Cluster(Protocol):
+    """A place to run one fit."""
+
+    def threads(self) -> Mapping[str, int]:
+        """Workers and their threads."""
+        ...
+
+    def load(self, partitions: Sequence[Partition]) -> list[str]:
+        """Have partitions computed and kept; the worker that holds each."""
+        ...
+
+    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
+        """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
+        ...
+
+    def serve(
+        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+    ) -> ParameterServer:
+        """Start a shard on each worker."""
+        ...
+
+    def launch(
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+    ) -> Gang:
+        """Start ``function(spec, server, partitions, alive)`` for each task."""
+        ...
+
+    def close(self) -> None:
+        """Stop what runs and leave nothing behind. May be called at any time."""
+        ...

@@ -1,0 +1,127 @@
+"""Threads of this process as a cluster of one worker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dps.cluster.base import ReplicaTask
+from dps.data.partitions import Partition, is_dask
+from dps.server.parameter_server import Local, ParameterServer, ShardHandle
+from dps.server.placement import Placement
+from dps.server.shard import ParameterShard, ShardSpec
+
+__all__ = ["LOCAL", "ThreadCluster"]
+
+#: The name of this process where a plan names a worker.
+LOCAL = "this process"
+
+
+def usable_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class ThreadCluster:
+    """Runs replicas on threads, with the same kernels, windows and modes.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+        Replicas that are worth starting; the cores of this process by default.
+    """
+
+    def __init__(self, n_threads: int | None = None) -> None:
+        self._threads = n_threads or usable_cores()
+        self._partitions: list[Partition] = []
+        self._shards: list[ParameterShard] = []
+        self._gang: _ThreadGang | None = None
+
+    def threads(self) -> Mapping[str, int]:
+        """The one worker there is."""
+        return {LOCAL: self._threads}
+
+    def load(self, partitions: Sequence[Partition]) -> list[str]:
+        """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
+        if partitions and is_dask(partitions[0].X):
+            import dask
+
+            computed = dask.compute(*[(part.X, part.y, part.weight) for part in partitions])
+            self._partitions = [Partition(*part) for part in computed]
+        else:
+            self._partitions = list(partitions)
+        return [LOCAL] * len(self._partitions)
+
+    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
+        """Call a function on each partition in turn."""
+        return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
+
+    def serve(
+        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+    ) -> ParameterServer:
+        """Make the shards in this process."""
+        self._shards = [ParameterShard(spec) for spec in specs]
+        handles = tuple(ShardHandle(shard.card(), Local(shard)) for shard in self._shards)
+        return ParameterServer(handles, placement, specs[0].timeout)
+
+    def launch(
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+    ) -> _ThreadGang:
+        """Start a thread a replica."""
+        self._gang = _ThreadGang()
+        for task in tasks:
+            partitions = [self._partitions[number] for number in task.partitions]
+            self._gang.start(task.rank, function, task.spec, server, partitions)
+        return self._gang
+
+    def close(self) -> None:
+        """Stop and join the threads, free the shards."""
+        for shard in self._shards:
+            shard.close()
+        if self._gang is not None:
+            self._gang.join()
+        self._shards = []
+        self._partitions = []
+
+
+class _ThreadGang:
+    """Threads and what they returned."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._outcomes: dict[int, Any] = {}
+        self._change = threading.Condition()
+
+    def start(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
+        def run() -> None:
+            outcome = function(*args)
+            with self._change:
+                self._outcomes[rank] = outcome
+                self._change.notify_all()
+
+        # Daemons, so that a fit that is abandoned does not keep the process alive.
+        thread = threading.Thread(target=run, name=f"dps-replica-{rank}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        with self._change:
+            ended = len(self._outcomes)
+            if ended < len(self._threads):
+                self._change.wait_for(lambda: len(self._outcomes) > ended, seconds)
+            return len(self._outcomes) == len(self._threads)
+
+    def outcomes(self) -> dict[int, Any]:
+        with self._change:
+            return dict(self._outcomes)
+
+    def check(self) -> None:
+        """Threads do not get lost."""
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()

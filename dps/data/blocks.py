@@ -1,0 +1,155 @@
+"""A partition as a replica reads it: rows on demand, in the model's dtype.
+
+Data stays as it is in memory. What a kernel can read (C-contiguous rows or CSR of the
+model's dtype) is handed over as it lies; everything else is converted batch by batch
+into a scratch block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from dps._kernels.gather import ColumnTable
+from dps.models.base import CSRRows, DenseRows, Rows
+
+__all__ = ["Block", "Features", "features_of"]
+
+
+class Features(Protocol):
+    """The X of a block."""
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        """Rows ``order[start:stop]``, or ``start:stop``; valid until the next call."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseFeatures:
+    """C-contiguous rows of the model's dtype."""
+
+    values: NDArray[np.floating]
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        if order is None:
+            return DenseRows(self.values[start:stop])
+        return DenseRows(self.values, order[start:stop])
+
+
+@dataclass(frozen=True)
+class SparseFeatures:
+    """CSR rows of the model's dtype."""
+
+    data: NDArray[np.floating]
+    indices: NDArray[Any]
+    indptr: NDArray[Any]
+    n_features: int
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        if order is None:
+            return CSRRows(
+                self.data, self.indices, self.indptr[start : stop + 1], self.n_features
+            )
+        return CSRRows(self.data, self.indices, self.indptr, self.n_features, order[start:stop])
+
+
+class ConvertedFeatures:
+    """Columns of any number type, converted a batch at a time."""
+
+    def __init__(self, columns: list[NDArray[Any]], dtype: np.dtype[Any]) -> None:
+        self._table = ColumnTable(columns)
+        self._scratch = np.empty((0, len(columns)), dtype)
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        if len(self._scratch) < stop - start:
+            self._scratch = np.empty((stop - start, self._scratch.shape[1]), self._scratch.dtype)
+        out = self._scratch[: stop - start]
+        self._table.rows(order, start, stop, out)
+        return DenseRows(out)
+
+
+def features_of(X: Any, dtype: Any) -> Features:
+    """Wrap a partition's X.
+
+    Parameters
+    ----------
+    X : 2-D array, sparse matrix or array, or dataframe of numbers
+    dtype : dtype
+        float32 or float64, the model's.
+    """
+    dtype = np.dtype(dtype)
+    if scipy.sparse.issparse(X):
+        csr = X.tocsr()
+        return SparseFeatures(
+            np.require(csr.data, dtype, "CA"),
+            np.require(csr.indices, requirements="CA"),
+            np.require(csr.indptr, csr.indices.dtype, "CA"),
+            csr.shape[1],
+        )
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
+    if X.dtype == dtype and X.flags.c_contiguous and X.flags.aligned:
+        return DenseFeatures(X)
+    return ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a partition that one rank trains on.
+
+    Parameters
+    ----------
+    partition : int
+        Its number, which keys the order of its rows.
+    features : Features
+        X of the whole partition.
+    y : (n,) array
+        Targets of the whole partition, in the model's dtype.
+    weight : (n,) array or None
+    start, stop : int
+        The rank's rows of the partition.
+    held_out : (n,) bool array or None
+        Rows of the partition that are kept for validation.
+    """
+
+    partition: int
+    features: Features
+    y: NDArray[np.floating]
+    weight: NDArray[np.floating] | None
+    start: int
+    stop: int
+    held_out: NDArray[np.bool_] | None = None
+
+    def training_rows(self) -> NDArray[np.int64] | None:
+        """Row numbers to train on, or None for all from `start` to `stop`."""
+        if self.held_out is None:
+            return None
+        return self.start + np.flatnonzero(~self.held_out[self.start : self.stop])
+
+    def validation_rows(self) -> NDArray[np.int64]:
+        """Row numbers to validate on."""
+        if self.held_out is None:
+            return np.empty(0, np.int64)
+        return self.start + np.flatnonzero(self.held_out[self.start : self.stop])
+
+    def segment(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Segment:
+        """Rows ``order[start:stop]`` of the partition, or ``start:stop``."""
+        at: Any = slice(start, stop) if order is None else order[start:stop]
+        return Segment(
+            self.features.rows(start, stop, order),
+            self.y[at],
+            None if self.weight is None else self.weight[at],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a batch that lies in one block."""
+
+    X: Rows
+    y: NDArray[np.floating]
+    weight: NDArray[np.floating] | None

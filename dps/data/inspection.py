@@ -1,0 +1,301 @@
+"""One look at each partition, where it lies, before training: rows, classes, defects.
+
+It knows nothing of workers: `inspect_partition` is run wherever a partition is, and
+`combine` puts the answers together and raises in the user's terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+__all__ = ["DataSummary", "PartitionSummary", "combine", "inspect_partition"]
+
+_CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """What one partition holds.
+
+    Attributes
+    ----------
+    rows, n_features : int
+    elements : int
+        Stored values of X.
+    dtype : str
+        Common dtype of X.
+    defect : str or None
+        The first thing that is wrong, as the end of a sentence that begins with the place.
+    classes : (k,) array
+        Sorted distinct labels; empty for regression.
+    class_rows, class_weights : (k,) float64 arrays
+        Rows and sample weight of each class.
+    weight_sum : float
+        Sum of sample weights; `rows` without weights.
+    target_sum, target_squares : float
+        Weighted sums of y and of its squares, for regression.
+    """
+
+    rows: int
+    n_features: int
+    elements: int
+    dtype: str
+    defect: str | None
+    classes: NDArray[Any]
+    class_rows: NDArray[np.float64]
+    class_weights: NDArray[np.float64]
+    weight_sum: float
+    target_sum: float
+    target_squares: float
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What all partitions hold together.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Rows of each partition.
+    n_features : int
+    elements : int
+        Stored values of X.
+    dtype : str
+        float32 if all of X is, else float64.
+    classes : (k,) array
+    class_rows, class_weights : (k,) float64 arrays
+    weight_sum : float
+    target_mean, target_std : float
+        Of y, weighted, for regression.
+    """
+
+    rows: tuple[int, ...]
+    n_features: int
+    elements: int
+    dtype: str
+    classes: NDArray[Any]
+    class_rows: NDArray[np.float64]
+    class_weights: NDArray[np.float64]
+    weight_sum: float
+    target_mean: float
+    target_std: float
+
+    @property
+    def total(self) -> int:
+        """Rows of all partitions."""
+        return sum(self.rows)
+
+
+def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> PartitionSummary:
+    """Look at one partition.
+
+    Parameters
+    ----------
+    X : 2-D array, sparse matrix or dataframe of shape (n, n_features)
+    y : vector of length n
+    weight : vector of length n, or None
+    classification : bool
+        Whether y holds labels rather than numbers.
+    """
+    rows = X.shape[0]
+    targets = np.asarray(y)
+    weights = None if weight is None else np.asarray(weight)
+    defect = (
+        _defect_of_lengths(rows, targets, weights)
+        or _defect_of_features(X)
+        or _defect_of_weights(weights)
+        or _defect_of_targets(targets, classification)
+    )
+    classes: NDArray[Any] = np.empty(0)
+    class_rows = class_weights = np.empty(0)
+    target_sum = target_squares = 0.0
+    weight_sum = float(rows)
+    if defect is None:
+        if weights is not None:
+            weight_sum = float(weights.sum(dtype=np.float64))
+        if classification:
+            classes, codes = np.unique(targets, return_inverse=True)
+            class_rows = np.bincount(codes, minlength=len(classes)).astype(np.float64)
+            class_weights = (
+                class_rows
+                if weights is None
+                else np.bincount(codes, weights.astype(np.float64), len(classes))
+            )
+        else:
+            values = targets.astype(np.float64)
+            factor = values if weights is None else values * weights
+            target_sum, target_squares = float(factor.sum()), float(factor @ values)
+    return PartitionSummary(
+        rows=rows,
+        n_features=X.shape[1],
+        elements=int(X.nnz if scipy.sparse.issparse(X) else rows * X.shape[1]),
+        dtype=str(_dtype_of(X)),
+        defect=defect,
+        classes=classes,
+        class_rows=class_rows,
+        class_weights=class_weights,
+        weight_sum=weight_sum,
+        target_sum=target_sum,
+        target_squares=target_squares,
+    )
+
+
+def combine(
+    summaries: Sequence[PartitionSummary], *, classification: bool, whole: bool = False
+) -> DataSummary:
+    """Put the partitions' summaries together.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether the data came in one piece, so that partitions need no mention.
+
+    Raises
+    ------
+    ValueError
+        A partition is defective, or there is nothing to learn from.
+    """
+    for number, summary in enumerate(summaries):
+        if summary.defect is not None:
+            place = "" if whole else f" in partition {number}"
+            raise ValueError(summary.defect.format(place=place))
+    rows = tuple(summary.rows for summary in summaries)
+    if sum(rows) == 0:
+        raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
+    filled = [summary for summary in summaries if summary.rows]
+    widths = {summary.n_features for summary in filled}
+    if len(widths) > 1:
+        raise ValueError(f"partitions of X differ in their number of columns: {sorted(widths)}")
+    weight_sum = sum(summary.weight_sum for summary in filled)
+    if weight_sum <= 0:
+        raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
+    classes: NDArray[Any] = np.empty(0)
+    class_rows = class_weights = np.empty(0)
+    if classification:
+        classes, class_rows, class_weights = _combine_classes(filled)
+    mean = sum(summary.target_sum for summary in filled) / weight_sum
+    square = sum(summary.target_squares for summary in filled) / weight_sum
+    return DataSummary(
+        rows=rows,
+        n_features=widths.pop(),
+        elements=sum(summary.elements for summary in filled),
+        dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+        classes=classes,
+        class_rows=class_rows,
+        class_weights=class_weights,
+        weight_sum=float(weight_sum),
+        target_mean=float(mean),
+        target_std=float(np.sqrt(max(0.0, square - mean * mean))),
+    )
+
+
+def _combine_classes(
+    summaries: Sequence[PartitionSummary],
+) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
+    classes = np.unique(np.concatenate([summary.classes for summary in summaries]))
+    rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
+    for summary in summaries:
+        codes = np.searchsorted(classes, summary.classes)
+        rows[codes] += summary.class_rows
+        weights[codes] += summary.class_weights
+    return classes, rows, weights
+
+
+def _dtype_of(X: Any) -> np.dtype[Any]:
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        return np.result_type(*X.dtypes) if len(X.columns) else np.dtype(np.float64)
+    return np.dtype(X.dtype)
+
+
+def _defect_of_lengths(
+    rows: int, targets: NDArray[Any], weights: NDArray[Any] | None
+) -> str | None:
+    if targets.ndim != 1:
+        return f"y{{place}} has {targets.ndim} dimensions, one is wanted"
+    for name, values in (("y", targets), ("sample_weight", weights)):
+        if values is not None and len(values) != rows:
+            return (
+                f"{name}{{place}} has {len(values)} rows, X has {rows}: "
+                "they must be cut at the same rows"
+            )
+    return None
+
+
+def _defect_of_features(X: Any) -> str | None:
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        for name in X.columns:
+            row = _first_not_finite(X[name].to_numpy())
+            if row is not None:
+                return f"X{{place}} holds {row[1]}, in row {row[0]} of column {str(name)!r}{_FILL}"
+        return None
+    if scipy.sparse.issparse(X):
+        at = _first_not_finite(X.data)
+        if at is None:
+            return None
+        rows = X.tocsr().indptr
+        return f"X{{place}} holds {at[1]}, in row {int(np.searchsorted(rows, at[0], 'right')) - 1}{_FILL}"
+    if X.dtype.kind not in "biuf":
+        return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
+    if X.dtype.kind != "f":
+        return None
+    step = max(1, _CHUNK // max(1, X.shape[1]))
+    for start in range(0, len(X), step):
+        bad = _first_not_finite(X[start : start + step].ravel())
+        if bad is not None:
+            return f"X{{place}} holds {bad[1]}, in row {start + bad[0] // X.shape[1]}{_FILL}"
+    return None
+
+
+_FILL = ": fill or drop such rows"
+
+
+def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
+    """Position and name of the first NaN or infinity of a vector."""
+    if values.dtype.kind != "f":
+        return None
+    # A sum is finite only if all terms are; it may overflow, so look closer then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return None
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return None
+    at = int(np.argmax(bad))
+    return at, "NaN" if np.isnan(values[at]) else "infinity (inf)"
+
+
+def _defect_of_weights(weights: NDArray[Any] | None) -> str | None:
+    if weights is None:
+        return None
+    if weights.dtype.kind not in "biuf":
+        return f"sample_weight{{place}} has dtype {weights.dtype}, numbers are wanted"
+    bad = _first_not_finite(weights)
+    if bad is not None:
+        return f"sample_weight{{place}} holds {bad[1]}, in row {bad[0]}: weights must be finite"
+    if len(weights) and weights.min() < 0:
+        return (
+            f"sample_weight{{place}} is negative ({weights.min():g}) in row "
+            f"{int(weights.argmin())}: weights must not be negative"
+        )
+    return None
+
+
+def _defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
+    bad = _first_not_finite(targets)
+    if bad is not None:
+        return f"y{{place}} holds {bad[1]}, in row {bad[0]}: Input y contains {bad[1]}"
+    if classification:
+        if targets.dtype == object:
+            missing = [value is None or value != value for value in targets]
+            if any(missing):
+                return f"y{{place}} holds a missing label, in row {missing.index(True)}"
+        return None
+    if targets.dtype.kind not in "biuf":
+        return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
+    return None

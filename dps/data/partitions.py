@@ -1,0 +1,205 @@
+"""User's containers as aligned partitions of X, y and sample weights.
+
+Checks what can be known without computing anything: shapes, partition counts, dtypes
+of columns. Dask is imported only when a Dask collection is given.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Partition", "is_dask", "meta_of", "partitions_of"]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Rows that lie together.
+
+    Parameters
+    ----------
+    X : 2-D array, CSR matrix or dataframe; or a Delayed or Future of one
+    y : vector, likewise
+    weight : vector, likewise, or None
+    """
+
+    X: Any
+    y: Any
+    weight: Any
+
+
+def is_dask(value: Any) -> bool:
+    """Whether a value is a Dask collection; does not import Dask."""
+    if "dask.base" not in sys.modules:
+        return False
+    from dask.base import is_dask_collection
+
+    return bool(is_dask_collection(value))
+
+
+def meta_of(X: Any) -> Any:
+    """What `X` is made of, without rows: for feature names and counts.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Columns that are no numbers, or a collection that is no table.
+    """
+    if _is_dask_frame(X):
+        _check_columns(X._meta)
+        return X._meta
+    _check_array(X, "X", 2)
+    if np.isnan(X.shape[1]):
+        raise ValueError(
+            "X has an unknown number of columns: give its chunks a known width, "
+            "as in X.rechunk({1: -1}) before the lengths are lost"
+        )
+    return np.empty((1, X.shape[1]), X.dtype)
+
+
+def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
+    """Align Dask collections partition by partition.
+
+    Parameters
+    ----------
+    X : dask array of shape (n, n_features) or dask dataframe
+        Lengths may be unknown.
+    y : dask array or series of shape (n,), or (n, 1); or a local vector where the
+        lengths of `X` are known
+    weight : likewise, or None
+
+    Returns
+    -------
+    list of Partition
+        Of Delayed objects.
+
+    Raises
+    ------
+    ValueError
+        Numbers of partitions or known lengths differ; numbers and remedy are named.
+    """
+    if not _is_dask_frame(X) and len(X.chunks[1]) > 1:
+        warnings.warn(
+            f"X is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole rows; "
+            "X.rechunk({1: -1}) before fit avoids this warning",
+            UserWarning,
+            stacklevel=2,
+        )
+        X = X.rechunk({1: -1})
+    y = _vector(_local_like(y, X, "y"), "y")
+    _check_aligned(X, y, "y")
+    parts = [_delayed(X), _delayed(y)]
+    if weight is not None:
+        weight = _vector(_local_like(weight, X, "sample_weight"), "sample_weight")
+        _check_aligned(X, weight, "sample_weight")
+        parts.append(_delayed(weight))
+    else:
+        parts.append([None] * len(parts[0]))
+    return [Partition(*part) for part in zip(*parts, strict=True)]
+
+
+def _is_dask_frame(value: Any) -> bool:
+    return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
+
+
+def _check_columns(meta: Any) -> None:
+    if not hasattr(meta, "columns"):
+        raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
+    bad = [
+        str(name)
+        for name, dtype in meta.dtypes.items()
+        if not (getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "itemsize"))
+    ]
+    if bad:
+        raise ValueError(
+            f"columns {bad} of X hold no numbers "
+            f"({', '.join(str(meta.dtypes[name]) for name in meta.columns if str(name) in bad)}): "
+            "encode them first, for example X.categorize() and dask.dataframe.get_dummies(X), "
+            "or drop them"
+        )
+
+
+def _check_array(X: Any, name: str, ndim: int) -> None:
+    if not hasattr(X, "chunks"):
+        raise TypeError(
+            f"{name} must be a dask array or dataframe here, got {type(X).__name__}"
+        )
+    if X.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimensions, got shape {X.shape}")
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has dtype {X.dtype}, which is no number: encode or convert it")
+
+
+def _local_like(values: Any, X: Any, name: str) -> Any:
+    """A local vector cut like `X`."""
+    if is_dask(values):
+        return values
+    lengths = _lengths(X)
+    if lengths is None:
+        raise TypeError(
+            f"{name} is a {type(values).__name__} and X is a Dask collection of unknown lengths: "
+            f"give {name} as a Dask collection with the partitions of X"
+        )
+    import dask.array as da
+
+    values = np.asarray(values)
+    if len(values) != sum(lengths):
+        raise ValueError(
+            f"{name} has {len(values)} rows, X has {sum(lengths)}: they must be equal"
+        )
+    return da.from_array(values, chunks=(lengths, *values.shape[1:]))
+
+
+def _vector(values: Any, name: str) -> Any:
+    ndim = values.ndim
+    if ndim == 1:
+        return values
+    columns = values.shape[1]
+    if ndim == 2 and columns == 1:
+        return values.iloc[:, 0] if _is_dask_frame(values) else values[:, 0]
+    raise ValueError(f"{name} must be a vector, got {ndim} dimensions and {columns} columns")
+
+
+def _lengths(collection: Any) -> Sequence[int] | None:
+    """Known rows of each partition, or None."""
+    if _is_dask_frame(collection):
+        return None
+    lengths = collection.chunks[0]
+    return None if any(np.isnan(length) for length in lengths) else lengths
+
+
+def _check_aligned(X: Any, other: Any, name: str) -> None:
+    n_X, n_other = X.numblocks[0] if not _is_dask_frame(X) else X.npartitions, (
+        other.npartitions if _is_dask_frame(other) else other.numblocks[0]
+    )
+    lengths_X, lengths_other = _lengths(X), _lengths(other)
+    if (
+        lengths_X is not None
+        and lengths_other is not None
+        and sum(lengths_X) != sum(lengths_other)
+    ):
+        raise ValueError(
+            f"{name} has {sum(lengths_other)} rows, X has {sum(lengths_X)}: they must be equal"
+        )
+    remedy = (
+        f"repartition {name} like X"
+        if _is_dask_frame(X) or _is_dask_frame(other)
+        else f"rechunk {name} to X.chunks[0]"
+    )
+    if n_X != n_other:
+        raise ValueError(f"{name} has {n_other} partitions, X has {n_X}: {remedy}")
+    if lengths_X is not None and lengths_other is not None:
+        for number, (a, b) in enumerate(zip(lengths_X, lengths_other, strict=True)):
+            if a != b:
+                raise ValueError(
+                    f"partition {number} of {name} has {b} rows, that of X has {a}: {remedy}"
+                )
+
+
+def _delayed(collection: Any) -> list[Any]:
+    return list(np.asarray(collection.to_delayed(), dtype=object).ravel())

@@ -1,0 +1,90 @@
+"""How a partition's y and sample weights become what a loss reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.losses import Loss
+
+__all__ = ["TargetEncoding", "class_weights"]
+
+
+@dataclass(frozen=True)
+class TargetEncoding:
+    """Turns labels into a loss's targets and scales weights to a mean of 1.
+
+    Parameters
+    ----------
+    loss : Loss
+    classes : (k,) array or None
+        Sorted labels; None for a regression.
+    class_weight : tuple of float or None
+        Factor of each class.
+    scale : float
+        Factor of every weight, so that they average 1 over the rows.
+    weighted : bool
+        Whether rows differ in weight at all.
+    """
+
+    loss: Loss
+    classes: NDArray[Any] | None
+    class_weight: tuple[float, ...] | None
+    scale: float
+    weighted: bool
+
+    def encode(
+        self, y: Any, weight: Any, dtype: Any
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
+        """Targets and weights of a partition's rows, in the model's dtype."""
+        labels = np.asarray(y)
+        factors = None if weight is None else np.asarray(weight, np.float64) * self.scale
+        if self.classes is None:
+            targets = np.require(labels, dtype, "CA")
+        else:
+            codes = np.searchsorted(self.classes, labels)
+            if self.class_weight is not None:
+                by_class = np.asarray(self.class_weight)[codes]
+                factors = by_class * (self.scale if factors is None else factors)
+            targets = np.require(self.loss.targets(codes.astype(dtype)), dtype, "CA")
+        if factors is None or not self.weighted:
+            return targets, None
+        return targets, np.require(factors, dtype, "CA")
+
+
+def class_weights(
+    option: Mapping[Any, float] | str | None,
+    classes: NDArray[Any],
+    weights: NDArray[np.float64],
+) -> tuple[float, ...] | None:
+    """The factor of each class, from scikit-learn's ``class_weight`` option.
+
+    Parameters
+    ----------
+    option : dict, "balanced" or None
+    classes : (k,) array
+    weights : (k,) array
+        Sample weight of each class.
+    """
+    if option is None:
+        return None
+    if isinstance(option, str):
+        if option != "balanced":
+            raise ValueError(
+                "The 'class_weight' parameter must be a dict, 'balanced' or None. "
+                f"Got {option!r} instead."
+            )
+        total = weights.sum()
+        return tuple(float(total / (len(classes) * weight)) for weight in weights)
+    known = dict(zip(classes.tolist(), range(len(classes)), strict=True))
+    unknown = [label for label in option if label not in known]
+    if unknown:
+        raise ValueError(
+            f"The 'class_weight' parameter names {unknown}, which are no classes of y: "
+            f"{classes.tolist()}"
+        )
+    return tuple(float(option.get(label, 1.0)) for label in classes.tolist())

@@ -1,0 +1,115 @@
+"""The failures of a training run, as distinct from bad arguments.
+
+Bad arguments and bad data are ``ValueError`` or ``TypeError``. Everything here is a
+:class:`DPSError`, which is neither, and says where it happened: worker, rank, step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ClusterError",
+    "DPSError",
+    "FencedError",
+    "NonFiniteError",
+    "ReplicaError",
+    "ServerLostError",
+    "StalledError",
+    "StoppedError",
+    "VersionError",
+    "WindowError",
+    "WorkerLostError",
+]
+
+
+class DPSError(Exception):
+    """Base of all failures of a training run.
+
+    Parameters
+    ----------
+    message : str
+        What happened and what to do.
+    worker : str, optional
+        Address of the worker it happened on.
+    rank : int, optional
+        The replica.
+    step : int, optional
+        The replica's step, counted from 1 over the whole fit.
+
+    Examples
+    --------
+    >>> from dps.errors import StalledError
+    >>> print(StalledError("no progress for 60 s", rank=2, step=41))
+    no progress for 60 s (rank 2, step 41)
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        worker: str | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.worker = worker
+        self.rank = rank
+        self.step = step
+
+    def __str__(self) -> str:
+        places = [
+            f"{name} {value}"
+            for name, value in (("worker", self.worker), ("rank", self.rank), ("step", self.step))
+            if value is not None
+        ]
+        return f"{self.message} ({', '.join(places)})" if places else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        where = {"worker": self.worker, "rank": self.rank, "step": self.step}
+        return _rebuild, (type(self), self.message, where)
+
+
+def _rebuild(kind: type[DPSError], message: str, where: dict[str, Any]) -> DPSError:
+    return kind(message, **where)
+
+
+class ClusterError(DPSError):
+    """The cluster cannot run a fit: no workers, a closed client, a lost scheduler."""
+
+
+class VersionError(DPSError):
+    """dps is missing on a worker, or is of another version there."""
+
+
+class WorkerLostError(DPSError):
+    """A worker that took part in a fit is gone."""
+
+
+class ServerLostError(DPSError):
+    """The process that owns a shard is gone or does not answer."""
+
+
+class StalledError(DPSError):
+    """Somebody who was waited for made no progress within the timeout."""
+
+
+class ReplicaError(DPSError):
+    """A replica raised an exception; it is the ``__cause__``."""
+
+
+class NonFiniteError(DPSError):
+    """A loss, a gradient or an update is NaN or infinite."""
+
+
+class FencedError(DPSError):
+    """A message or a replica of an earlier attempt was refused."""
+
+
+class WindowError(DPSError):
+    """A shard's window could not be mapped although the mode demands it."""
+
+
+class StoppedError(DPSError):
+    """The fit was stopped while this replica was at work; another one says why."""

@@ -1,0 +1,77 @@
+"""Losses by name.
+
+A loss is one file and one line in `LOSSES`. Nothing here may know models, servers or modes.
+"""
+
+from dps.losses.base import Loss, Task
+from dps.losses.epsilon_insensitive import EpsilonInsensitive
+from dps.losses.hinge import Hinge
+from dps.losses.huber import Huber
+from dps.losses.log_loss import LogLoss
+from dps.losses.margin import MarginLoss
+from dps.losses.modified_huber import ModifiedHuber
+from dps.losses.one_vs_rest import OneVsRest
+from dps.losses.softmax import Softmax
+from dps.losses.squared_error import SquaredError
+from dps.losses.squared_hinge import SquaredHinge
+
+__all__ = [
+    "LOSSES",
+    "EpsilonInsensitive",
+    "Hinge",
+    "Huber",
+    "LogLoss",
+    "Loss",
+    "MarginLoss",
+    "ModifiedHuber",
+    "OneVsRest",
+    "Softmax",
+    "SquaredError",
+    "SquaredHinge",
+    "get_loss",
+]
+
+LOSSES: dict[str, type[Loss]] = {
+    "squared_error": SquaredError,
+    "log_loss": LogLoss,
+    "hinge": Hinge,
+    "squared_hinge": SquaredHinge,
+    "modified_huber": ModifiedHuber,
+    "huber": Huber,
+    "epsilon_insensitive": EpsilonInsensitive,
+    "softmax": Softmax,
+}
+
+
+def get_loss(loss: str | Loss, task: Task) -> Loss:
+    """Return a loss, given itself or its name.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        The softmax has no name for users: the log loss becomes it for several classes.
+    task : {"classification", "regression"}
+
+    Returns
+    -------
+    Loss
+
+    Raises
+    ------
+    ValueError
+        If it is neither, or belongs to the other task; the names there are are listed.
+
+    Examples
+    --------
+    >>> get_loss("log_loss", "classification")
+    LogLoss()
+    """
+    names = sorted(n for n, kind in LOSSES.items() if kind.task == task and kind is not Softmax)
+    if isinstance(loss, Loss) and loss.task == task:
+        return loss
+    if isinstance(loss, str) and loss in names:
+        return LOSSES[loss]()
+    raise ValueError(
+        f"The 'loss' parameter for {task} must be a Loss or a str among {names}. "
+        f"Got {loss!r} instead."
+    )

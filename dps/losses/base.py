@@ -1,0 +1,140 @@
+"""The interface of a loss: targets, a weighted sum, derivatives and probabilities.
+
+It must not know models, data containers or classes' labels: classes come as codes 0..C-1.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+__all__ = ["Loss", "as_columns"]
+
+Task = Literal["classification", "regression"]
+
+
+def as_columns(y: Any) -> Any:
+    """Return ``y`` with two dimensions, a vector as one column.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,) or (n, k)
+
+    Returns
+    -------
+    ndarray of shape (n, 1) or (n, k)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_columns(np.zeros(3)).shape
+    (3, 1)
+    """
+    return y if y.ndim == 2 else y.reshape(-1, 1)
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A loss of a raw model output, summed over rows with weights.
+
+    Attributes
+    ----------
+    name : str
+        Its name for users.
+    task : {"classification", "regression"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps.losses import SquaredError
+    >>> out = np.empty((2, 1))
+    >>> SquaredError().evaluate(np.array([1.0, 2.0]), np.array([[1.0], [4.0]]), None, out)
+    2.0
+    >>> out.ravel()
+    array([0., 2.])
+    """
+
+    name: ClassVar[str]
+    task: ClassVar[Task]
+
+    @abstractmethod
+    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+        """Return the weighted sum of losses and write their derivatives.
+
+        Parameters
+        ----------
+        y : ndarray of shape (n,) or (n, k)
+            What `targets` returned, or the values of a regression.
+        raw : ndarray of shape (n, k)
+            C-contiguous, float32 or float64 as all others.
+        weight : ndarray of shape (n,) or None
+            One weight a row.
+        out : ndarray of shape (n, k)
+            Receives the weighted derivatives with respect to ``raw``.
+
+        Returns
+        -------
+        float
+        """
+
+    def targets(self, codes: Any) -> Any:
+        """Return what `evaluate` wants for class codes.
+
+        Parameters
+        ----------
+        codes : ndarray of shape (n,)
+            Class codes 0..C-1 in the floating dtype of the model.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        return codes
+
+    def for_classes(self, n_classes: int) -> "Loss":
+        """Return the loss that serves this many classes.
+
+        Parameters
+        ----------
+        n_classes : int
+
+        Returns
+        -------
+        Loss
+        """
+        return self
+
+    def n_outputs(self, n_classes: int) -> int:
+        """Return the number of raw outputs: 1 for two classes, else one a class.
+
+        Parameters
+        ----------
+        n_classes : int
+
+        Returns
+        -------
+        int
+        """
+        return 1 if n_classes <= 2 else n_classes
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether raw outputs can be turned into probabilities."""
+        return False
+
+    def probabilities(self, raw: Any) -> Any:
+        """Return class probabilities.
+
+        Parameters
+        ----------
+        raw : ndarray of shape (n, k)
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+
+        Raises
+        ------
+        AttributeError
+            If the loss has none, see `has_probabilities`.
+        """
+        raise AttributeError(f"the loss {self.name!r} has no probabilities")

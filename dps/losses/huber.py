@@ -1,0 +1,46 @@
+"""The Huber loss. It must not know models."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dps._kernels import losses as kernels
+from dps._parameters import check_real
+from dps.losses.base import Loss, Task, as_columns
+
+__all__ = ["Huber"]
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    r"""The squared error near zero, linear beyond (Huber, 1964).
+
+    .. math:: r^2 / 2 \text{ if } |r| \le \epsilon, \quad
+        \epsilon |r| - \epsilon^2 / 2 \text{ otherwise}, \qquad r = f - y
+
+    As ``SGDRegressor(loss="huber")``; :math:`\epsilon` is in the units of y.
+
+
+    Parameters
+    ----------
+    epsilon : float, default=0.1
+        Not negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((1, 1))
+    >>> Huber().evaluate(np.array([1.0]), np.array([[3.0]]), None, out), out.item()
+    (0.195, 0.1)
+    """
+
+    name: ClassVar[str] = "huber"
+    task: ClassVar[Task] = "regression"
+
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_real(self, "epsilon", 0.0, float("inf"))
+
+    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
+        return kernels.huber(as_columns(y), raw, weight, out, self.epsilon)

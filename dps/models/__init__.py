@@ -1,0 +1,12 @@
+"""Models by name, and what they share.
+
+A model is one file and one line in `MODELS`. Nothing here may know servers, modes or ranks.
+"""
+
+from dps.models.base import CSRRows, DenseRows, Model, Rows
+from dps.models.layout import Layout, Tensor
+from dps.models.linear import LinearModel
+
+__all__ = ["MODELS", "CSRRows", "DenseRows", "Layout", "LinearModel", "Model", "Rows", "Tensor"]
+
+MODELS: dict[str, type[LinearModel]] = {"linear": LinearModel}

@@ -1,0 +1,138 @@
+"""The interface of a model, and the two forms in which a batch of rows reaches it.
+
+It must not know ranks, clients, modes or optimizers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dps.models.layout import Layout
+
+__all__ = ["CSRRows", "DenseRows", "Model", "Rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRows:
+    """A batch of rows of a matrix, without a copy.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, n_features)
+        Rows are contiguous.
+    order : ndarray of int64 of shape (m,), or None
+        Row i of the batch is ``values[order[i]]``; None takes all rows as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> len(DenseRows(np.zeros((5, 2)), np.array([4, 0])))
+    2
+    """
+
+    values: Any
+    order: Any = None
+
+    def __len__(self) -> int:
+        return len(self.values if self.order is None else self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class CSRRows:
+    """A batch of rows of a sparse matrix in CSR form, without a copy.
+
+    Parameters
+    ----------
+    data : ndarray of shape (nnz,)
+    indices : ndarray of int32 or int64 of shape (nnz,)
+    indptr : ndarray of the same dtype and shape (rows + 1,)
+        Absolute offsets into ``data``: a slice of a longer ``indptr`` is a range of its rows.
+    n_features : int
+    order : ndarray of int64 of shape (m,), or None
+        Row i of the batch is row ``order[i]``; None takes all rows as they are.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> X = scipy.sparse.eye_array(5, format="csr")
+    >>> len(CSRRows(X.data, X.indices, X.indptr[2:], 5))
+    3
+    """
+
+    data: Any
+    indices: Any
+    indptr: Any
+    n_features: int
+    order: Any = None
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1 if self.order is None else len(self.order)
+
+
+Rows = DenseRows | CSRRows
+
+
+class Model(Protocol):
+    """What a replica needs of a model.
+
+    A model may keep scratch memory: each replica has its own instance.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors inside the flat parameters."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of parameters, values, targets and weights."""
+
+    def initial(self) -> Any:
+        """Return the parameters training starts from.
+
+        Returns
+        -------
+        ndarray of shape (layout.size,)
+        """
+
+    def loss_gradient(
+        self,
+        params: Any,
+        X: Rows,
+        y: Any,
+        weight: Any,
+        out: Any,
+        rng: Any = None,
+        state: Any = None,
+    ) -> float:
+        """Add the gradient of a batch's weighted losses to ``out`` and return their sum.
+
+        Parameters
+        ----------
+        params : ndarray of shape (layout.size,)
+        X : DenseRows or CSRRows
+            A batch of m rows.
+        y : ndarray of shape (m,) or (m, n_outputs)
+        weight : ndarray of shape (m,) or None
+        out : ndarray of shape (layout.size,)
+            A sum, not a mean, is added to it.
+        rng : object, optional
+            The generator of this batch.
+        state : object, optional
+            What the model keeps that is no gradient.
+
+        Returns
+        -------
+        float
+        """
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs of rows.
+
+        Parameters
+        ----------
+        params : ndarray of shape (layout.size,)
+        X : DenseRows or CSRRows
+
+        Returns
+        -------
+        ndarray of shape (m, n_outputs)
+        """

@@ -1,0 +1,142 @@
+"""Names, shapes and penalties of the tensors inside a flat vector of parameters.
+
+It must not know what a model computes, or where the vector lies.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from math import prod
+from typing import Any
+
+__all__ = ["Layout", "Tensor"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One named array of a model.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+    penalised : bool
+        Whether L1 and L2 penalties apply; they never do to intercepts.
+
+    Examples
+    --------
+    >>> Tensor("coef", (3, 2), penalised=True).size
+    6
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    penalised: bool
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tensors one after the other in a flat vector, each in C order.
+
+    Parameters
+    ----------
+    tensors : tuple of Tensor
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layout = Layout((Tensor("coef", (2, 1), True), Tensor("intercept", (1,), False)))
+    >>> layout.views(np.arange(3.0))
+    {'coef': array([[0.], [1.]]), 'intercept': array([2.])}
+    >>> layout.segments(1, 3)
+    [(1, 2, True), (2, 3, False)]
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        names = [tensor.name for tensor in self.tensors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"The tensors of a Layout must have different names. Got {names}.")
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Where each tensor starts in the flat vector."""
+        starts, start = {}, 0
+        for tensor in self.tensors:
+            starts[tensor.name] = start
+            start += tensor.size
+        return starts
+
+    @cached_property
+    def size(self) -> int:
+        """The length of the flat vector."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the tensors, the same in all processes."""
+        text = repr([(t.name, tuple(map(int, t.shape)), bool(t.penalised)) for t in self.tensors])
+        return sha256(text.encode()).hexdigest()
+
+    def views(self, flat: Any) -> dict[str, Any]:
+        """Return the tensors inside a flat vector, sharing its memory.
+
+        Parameters
+        ----------
+        flat : ndarray of shape (size,)
+            C-contiguous.
+
+        Returns
+        -------
+        dict of str to ndarray
+
+        Raises
+        ------
+        ValueError
+            If the vector has another shape or is not contiguous.
+        """
+        if flat.shape != (self.size,) or not flat.flags.c_contiguous:
+            raise ValueError(
+                f"flat must be a contiguous vector of length {self.size}, got shape {flat.shape} "
+                f"with strides {flat.strides}"
+            )
+        return {
+            tensor.name: flat[start : start + tensor.size].reshape(tensor.shape)
+            for tensor, start in zip(self.tensors, self.offsets.values(), strict=True)
+        }
+
+    def segments(self, start: int, stop: int) -> list[tuple[int, int, bool]]:
+        """Return maximal runs of equal penalty that cover [start, stop).
+
+        Parameters
+        ----------
+        start, stop : int
+            A range of the flat vector.
+
+        Returns
+        -------
+        list of (int, int, bool)
+            Start, stop and whether it is penalised, in order.
+
+        Raises
+        ------
+        ValueError
+            If the range is not inside the vector.
+        """
+        if not 0 <= start <= stop <= self.size:
+            raise ValueError(f"[{start}, {stop}) is not inside a layout of size {self.size}")
+        runs: list[tuple[int, int, bool]] = []
+        for tensor, offset in zip(self.tensors, self.offsets.values(), strict=True):
+            low, high = max(start, offset), min(stop, offset + tensor.size)
+            if low >= high:
+                continue
+            if runs and runs[-1][2] == tensor.penalised:
+                low = runs.pop()[0]
+            runs.append((low, high, tensor.penalised))
+        return runs

@@ -1,0 +1,144 @@
+"""Linear models of one or several outputs on dense and CSR rows.
+
+It must not know optimizers, penalties' strengths, ranks or modes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dps._kernels import linear as kernels
+from dps.losses import Loss
+from dps.models.base import CSRRows, Rows
+from dps.models.layout import Layout, Tensor
+
+__all__ = ["LinearModel"]
+
+
+class LinearModel:
+    """``raw = X @ coef + intercept`` under a loss.
+
+    Keeps scratch memory as large as the largest batch, which is neither pickled nor safe to share:
+    each replica has its own instance, used by one thread at a time.
+
+    Parameters
+    ----------
+    n_features : int
+    n_outputs : int
+    loss : Loss
+    fit_intercept : bool, default=True
+    dtype : dtype, default=float64
+        float32 or float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps.losses import SquaredError
+    >>> from dps.models import DenseRows
+    >>> model = LinearModel(2, 1, SquaredError())
+    >>> params, grad = model.initial(), np.zeros(3)
+    >>> X, y = DenseRows(np.eye(2)), np.array([1.0, 3.0])
+    >>> model.loss_gradient(params, X, y, None, grad), grad
+    (5.0, array([-1., -3., -4.]))
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_outputs: int,
+        loss: Loss,
+        fit_intercept: bool = True,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.n_features = n_features
+        self.n_outputs = n_outputs
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(
+                "The 'dtype' parameter of LinearModel must be float32 or float64. "
+                f"Got {dtype!r} instead."
+            )
+        tensors = [Tensor("coef", (n_features, n_outputs), penalised=True)]
+        if fit_intercept:
+            tensors.append(Tensor("intercept", (n_outputs,), penalised=False))
+        self.layout = Layout(tuple(tensors))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._scratch = np.empty((2, 0, self.n_outputs), self.dtype)
+        self._batch: tuple[Any, Any] = (self._scratch[0], self._scratch[1])
+        # The tensors inside the vectors of the last call, which are the same in most next calls.
+        self._params: tuple[Any, Any, Any] = (None, None, None)
+        self._out: tuple[Any, Any, Any] = (None, None, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "n_features": self.n_features,
+            "n_outputs": self.n_outputs,
+            "loss": self.loss,
+            "fit_intercept": self.fit_intercept,
+            "dtype": self.dtype,
+            "layout": self.layout,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def initial(self) -> Any:
+        """Return zeros, see `Model.initial`."""
+        return np.zeros(self.layout.size, self.dtype)
+
+    def loss_gradient(
+        self,
+        params: Any,
+        X: Rows,
+        y: Any,
+        weight: Any,
+        out: Any,
+        rng: Any = None,
+        state: Any = None,
+    ) -> float:
+        """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
+        if self._params[0] is not params:
+            self._params = (params, *self._tensors(params))
+        if self._out[0] is not out:
+            self._out = (out, *self._tensors(out))
+        raw, derivative = self._buffers(len(X))
+        _forward(X, self._params[1], self._params[2], raw)
+        loss = self.loss.evaluate(y, raw, weight, derivative)
+        _backward(X, derivative, self._out[1], self._out[2])
+        return loss
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs in a new array, see `Model.raw`."""
+        out = np.empty((len(X), self.n_outputs), self.dtype)
+        _forward(X, *self._tensors(params), out)
+        return out
+
+    def _tensors(self, flat: Any) -> tuple[Any, Any]:
+        views = self.layout.views(flat)
+        return views["coef"], views.get("intercept")
+
+    def _buffers(self, rows: int) -> tuple[Any, Any]:
+        if len(self._batch[0]) != rows:
+            if self._scratch.shape[1] < rows:
+                self._scratch = np.empty((2, rows, self.n_outputs), self.dtype)
+            self._batch = (self._scratch[0, :rows], self._scratch[1, :rows])
+        return self._batch
+
+
+def _forward(X: Rows, coef: Any, intercept: Any, out: Any) -> None:
+    if isinstance(X, CSRRows):
+        kernels.csr_forward(X.data, X.indices, X.indptr, X.order, coef, intercept, out)
+    else:
+        kernels.dense_forward(X.values, X.order, coef, intercept, out)
+
+
+def _backward(X: Rows, d: Any, grad_coef: Any, grad_intercept: Any) -> None:
+    if isinstance(X, CSRRows):
+        kernels.csr_backward(X.data, X.indices, X.indptr, X.order, d, grad_coef, grad_intercept)
+    else:
+        kernels.dense_backward(X.values, X.order, d, grad_coef, grad_intercept)

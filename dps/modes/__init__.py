@@ -1,0 +1,43 @@
+"""Modes: when a gradient is applied, and who waits for whom.
+
+To add one, write a file with a :class:`Mode` and its channel, and add a line here.
+"""
+
+from __future__ import annotations
+
+from dps.modes.allreduce import AllReduce
+from dps.modes.asynchronous import Async
+from dps.modes.base import Channel, ChannelSpec, Mode
+from dps.modes.synchronous import Sync
+
+__all__ = [
+    "MODES",
+    "AllReduce",
+    "Async",
+    "Channel",
+    "ChannelSpec",
+    "Mode",
+    "Sync",
+    "get_mode",
+]
+
+#: Modes by name; a name stands for the mode's defaults.
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce)}
+
+
+def get_mode(mode: str | Mode) -> Mode:
+    """A mode from its name, or as it is.
+
+    Examples
+    --------
+    >>> get_mode("async")
+    Async(placement='contiguous', access='auto')
+    """
+    if isinstance(mode, Mode):
+        return mode
+    if isinstance(mode, str) and mode in MODES:
+        return MODES[mode]()
+    raise ValueError(
+        f"The 'mode' parameter must be a str among {sorted(MODES)} or a Mode such as "
+        f"dps.Async(). Got {mode!r} instead."
+    )

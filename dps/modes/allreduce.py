@@ -1,0 +1,132 @@
+"""Allreduce: every replica holds the parameters and applies the same mean gradient.
+
+The shards lend windows with gradient slots and no parameters. The mean is the one that
+sync applies, computed by the same lines, and so is the update: all ranks hold the same
+bits, and they are those of sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.errors import NonFiniteError
+from dps.modes.base import Channel, ChannelSpec, Mode
+from dps.server import operations
+from dps.server.links import Link
+from dps.server.window import Operation, Window, Word
+
+__all__ = ["AllReduce", "AllReduceChannel"]
+
+
+@dataclass(frozen=True)
+class AllReduce(Mode):
+    """Replicas reduce their gradients and each applies the same update to its copy.
+
+    Examples
+    --------
+    >>> AllReduce().shards_hold_parameters
+    False
+    """
+
+    name: ClassVar[str] = "allreduce"
+    deterministic: ClassVar[bool] = True
+    shards_hold_parameters: ClassVar[bool] = False
+
+    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+        """All ranks take the same steps; a batch is shared out among them."""
+        return (-(-sum(rows) // batch_size),) * len(rows)
+
+    def channel(self, spec: ChannelSpec, links: list[Link]) -> Channel:
+        """A rank's copy of the parameters and its place in the reduction."""
+        return AllReduceChannel(spec, links)
+
+
+class AllReduceChannel(Channel):
+    """Bring gradients together, update the own copy."""
+
+    def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
+        super().__init__(spec, links)
+        self._mean = np.empty(spec.size, spec.dtype)
+        self._values: NDArray[np.floating] | None = None
+        self._version = 0
+
+    def pull(self) -> NDArray[np.floating]:
+        if self._values is None:
+            self._values = np.empty(
+                (1 + self._spec.update.optimizer.state_rows, self._spec.size), self._spec.dtype
+            )
+            for shard, link in enumerate(self._links):
+                values, self._version = link.run(initial)
+                self._spec.placement.put(shard, values, self._values)
+        return self._values[0]
+
+    def push_pull(
+        self, grad: NDArray[np.floating], rows: int, epochs_done: float
+    ) -> NDArray[np.floating]:
+        if self._values is None:
+            raise RuntimeError("pull the parameters before the first push")
+        self._sequence += 1
+        step = self._version + self._sequence
+        rate = self._spec.schedule(epochs_done)
+        placement = self._spec.placement
+        for shard, link in enumerate(self._links):
+            link.start(mean, self._sequence, placement.take(shard, grad), rows, step)
+        for shard, link in enumerate(self._links):
+            placement.put(shard, link.finish(), self._mean)
+        params, state = self._values[0], self._values[1:]
+        finite = self._spec.update.apply(
+            params, self._mean, state, 0, self._spec.size, step=step, lr=rate
+        )
+        if not finite:
+            raise NonFiniteError(
+                "an update overflowed; lower learning_rate or scale the features",
+                rank=self._spec.rank,
+                step=self._sequence,
+            )
+        return params
+
+    def _snapshot(self, epoch: int) -> None:
+        version = self._version + self._sequence
+        for shard, link in enumerate(self._links):
+            values = self._spec.placement.take(shard, self.pull_all())
+            link.run(operations.snapshot_epoch, epoch, values, version)
+
+    def pull_all(self) -> NDArray[np.floating]:
+        """Parameters and optimizer state, (1 + state_rows, n)."""
+        if self._values is None:
+            self.pull()
+        assert self._values is not None
+        return self._values
+
+
+def mean(
+    window: Window,
+    rank: int,
+    sequence: int,
+    gradient: NDArray[np.floating],
+    rows: int,
+    step: int,
+) -> Operation:
+    """The mean gradient over all ranks, summed in rank order.
+
+    It stays in the window until every rank has arrived with its next gradient.
+    """
+
+    def use(part: NDArray[np.floating], start: int, stop: int) -> None:
+        window.total[start:stop] = part
+        if rank == 0:
+            window.words.store(Word.VERSION, step)
+
+    yield from operations.exchange(window, rank, sequence, gradient, rows, use)
+    return window.total
+
+
+def initial(window: Window, rank: int) -> Operation:
+    """The parameters and optimizer state that the fit starts from."""
+    return window.snapshots[1].copy(), int(window.snapshot_tags[1, 1])
+    yield

@@ -1,0 +1,216 @@
+"""What a mode is: who waits for whom, and how a replica's channel does it.
+
+A mode is a frozen description that travels; its channel is a rank's live end of it.
+Modes know windows and links, and neither models nor data.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.optimizers.schedules import Schedule
+from dps.optimizers.update import Update
+from dps.server import operations
+from dps.server.links import ACCESSES, Link
+from dps.server.placement import PLACEMENTS, Placement
+
+__all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
+
+#: From the last closed record (or None) and all ranks' reports of an epoch, the new
+#: record and whether it is the last.
+Decide = Callable[
+    [NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]
+]
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """What a channel needs to know besides its links.
+
+    Parameters
+    ----------
+    rank, n_ranks : int
+    placement : Placement
+    size : int
+        Elements of the flat parameter vector.
+    dtype : str
+    schedule : Schedule
+        Learning rate as a function of epochs done.
+    update : Update
+        How a gradient is applied to the whole vector, for replicas that hold it.
+    """
+
+    rank: int
+    n_ranks: int
+    placement: Placement
+    size: int
+    dtype: str
+    schedule: Schedule
+    update: Update
+
+
+@dataclass(frozen=True)
+class Mode(ABC):
+    """Base of the modes.
+
+    Parameters
+    ----------
+    placement : {"contiguous", "balanced", "round_robin"}, default="contiguous"
+        How tensors are placed on shards.
+    access : {"auto", "mapped", "gateway"}, default="auto"
+        Whether replicas map the shards' windows where they can, must, or must not.
+    """
+
+    placement: str = "contiguous"
+    access: str = "auto"
+
+    #: The name it is registered under.
+    name: ClassVar[str]
+    #: Whether the same plan gives the same bits with several replicas.
+    deterministic: ClassVar[bool]
+    #: Whether the shards hold the parameters, rather than every replica.
+    shards_hold_parameters: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for option, choices in (("placement", sorted(PLACEMENTS)), ("access", list(ACCESSES))):
+            value = getattr(self, option)
+            if value not in choices:
+                raise ValueError(
+                    f"The {option!r} parameter of {type(self).__name__} must be a str among "
+                    f"{choices}. Got {value!r} instead."
+                )
+
+    def get_params(self) -> dict[str, Any]:
+        """The mode's options by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @abstractmethod
+    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+        """Steps an epoch of each rank, so that an update takes `batch_size` rows.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            Training rows of each rank.
+        batch_size : int
+            Rows of one update.
+        """
+
+    @abstractmethod
+    def channel(self, spec: ChannelSpec, links: list[Link]) -> Channel:
+        """A rank's channel over its links."""
+
+
+class Channel(ABC):
+    """A rank's way to the parameters.
+
+    Parameters
+    ----------
+    spec : ChannelSpec
+    links : list of Link
+        One a shard, in order; the first shard keeps the epochs.
+    """
+
+    def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
+        self._spec = spec
+        self._links = links
+        self._ledger = links[0]
+        self._sequence = 0
+        self._reductions = 0
+
+    @abstractmethod
+    def pull(self) -> NDArray[np.floating]:
+        """The parameters, (n,). Valid, and not to be written, until the next call."""
+
+    @abstractmethod
+    def push_pull(
+        self, grad: NDArray[np.floating], rows: int, epochs_done: float
+    ) -> NDArray[np.floating]:
+        """Hand over a gradient sum over `rows` rows; the parameters that follow.
+
+        Parameters
+        ----------
+        grad : (n,) array
+        rows : int
+            Rows behind it, possibly none.
+        epochs_done : float
+            Where the learning rate schedule stands.
+
+        Raises
+        ------
+        NonFiniteError
+            The gradient or the update is not finite.
+        StoppedError
+            The fit has been stopped or has finished.
+        """
+
+    def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Sum a few doubles over ranks, in rank order: the same bits for all."""
+        self._reductions += 1
+        total: NDArray[np.float64] = self._ledger.run(
+            operations.reduce, self._reductions, list(values)
+        )
+        return total
+
+    def beat(self) -> None:
+        """Say that this rank is alive while it reads."""
+        self._ledger.run(operations.beat)
+
+    @property
+    def steps(self) -> int:
+        """Gradients handed over so far."""
+        return self._sequence
+
+    def staleness(self) -> tuple[float, float]:
+        """Sum and largest of the staleness of pushes since the last call."""
+        return 0.0, 0.0
+
+    def settle(self) -> NDArray[np.floating]:
+        """The parameters at the end of an epoch, the same for all ranks.
+
+        Nothing is applied between this and :meth:`end_epoch` of the same epoch.
+        """
+        return self.pull()
+
+    def end_epoch(
+        self, epoch: int, report: Sequence[float], decide: Decide
+    ) -> NDArray[np.float64] | None:
+        """Report this rank's part of an epoch; the last rank closes it.
+
+        Returns
+        -------
+        array or None
+            The record of the last closed epoch, once `epoch` (or the one before it,
+            in a mode where nobody waits) is closed.
+        """
+        reports = self._ledger.run(operations.report, epoch, list(report))
+        if reports is not None:
+            previous = self._ledger.run(operations.latest_record)
+            record, last = decide(previous, reports)
+            self._snapshot(epoch)
+            self._ledger.run(operations.close_epoch, epoch, list(record))
+            if last:
+                for link in self._links:
+                    link.run(operations.finish)
+        return self._await(epoch)
+
+    def _await(self, epoch: int) -> NDArray[np.float64] | None:
+        record: NDArray[np.float64] | None = self._ledger.run(
+            operations.await_closed, epoch + 1
+        )
+        return record
+
+    def _snapshot(self, epoch: int) -> None:
+        for link in self._links:
+            link.run(operations.snapshot_epoch, epoch)
+
+    def abort(self) -> None:
+        """Stop the fit for all, because of an error here."""
+        for link in self._links:
+            link.abort()

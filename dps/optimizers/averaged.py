@@ -1,0 +1,82 @@
+"""The running mean of another optimizer's parameters. It must not know which optimizer that is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dps._kernels import optimizers as kernels
+from dps._parameters import check_integer
+from dps.optimizers.base import Optimizer
+from dps.optimizers.schedules import Schedule
+
+__all__ = ["Averaged"]
+
+
+@dataclass(frozen=True)
+class Averaged(Optimizer):
+    r"""Reports the mean of the parameters over updates (Polyak and Juditsky, 1992).
+
+    .. math:: \bar p \leftarrow \bar p + (p - \bar p) / (t - s) \quad \text{for updates } t > s
+
+    The updates themselves are those of ``base``. The mean is one more state row; it is NaN before
+    the first update and follows the parameters up to update ``start``.
+
+    Parameters
+    ----------
+    base : Optimizer
+    start : int, default=0
+        :math:`s`: how many updates are left out of the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps.optimizers import SGD
+    >>> optimizer = Averaged(SGD())
+    >>> params, state = np.zeros(1), np.empty((optimizer.state_rows, 1))
+    >>> optimizer.initialize(state)
+    >>> for step in (1, 2, 3):
+    ...     _ = optimizer.update(params, -np.ones(1), state, step=step, lr=1.0, l1=0.0, l2=0.0)
+    >>> params, optimizer.result(params, state)
+    (array([3.]), array([2.]))
+    """
+
+    base: Optimizer
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, Optimizer):
+            raise TypeError(
+                f"The 'base' parameter of Averaged must be an Optimizer. Got {self.base!r} instead."
+            )
+        check_integer(self, "start", 0)
+
+    @property
+    def state_rows(self) -> int:  # type: ignore[override]
+        """The rows of ``base`` and one for the mean."""
+        return self.base.state_rows + 1
+
+    @property
+    def default_schedule(self) -> Schedule:
+        """That of ``base``."""
+        return self.base.default_schedule
+
+    def initialize(self, state: Any) -> None:
+        """Fill the state of ``base`` and an unknown mean, see `Optimizer.initialize`."""
+        self.base.initialize(state[:-1])
+        state[-1] = np.nan
+
+    def update(
+        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
+    ) -> bool:
+        """Apply one update of ``base`` and of the mean, see `Optimizer.update`."""
+        finite = self.base.update(params, grad, state[:-1], step=step, lr=lr, l1=l1, l2=l2)
+        if step <= self.start + 1:
+            state[-1] = params
+        else:
+            kernels.average(state[-1], params, step - self.start)
+        return finite
+
+    def result(self, params: Any, state: Any) -> Any:
+        """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""
+        return np.where(np.isnan(state[-1]), params, state[-1])

@@ -1,0 +1,94 @@
+"""The interface of an optimizer: configuration that travels, and updates of state it does not own.
+
+It must not know shards, modes or layouts: parameters, gradients and state are flat vectors, and
+every update is element-wise, so that a slice of a vector is updated as the whole would be.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from dps.optimizers.schedules import Schedule
+
+__all__ = ["Optimizer"]
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """Turns the mean gradient of a batch into new parameters.
+
+    Attributes
+    ----------
+    state_rows : int
+        How many vectors of the parameters' length it keeps between updates.
+
+    Examples
+    --------
+    >>> from dps.optimizers import Adam
+    >>> Adam(beta1=0.8).get_params()
+    {'beta1': 0.8, 'beta2': 0.999, 'epsilon': 1e-08}
+    """
+
+    state_rows: ClassVar[int] = 0
+
+    @property
+    @abstractmethod
+    def default_schedule(self) -> Schedule:
+        """The learning rate used where the user leaves it to dps."""
+
+    def initialize(self, state: Any) -> None:
+        """Fill the state of the first update, in place.
+
+        Parameters
+        ----------
+        state : ndarray of shape (state_rows, n)
+        """
+        state[...] = 0
+
+    @abstractmethod
+    def update(
+        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
+    ) -> bool:
+        """Apply one update and the proximal step of the penalty, in place.
+
+        Parameters
+        ----------
+        params : ndarray of shape (n,), float32 or float64
+        grad : ndarray of shape (n,)
+            The mean gradient, without the penalty's.
+        state : ndarray of shape (state_rows, n)
+        step : int
+            Which update this is; the first is 1.
+        lr : float
+            The learning rate.
+        l1, l2 : float
+            The penalty is ``l1 * |p| + l2 * p**2 / 2``.
+
+        Returns
+        -------
+        bool
+            Whether all updated parameters are finite.
+        """
+
+    def result(self, params: Any, state: Any) -> Any:
+        """Return the parameters to report.
+
+        Parameters
+        ----------
+        params : ndarray of shape (n,)
+        state : ndarray of shape (state_rows, n)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        return params
+
+    def get_params(self) -> dict[str, Any]:
+        """Return the configuration by name.
+
+        Returns
+        -------
+        dict
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}

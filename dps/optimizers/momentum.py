@@ -1,0 +1,56 @@
+"""Gradient descent with momentum. It must not know where the vectors live."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dps._kernels import optimizers as kernels
+from dps._parameters import check_real
+from dps.optimizers.base import Optimizer
+from dps.optimizers.schedules import InvScaling, Schedule
+
+__all__ = ["Momentum"]
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    r"""Gradient descent with (heavy ball or Nesterov) momentum, in PyTorch's form.
+
+    .. math:: v \leftarrow \mu v + g, \qquad p \leftarrow p - \eta v
+
+    With ``nesterov``, :math:`p \leftarrow p - \eta (g + \mu v)` (Sutskever et al., 2013). The
+    learning rate is outside of the velocity, as in ``torch.optim.SGD``. The proximal step of the
+    penalty has the step size :math:`\eta / (1 - \mu)`, the length a constant gradient moves.
+
+    Parameters
+    ----------
+    momentum : float, default=0.9
+        :math:`\mu`, in [0, 1).
+    nesterov : bool, default=False
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> params, state = np.zeros(1), np.zeros((1, 1))
+    >>> for step in (1, 2):
+    ...     _ = Momentum().update(params, np.ones(1), state, step=step, lr=1.0, l1=0.0, l2=0.0)
+    >>> params
+    array([-2.9])
+    """
+
+    state_rows: ClassVar[int] = 1
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_real(self, "momentum", 0.0, 1.0, closed="left")
+
+    @property
+    def default_schedule(self) -> Schedule:
+        """``InvScaling(0.01)``."""
+        return InvScaling(0.01)
+
+    def update(
+        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
+    ) -> bool:
+        """Apply one update, see `Optimizer.update`."""
+        return kernels.momentum(params, grad, state[0], lr, self.momentum, self.nesterov, l1, l2)

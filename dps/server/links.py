@@ -1,0 +1,185 @@
+"""A replica's way to one shard: the window itself, or the Actor in front of it.
+
+Both take the same operations. Which way it is, is found out by trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from dps.errors import WindowError
+from dps.server.host import host_id
+from dps.server.memory import SharedFile
+from dps.server.operations import claim
+from dps.server.remote import PendingCall, Remote
+from dps.server.shard import WindowCard
+from dps.server.window import ABORTED, Operation, Watch, Window, drive, own_window
+
+__all__ = ["ACCESSES", "GatewayLink", "Link", "MappedLink", "link"]
+
+ACCESSES = ("auto", "mapped", "gateway")
+
+class Link(Protocol):
+    """A rank's way to one shard."""
+
+    #: The window, where it can be reached directly.
+    window: Window | None
+
+    def claim(self) -> None:
+        """Take the rank for this attempt."""
+        ...
+
+    def start(self, operation: Callable[..., Operation], *args: Any) -> None:
+        """Begin an operation, up to where it would wait. One at a time."""
+        ...
+
+    def finish(self) -> Any:
+        """End the operation that was begun; its result."""
+        ...
+
+    def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
+        """Begin and end an operation."""
+        ...
+
+    def abort(self) -> None:
+        """Stop the fit for all, because of an error here."""
+        ...
+
+
+class MappedLink:
+    """A link over a window in this process's memory.
+
+    Parameters
+    ----------
+    window : Window
+    rank : int
+    fence : int
+        The attempt, not zero.
+    timeout : float
+        Seconds without progress that a wait tolerates.
+    alive : callable, optional
+        Called once a second while waiting; raises to give up.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        rank: int,
+        fence: int,
+        timeout: float,
+        alive: Callable[[], None] | None = None,
+    ) -> None:
+        self.window = window
+        self._rank = rank
+        self._fence = fence
+        self._watch = Watch(window, timeout, alive)
+        self._operation: Operation | None = None
+        self._ahead: Any = None
+
+    def claim(self) -> None:
+        self.run(claim, self._fence)
+
+    def start(self, operation: Callable[..., Operation], *args: Any) -> None:
+        self._operation = operation(self.window, self._rank, *args)
+        try:
+            self._ahead = next(self._operation)
+        except StopIteration as end:
+            self._operation = None
+            self._ahead = end.value
+
+    def finish(self) -> Any:
+        operation, self._operation = self._operation, None
+        if operation is None:
+            return self._ahead
+        self._watch.until(self._ahead)
+        return drive(operation, self._watch)
+
+    def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
+        return drive(operation(self.window, self._rank, *args), self._watch)
+
+    def abort(self) -> None:
+        self.window.stop(ABORTED)
+
+
+class GatewayLink:
+    """A link through the Actor, for a replica that cannot map the window."""
+
+    window = None
+
+    def __init__(self, remote: Remote, rank: int, fence: int, timeout: float) -> None:
+        self._remote = remote
+        self._rank = rank
+        self._fence = fence
+        self._timeout = timeout
+        self._pending: PendingCall | None = None
+
+    def claim(self) -> None:
+        self._remote.call("admit", claim, self._rank, self._fence, timeout=self._timeout)
+
+    def start(self, operation: Callable[..., Operation], *args: Any) -> None:
+        self._pending = self._remote.start("run", operation, self._rank, self._fence, *args)
+
+    def finish(self) -> Any:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        return pending.result_while_alive(self._timeout)
+
+    def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
+        self.start(operation, *args)
+        return self.finish()
+
+    def abort(self) -> None:
+        self._remote.call("stop", timeout=self._timeout)
+
+
+def link(
+    card: WindowCard,
+    remote: Remote | None,
+    rank: int,
+    fence: int,
+    *,
+    access: str,
+    timeout: float,
+    alive: Callable[[], None] | None = None,
+) -> Link:
+    """Find the way to a shard.
+
+    Parameters
+    ----------
+    access : {"auto", "mapped", "gateway"}
+        Try to map and fall back, insist on mapping, or do not try.
+
+    Raises
+    ------
+    WindowError
+        `access` is ``"mapped"`` and the window cannot be mapped from here, or it is
+        ``"gateway"`` and there is no Actor.
+    """
+    window = None if access == "gateway" else _map(card)
+    if window is not None:
+        return MappedLink(window, rank, fence, timeout, alive)
+    if access == "mapped" or remote is None:
+        raise WindowError(
+            f"access={access!r} is not possible here: the window of shard {card.spec.shard} "
+            f"({card.path or 'private memory'}) cannot be reached that way; use access='auto'",
+            rank=rank,
+        )
+    return GatewayLink(remote, rank, fence, timeout)
+
+
+def _map(card: WindowCard) -> Window | None:
+    own = own_window(card.token)
+    if own is not None:
+        return own
+    if card.path is None or card.host != host_id():
+        return None
+    try:
+        file = SharedFile.open(Path(card.path))
+        window = Window(card.spec, file.memory, update=card.update, file=file)
+    except (OSError, ValueError):  # not there, not ours, or something else by that name
+        return None
+    if not window.is_window(card.token):
+        return None
+    return window

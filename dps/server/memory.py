@@ -1,0 +1,153 @@
+"""Files of shared memory: made, mapped, given back, and swept after a crash.
+
+Knows bytes and owners only, nothing of what a window holds.
+
+Protocol. A file's name carries the fit and a random token. Its owner creates it,
+takes ``flock`` on it and allocates all of its bytes before anyone hears of it; it
+holds the lock for as long as it lives. A file whose lock is free therefore has no
+owner and may be unlinked by anybody (:func:`sweep`). A sweeper could lock a file in
+the instant between its creation and its owner's lock, so an owner that finds its
+file unlinked (``st_nlink`` 0) after locking starts again with a new name.
+
+What a crash leaves: of the owner at any point, a file with a free lock; of somebody
+who mapped it, nothing. Mappings outlive the name, so unlinking never breaks a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import tempfile
+import weakref
+from pathlib import Path
+
+from dps._kernels.window import PORTABLE
+
+__all__ = ["SharedFile", "folder", "remove_files_of", "sweep"]
+
+_PREFIX = "dps-"
+
+
+def folder() -> Path:
+    """Where files of shared memory lie on this host."""
+    memory = Path("/dev/shm")
+    if not PORTABLE and os.access(memory, os.W_OK | os.X_OK):
+        return memory
+    return Path(tempfile.gettempdir())
+
+
+def _allocate(fd: int, nbytes: int) -> None:
+    # ftruncate beyond a small tmpfs succeeds, and the first write then kills the
+    # process with SIGBUS; allocation says ENOSPC instead.
+    if hasattr(os, "posix_fallocate") and not PORTABLE:
+        os.posix_fallocate(fd, 0, nbytes)
+        return
+    zeros = bytes(1 << 20)
+    left = nbytes
+    while left:
+        left -= os.write(fd, zeros[: min(left, len(zeros))])
+
+
+class SharedFile:
+    """A mapped file, as its owner or as one who found it.
+
+    Attributes
+    ----------
+    path : Path
+    memory : mmap.mmap
+    """
+
+    def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
+        self.path = path
+        self.memory = mmap.mmap(fd, 0)
+        self._fd = fd
+        self._release = weakref.finalize(self, _release, fd, path if owner else None)
+
+    @classmethod
+    def create(cls, fit: str, nbytes: int) -> SharedFile:
+        """Make a file of `nbytes` zeros.
+
+        Raises
+        ------
+        OSError
+            There is no room, or no file system that takes it.
+        """
+        while True:
+            path = folder() / f"{_PREFIX}{fit}-{secrets.token_hex(8)}"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_nlink == 0:
+                    os.close(fd)
+                    continue
+                _allocate(fd, nbytes)
+                return cls(path, fd, owner=True)
+            except BaseException:
+                _release(fd, path)
+                raise
+
+    @classmethod
+    def open(cls, path: Path) -> SharedFile:
+        """Map a file that somebody else owns.
+
+        Raises
+        ------
+        OSError
+            It is not there, or may not be read: another host, container or user.
+        """
+        fd = os.open(path, os.O_RDWR)
+        try:
+            return cls(path, fd, owner=False)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def owner_is_gone(self) -> bool:
+        """Whether the owner has died: its lock is free. The file is then unlinked."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return True
+
+    def close(self) -> None:
+        """Give the file back; an owner unlinks it. The memory lives until unused."""
+        self._release()
+
+
+def _release(fd: int, path: Path | None) -> None:
+    if path is not None:
+        path.unlink(missing_ok=True)
+    os.close(fd)
+
+
+def sweep() -> list[Path]:
+    """Unlink the files whose owners have died; those files."""
+    removed = []
+    for path in folder().glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            fd = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+                removed.append(path)
+            finally:
+                os.close(fd)
+    return removed
+
+
+def remove_files_of(fit: str) -> None:
+    """Unlink what is left of an ended fit on this host, whoever owns it."""
+    for path in folder().glob(f"{_PREFIX}{fit}-*"):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

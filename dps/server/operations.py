@@ -1,0 +1,261 @@
+"""Operations on a window that modes share: claim, exchange, reduce, report, close, snapshot.
+
+Each is a generator over one window that yields what it waits for, so that the same
+lines run blocking in a replica that maps the window, and in the Actor's event loop
+on behalf of one that cannot. What makes a mode lies in ``dps/modes``.
+
+Protocol of an epoch's end. A rank writes its report, then ENDED, then adds itself to
+REPORTED of the epoch's parity; whoever makes that count full is the closer. The
+closer takes the snapshots, writes the record, then CLOSED. A rank reports epoch e + 2
+only after e is closed, so two sets of reports, of even and of odd epochs, are enough.
+A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
+the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
+says so, and the snapshot before it lies in the other of the two places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.reduce import copy_finite, mean_of_slots
+from dps.errors import FencedError, NonFiniteError
+from dps.server.window import (
+    FINISHED,
+    RECORD_WIDTH,
+    REDUCTION_WIDTH,
+    Field,
+    Operation,
+    Wait,
+    Window,
+    Word,
+)
+
+__all__ = [
+    "await_closed",
+    "beat",
+    "check_fence",
+    "claim",
+    "close_epoch",
+    "deliver",
+    "exchange",
+    "finish",
+    "latest_record",
+    "pull",
+    "reduce",
+    "report",
+    "snapshot_epoch",
+]
+
+_REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
+
+
+def claim(window: Window, rank: int, fence: int) -> Operation:
+    """Take a rank for this attempt; each rank is taken once in a fit.
+
+    Raises
+    ------
+    FencedError
+        The rank has been taken: Dask ran the replica's task again.
+    """
+    if not window.words.rank_claim(rank, Field.CLAIM, fence):
+        raise FencedError(
+            f"replica of fit {window.spec.fit} was started twice; the second one is refused",
+            rank=rank,
+        )
+    return
+    yield
+
+
+def check_fence(window: Window, rank: int, fence: int) -> None:
+    """Refuse a message of an attempt that does not own the rank."""
+    owner = window.words.rank_load(rank, Field.CLAIM)
+    if owner != fence:
+        raise FencedError(
+            f"message of attempt {fence:x} refused, attempt {owner:x} owns the rank", rank=rank
+        )
+
+
+def beat(window: Window, rank: int) -> Operation:
+    """Say that the rank is alive while it reads or encodes."""
+    window.words.rank_add(rank, Field.BEAT, 1)
+    return
+    yield
+
+
+def pull(window: Window, rank: int) -> Operation:
+    """The parameters as they are, and the version they had before the copy."""
+    version = window.words.load(Word.VERSION)
+    return window.params.copy(), version
+    yield
+
+
+def exchange(
+    window: Window,
+    rank: int,
+    sequence: int,
+    gradient: NDArray[np.floating],
+    rows: int,
+    use: Callable[[NDArray[np.floating], int, int], None],
+) -> Operation:
+    """Bring all ranks' gradients together; each rank works on its slice of the mean.
+
+    Two barriers a step. A rank fills its slot, then ARRIVED. When all have arrived it
+    sums its slice of all slots in rank order, divides by all rows and calls
+    ``use(mean, start, stop)``, then DONE. When all are done every slice has been used.
+    Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all.
+
+    A crash before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at
+    their barrier until the fit is stopped; what `use` wrote by then is half a step,
+    and only the snapshot of the last closed epoch counts. A message that comes twice
+    finds ARRIVED or DONE at its sequence number and changes nothing.
+
+    Raises
+    ------
+    NonFiniteError
+        The gradient holds NaN or infinity; it has not arrived.
+    """
+    words = window.words
+    if words.rank_load(rank, Field.ARRIVED) < sequence:
+        deliver(window, rank, sequence, gradient, window.slot(rank))
+        words.rank_store(rank, Field.ROWS, rows)
+        words.rank_store(rank, Field.ARRIVED, sequence)
+    yield Wait(Field.ARRIVED, sequence)
+    if words.rank_load(rank, Field.DONE) < sequence:
+        start, stop = window.slice(rank)
+        mean = window.scratch(rank, stop - start)
+        counts = window.rows()
+        mean_of_slots(window.slots, counts, start, stop, mean, int(counts.sum()))
+        use(mean, start, stop)
+        words.rank_store(rank, Field.DONE, sequence)
+    yield Wait(Field.DONE, sequence)
+
+
+def deliver(
+    window: Window,
+    rank: int,
+    sequence: int,
+    gradient: NDArray[np.floating],
+    target: NDArray[np.floating],
+) -> None:
+    """Copy a gradient that came from a replica, if it is finite.
+
+    Raises
+    ------
+    NonFiniteError
+    """
+    # What crossed a network may be unaligned.
+    if not copy_finite(np.require(gradient, window.spec.dtype, "CA"), target):
+        raise NonFiniteError(
+            "the gradient is NaN or infinite; lower learning_rate or scale the features",
+            rank=rank,
+            step=sequence,
+        )
+
+
+def reduce(window: Window, rank: int, number: int, values: Sequence[float]) -> Operation:
+    """Sum a few doubles over ranks, in rank order: the same bits for all.
+
+    `number` counts reductions from 1. Two sets of places are enough: a rank writes
+    its place of reduction k + 2 only after all have contributed to k + 1, and so
+    have read k.
+    """
+    place = window.reductions[number % 2]
+    if window.words.rank_load(rank, Field.REDUCED) < number:
+        if len(values) > REDUCTION_WIDTH:
+            raise ValueError(f"reduce takes {REDUCTION_WIDTH} values at most, got {len(values)}")
+        place[rank, : len(values)] = values
+        window.words.rank_store(rank, Field.REDUCED, number)
+    yield Wait(Field.REDUCED, number)
+    return _rank_sum(place[:, : len(values)])
+
+
+def _rank_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    total = rows[0].copy()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> Operation:
+    """Report a rank's part of an epoch.
+
+    Returns
+    -------
+    (n_ranks, RECORD_WIDTH) float64 array or None
+        All reports if this one was the last: the caller must then close the epoch.
+    """
+    parity = epoch % 2
+    reports = window.reports[parity]
+    reports[rank, : len(values)] = values
+    window.words.rank_store(rank, Field.ENDED, epoch + 1)
+    received = window.words.add(_REPORTED[parity], 1)
+    if received == window.spec.n_ranks * (epoch // 2 + 1):
+        return reports.copy()
+    return None
+    yield
+
+
+def snapshot_epoch(
+    window: Window,
+    rank: int,
+    epoch: int,
+    values: NDArray[np.floating] | None = None,
+    version: int | None = None,
+) -> Operation:
+    """Keep the shard as it is at the end of an epoch.
+
+    Called by the closer alone while nobody pushes. `values`, (1 + state_rows, n), is
+    given where the replicas hold the parameters.
+    """
+    place = epoch % 2
+    tag = window.snapshot_tags[place]
+    tag[0] = 0  # a crash while copying leaves no tag
+    target = window.snapshots[place]
+    if values is None:
+        target[0] = window.params
+        target[1:] = window.state
+    else:
+        target[:] = values
+    tag[1] = window.words.load(Word.VERSION) if version is None else version
+    tag[0] = epoch + 1
+    return
+    yield
+
+
+def close_epoch(window: Window, rank: int, epoch: int, record: Sequence[float]) -> Operation:
+    """Publish an epoch's record. The snapshots must have been taken."""
+    row = window.history[epoch % window.spec.history]
+    row[:] = 0.0
+    row[: len(record)] = record
+    window.words.store(Word.CLOSED, epoch + 1)
+    return
+    yield
+
+
+def await_closed(window: Window, rank: int, epochs: int) -> Operation:
+    """Wait until so many epochs are closed; the last record, or None before any."""
+    yield Wait(Word.CLOSED, epochs)
+    return _last(window)
+
+
+def latest_record(window: Window, rank: int) -> Operation:
+    """The record of the last closed epoch, or None."""
+    return _last(window)
+    yield
+
+
+def _last(window: Window) -> NDArray[np.float64] | None:
+    closed = window.words.load(Word.CLOSED)
+    if closed == 0:
+        return None
+    return window.history[(closed - 1) % window.spec.history, :RECORD_WIDTH].copy()
+
+
+def finish(window: Window, rank: int) -> Operation:
+    """No epoch follows: replicas that are ahead may go home."""
+    window.stop(FINISHED)
+    return
+    yield

@@ -1,0 +1,131 @@
+"""A handle on all shards of a fit. It pickles, and it is all that a replica is given.
+
+It knows where shards are and which elements they hold, and asks them; it does not
+make or release them (``dps/cluster`` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.server.links import Link, link
+from dps.server.placement import Placement
+from dps.server.remote import Remote
+from dps.server.shard import ParameterShard, ShardStatus, WindowCard
+
+__all__ = ["Local", "ParameterServer", "ShardHandle"]
+
+
+class Endpoint(Protocol):
+    """Where a shard's short methods are called."""
+
+    def call(self, method: str, *args: Any, timeout: float) -> Any:
+        """Call a method that does not wait for others."""
+        ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """A shard in this process."""
+
+    shard: ParameterShard
+
+    def call(self, method: str, *args: Any, timeout: float) -> Any:
+        """Call the method; it never waits."""
+        return getattr(self.shard, method)(*args)
+
+
+@dataclass(frozen=True)
+class ShardHandle:
+    """One shard: how to map it, and where to call it."""
+
+    card: WindowCard
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class ParameterServer:
+    """All shards of a fit.
+
+    Parameters
+    ----------
+    shards : tuple of ShardHandle
+    placement : Placement
+    timeout : float
+        Seconds within which a shard must answer.
+    """
+
+    shards: tuple[ShardHandle, ...]
+    placement: Placement
+    timeout: float
+
+    def connect(
+        self, rank: int, fence: int, *, access: str, alive: Callable[[], None] | None = None
+    ) -> list[Link]:
+        """Links of a rank to every shard, the rank claimed on each.
+
+        Raises
+        ------
+        FencedError
+            Another attempt owns the rank.
+        WindowError
+            `access` demands what is not possible.
+        """
+        links = [
+            link(
+                handle.card,
+                handle.endpoint if isinstance(handle.endpoint, Remote) else None,
+                rank,
+                fence,
+                access=access,
+                timeout=self.timeout,
+                alive=alive,
+            )
+            for handle in self.shards
+        ]
+        for way in links:
+            way.claim()
+        return links
+
+    def status(self, since: int) -> ShardStatus:
+        """How far the fit is, from the shard that keeps the epochs (the first).
+
+        Parameters
+        ----------
+        since : int
+            First epoch whose record is wanted.
+        """
+        status: ShardStatus = self._call(0, "status", since)
+        return status
+
+    def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
+        """Parameters and optimizer state after so many closed epochs.
+
+        Returns
+        -------
+        values : (1 + state_rows, n) array
+            Parameters in the first row.
+        version : int
+            Updates that lie behind them.
+        """
+        spec = self.shards[0].card.spec
+        size = sum(self.placement.size(shard) for shard in range(len(self.placement)))
+        values = np.empty((1 + spec.state_rows, size), spec.dtype)
+        version = 0
+        for shard in range(len(self.shards)):
+            part, version = self._call(shard, "snapshot", epochs)
+            self.placement.put(shard, part, values)
+        return values, version
+
+    def stop(self) -> None:
+        """End the fit for every replica."""
+        for shard in range(len(self.shards)):
+            self._call(shard, "stop")
+
+    def _call(self, shard: int, method: str, *args: Any) -> Any:
+        return self.shards[shard].endpoint.call(method, *args, timeout=self.timeout)

@@ -1,0 +1,134 @@
+"""Calls to an Actor with a deadline, from a client or from within a task.
+
+The one place that talks to Actors. It uses the RPC behind ``Actor`` directly: a
+plain ``Actor`` handle makes a second client in each worker that unpickles it, and
+its futures stay unset for ever when an argument cannot be pickled or the Actor has
+been released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Worker, get_client, get_worker
+from distributed.protocol import to_serialize
+
+from dps.errors import ServerLostError
+
+__all__ = ["PendingCall", "Remote"]
+
+#: Seconds between probes of an Actor whose answer is awaited.
+_PROBE_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An Actor on a worker.
+
+    Parameters
+    ----------
+    address : str
+        Address of the worker.
+    key : str
+        Key of the Actor's task.
+    """
+
+    address: str
+    key: str
+
+    def start(self, method: str, *args: Any) -> PendingCall:
+        """Begin a call; several may be under way."""
+        node = _node()
+        message = {
+            "actor": self.key,
+            "function": method,
+            "args": [to_serialize(arg) for arg in args],
+            "kwargs": {},
+        }
+        coroutine = _execute(node, self.address, message)
+        return PendingCall(
+            self, asyncio.run_coroutine_threadsafe(coroutine, node.loop.asyncio_loop)
+        )
+
+    def call(self, method: str, *args: Any, timeout: float) -> Any:
+        """Call a method that does not wait for others.
+
+        Raises
+        ------
+        ServerLostError
+            The worker is gone, or does not answer within `timeout` seconds.
+        """
+        return self.start(method, *args).result(timeout)
+
+
+class PendingCall:
+    """The answer of an Actor, to come."""
+
+    def __init__(self, remote: Remote, future: concurrent.futures.Future[Any]) -> None:
+        self._remote = remote
+        self._future = future
+
+    def result(self, timeout: float) -> Any:
+        """The answer, within `timeout` seconds."""
+        try:
+            return self._future.result(timeout)
+        except (concurrent.futures.TimeoutError, TimeoutError) as error:
+            self._future.cancel()
+            raise self._lost(f"did not answer within {timeout:g} s") from error
+        except (OSError, concurrent.futures.CancelledError) as error:
+            raise self._lost(f"cannot be reached ({error})") from error
+
+    def result_while_alive(self, timeout: float) -> Any:
+        """The answer of a call that may wait for others: as long as the Actor lives.
+
+        An Actor that has not answered a probe for `timeout` seconds counts as lost.
+        """
+        answered = time.monotonic()
+        while True:
+            concurrent.futures.wait([self._future], min(_PROBE_EVERY, timeout / 2))
+            if self._future.done():
+                return self.result(0)
+            probe = self._remote.start("card")
+            concurrent.futures.wait(
+                [self._future, probe._future], timeout / 2, concurrent.futures.FIRST_COMPLETED
+            )
+            if probe._future.done():
+                probe.result(0)
+                answered = time.monotonic()
+            elif not self._future.done():
+                probe._future.cancel()
+                if time.monotonic() - answered >= timeout:
+                    self._future.cancel()
+                    raise self._lost(f"did not answer for {timeout:g} s")
+
+    def _lost(self, what: str) -> ServerLostError:
+        return ServerLostError(f"shard {self._remote.key} {what}", worker=self._remote.address)
+
+
+def _node() -> Any:
+    """The worker whose task this is, or the current client."""
+    try:
+        return get_worker()
+    except ValueError:
+        return get_client()
+
+
+async def _execute(node: Any, address: str, message: dict[str, Any]) -> Any:
+    try:
+        if isinstance(node, Worker):
+            answer = await node.rpc(address).actor_execute(**message)
+        elif node.direct_to_workers:
+            answer = await node.rpc(address).actor_execute(**message)
+        else:
+            answer = await node.scheduler.proxy(
+                worker=address, msg={"op": "actor_execute", **message}
+            )
+    except KeyError as error:
+        raise ServerLostError("the shard has been released", worker=address) from error
+    if answer["status"] == "OK":
+        return answer["result"]
+    raise answer["exception"]

@@ -1,0 +1,421 @@
+"""The window: the memory of one shard that replicas reach, and its words.
+
+Owns where everything lies in a window, what each word means, and how one waits.
+It knows no mode: the order in which words are written is a mode's operation
+(``dps/modes``) or one of ``dps/server/operations.py``.
+
+Words of the window
+    STOP      0: run; FINISHED: the last epoch is closed; ABORTED: an error somewhere
+    VERSION   updates applied to this shard
+    OPEN      1: pushes may begin; 0: a snapshot wants quiet (async)
+    CLOSED    epochs closed
+    REPORTED  two words, for even and odd epochs: reports received
+
+Words of a rank (only that rank, or the Actor on its behalf, writes them)
+    CLAIM     the attempt that owns the rank; set once, 0 before (the fence)
+    ARRIVED   sequence number of the last gradient that lies complete in the slot
+    DONE      sequence number of the last update whose slice this rank has applied
+    REDUCED   number of reductions this rank has contributed to
+    FREE      1: not pushing; 0: in the middle of a push (async)
+    ENDED     epochs this rank has reported
+    BEAT      heartbeats while it reads data
+    ROWS      rows behind the gradient in the slot
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Generator
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.window import LATE, READY, Header
+from dps.errors import ServerLostError, StalledError, StoppedError
+from dps.optimizers.update import Update
+from dps.server.memory import SharedFile
+
+__all__ = [
+    "ABORTED",
+    "FINISHED",
+    "Field",
+    "Operation",
+    "Wait",
+    "Watch",
+    "Window",
+    "WindowSpec",
+    "Word",
+    "announce",
+    "drive",
+    "own_window",
+]
+
+FINISHED = 1
+ABORTED = 2
+
+#: Doubles of a reduction, of a rank's report of an epoch, and of a closed record.
+REDUCTION_WIDTH = 64
+RECORD_WIDTH = 16
+
+_IDENTITY = 64  # bytes: token (16), digest (32)
+_TICK = 1.0  # seconds between looks at owners and deadlines
+
+
+class Word(IntEnum):
+    STOP = 0
+    VERSION = 1
+    OPEN = 2
+    CLOSED = 3
+    REPORTED_EVEN = 4
+    REPORTED_ODD = 5
+
+
+class Field(IntEnum):
+    CLAIM = 0
+    ARRIVED = 1
+    DONE = 2
+    REDUCED = 3
+    FREE = 4
+    ENDED = 5
+    BEAT = 6
+    ROWS = 7
+
+
+_PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT)
+
+
+class Wait(NamedTuple):
+    """What an operation waits for: `of` of every rank, or of the window, is at least `value`."""
+
+    of: Field | Word
+    value: int
+
+
+#: The steps of an operation on a window: it yields what it waits for.
+Operation = Generator[Wait, None, Any]
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """What a window is made for; both sides compute the same layout from it.
+
+    Parameters
+    ----------
+    fit : str
+        Id of the fit, hexadecimal.
+    shard, n_ranks : int
+    size : int
+        Elements of the flat vector on this shard.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    state_rows : int
+        Rows of optimizer state.
+    holds_parameters : bool
+        Whether parameters and state lie in the window. Otherwise it lends slots and
+        the place for their sum.
+    history : int
+        Records of closed epochs that are kept.
+    digest : str
+        Digest of the model's layout.
+    """
+
+    fit: str
+    shard: int
+    n_ranks: int
+    size: int
+    dtype: str
+    state_rows: int
+    holds_parameters: bool
+    history: int
+    digest: str
+
+    def identity(self) -> bytes:
+        """32 bytes that differ where the layouts of two windows would."""
+        return hashlib.sha256(repr(astuple(self)).encode()).digest()
+
+    def regions(self) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
+        """Offset in bytes, shape and dtype of each region; and the bytes of all."""
+        stride = -(-self.size // 32) * 32  # slots of two ranks never share a line
+        held = self.size if self.holds_parameters else 0
+        words = Header.nbytes(self.n_ranks, len(Word), len(Field)) // 8
+        shapes: dict[str, tuple[tuple[int, ...], str]] = {
+            "identity": ((_IDENTITY,), "uint8"),
+            "words": ((words,), "int64"),
+            "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
+            "reports": ((2, self.n_ranks, RECORD_WIDTH), "float64"),
+            "history": ((self.history, RECORD_WIDTH), "float64"),
+            "params": ((held,), self.dtype),
+            "state": ((self.state_rows, held), self.dtype),
+            "slots": ((self.n_ranks, stride), self.dtype),
+            "total": ((0 if self.holds_parameters else self.size,), self.dtype),
+            "snapshots": ((2, 1 + self.state_rows, self.size), self.dtype),
+            "snapshot_tags": ((2, 2), "int64"),
+        }
+        regions = {}
+        offset = 0
+        for name, (shape, dtype) in shapes.items():
+            regions[name] = (offset, shape, dtype)
+            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            offset += -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        return regions, offset
+
+
+class Window:
+    """One shard's memory, private to the process or mapped from a file.
+
+    Attributes
+    ----------
+    spec : WindowSpec
+    words : Header
+        The words named in this module's docstring.
+    params : (n,) array
+    state : (state_rows, n) array
+    slots : (n_ranks, >= n) array
+        A gradient sum for each rank.
+    total : (n,) array
+        The mean gradient, where parameters are not held.
+    reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
+    reports : (2, n_ranks, RECORD_WIDTH) float64 array
+    history : (spec.history, RECORD_WIDTH) float64 array
+        Record of closed epoch e in row ``e % spec.history``.
+    snapshots : (2, 1 + state_rows, n) array
+    snapshot_tags : (2, 2) int64 array
+        Epochs closed (0: none) and version of each snapshot.
+    update : Update or None
+        How a gradient is applied to `params`.
+    """
+
+    params: NDArray[np.floating]
+    state: NDArray[np.floating]
+    slots: NDArray[np.floating]
+    total: NDArray[np.floating]
+    reductions: NDArray[np.float64]
+    reports: NDArray[np.float64]
+    history: NDArray[np.float64]
+    snapshots: NDArray[np.floating]
+    snapshot_tags: NDArray[np.int64]
+
+    def __init__(
+        self,
+        spec: WindowSpec,
+        memory: Any,
+        *,
+        update: Update | None = None,
+        file: SharedFile | None = None,
+    ) -> None:
+        regions, nbytes = spec.regions()
+        if memoryview(memory).nbytes < nbytes:
+            raise ValueError(
+                f"a window of this kind takes {nbytes} bytes, got {memoryview(memory).nbytes}"
+            )
+        self.spec = spec
+        self.update = update
+        self.file = file
+        self._scratch: dict[int, NDArray[np.floating]] = {}
+        for name, (offset, shape, dtype) in regions.items():
+            count = int(np.prod(shape))
+            array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
+            setattr(self, f"_{name}" if name in ("identity", "words") else name, array)
+        self.words = Header(
+            self._words, spec.n_ranks, len(Word), len(Field), int(Word.STOP)
+        )
+
+    _identity: NDArray[np.uint8]
+    _words: NDArray[np.int64]
+
+    @classmethod
+    def create(cls, spec: WindowSpec, *, update: Update | None, shared: bool) -> Window:
+        """Make a window of zeros, in a shared file where that is wanted and possible."""
+        nbytes = spec.regions()[1]
+        file = None
+        if shared:
+            try:
+                file = SharedFile.create(spec.fit, nbytes)
+            except OSError:  # no room or no such file system: the gateway serves all
+                file = None
+        memory: Any = file.memory if file else _aligned_zeros(nbytes)
+        window = cls(spec, memory, update=update, file=file)
+        window._identity[:16] = np.frombuffer(secrets.token_bytes(16), np.uint8)
+        window._identity[16:48] = np.frombuffer(spec.identity(), np.uint8)
+        window.words.store(Word.OPEN, 1)
+        for rank in range(spec.n_ranks):
+            window.words.rank_store(rank, Field.FREE, 1)
+        return window
+
+    @property
+    def token(self) -> bytes:
+        """16 random bytes that tell this window from all others."""
+        return self._identity[:16].tobytes()
+
+    def is_window(self, token: bytes) -> bool:
+        """Whether this memory is the window that has `token` and this layout."""
+        return self.token == token and self._identity[16:48].tobytes() == self.spec.identity()
+
+    def slot(self, rank: int) -> NDArray[np.floating]:
+        """Where `rank` puts its gradient: (n,)."""
+        return self.slots[rank, : self.spec.size]
+
+    def slice(self, rank: int) -> tuple[int, int]:
+        """The elements that `rank` reduces and updates on behalf of all."""
+        n = self.spec.size
+        chunk = -(-n // self.spec.n_ranks // 32) * 32 or 32
+        return min(n, rank * chunk), min(n, (rank + 1) * chunk)
+
+    def scratch(self, rank: int, size: int) -> NDArray[np.floating]:
+        """Working memory of a rank, in this process."""
+        array = self._scratch.get(rank)
+        if array is None or array.size < size:
+            array = self._scratch[rank] = np.empty(size, self.spec.dtype)
+        return array[:size]
+
+    def rows(self) -> NDArray[np.int64]:
+        """Rows behind the gradient in each slot."""
+        load = self.words.rank_load
+        return np.array([load(rank, Field.ROWS) for rank in range(self.spec.n_ranks)], np.int64)
+
+    def progress(self, rank: int) -> tuple[int, ...]:
+        """Counters of a rank; they change while it gets on."""
+        return tuple(self.words.rank_load(rank, field) for field in _PROGRESS)
+
+    def stop(self, reason: int) -> None:
+        """End every wait. The first reason stays."""
+        if not self.words.load(Word.STOP):
+            self.words.store(Word.STOP, reason)
+
+    @property
+    def stopped(self) -> int:
+        """0, FINISHED or ABORTED."""
+        return self.words.load(Word.STOP)
+
+    def ready(self, wait: Wait) -> bool:
+        """Whether a wait would end at once."""
+        if isinstance(wait.of, Field):
+            return self.words.ready(wait.of, wait.value)
+        return self.words.word_ready(wait.of, wait.value)
+
+    def wait(self, wait: Wait, seconds: float) -> int:
+        """Wait without the interpreter: READY, STOPPED or LATE."""
+        if isinstance(wait.of, Field):
+            return self.words.wait(wait.of, wait.value, seconds)
+        return self.words.word_wait(wait.of, wait.value, seconds)
+
+    def close(self) -> None:
+        """Stop whoever still uses the window and give its file back."""
+        self.stop(ABORTED)
+        if self.file is not None:
+            self.file.close()
+
+
+# Windows owned by this process: threads, Dask's in-process clusters, and replicas
+# beside their shard reach them without a file.
+_own_windows: weakref.WeakValueDictionary[bytes, Window] = weakref.WeakValueDictionary()
+
+
+def announce(window: Window) -> None:
+    """Let replicas of this process find a window by its token."""
+    _own_windows[window.token] = window
+
+
+def own_window(token: bytes) -> Window | None:
+    """The window of this process that has a token."""
+    return _own_windows.get(token)
+
+
+def _aligned_zeros(nbytes: int) -> NDArray[np.uint8]:
+    memory = np.zeros(nbytes + mmap.PAGESIZE, np.uint8)
+    offset = -memory.ctypes.data % mmap.PAGESIZE
+    return memory[offset : offset + nbytes]
+
+
+class Watch:
+    """Deadlines of one who waits on a window: each rank has its own.
+
+    Parameters
+    ----------
+    window : Window
+    timeout : float
+        Seconds without progress of a rank after which waiting for it is an error.
+    alive : callable, optional
+        Called once a second; raises if waiting makes no sense any more.
+    """
+
+    def __init__(
+        self, window: Window, timeout: float, alive: Callable[[], None] | None = None
+    ) -> None:
+        self._window = window
+        self._timeout = timeout
+        self._alive = alive
+        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def look(self, wait: Wait) -> None:
+        """Raise if what is waited for will not come.
+
+        Raises
+        ------
+        StoppedError, StalledError, ServerLostError
+        """
+        window = self._window
+        if window.stopped:
+            raise StoppedError("the fit was stopped")
+        if self._alive is not None:
+            self._alive()
+        if window.file is not None and window.file.owner_is_gone():
+            raise ServerLostError(
+                f"the worker that held shard {window.spec.shard} has died"
+            )
+        now = time.monotonic()
+        for rank in self._missing(wait):
+            progress = window.progress(rank)
+            seen = self._seen.get(rank)
+            if seen is None or seen[0] != progress:
+                self._seen[rank] = (progress, now)
+            elif now - seen[1] > self._timeout:
+                raise StalledError(
+                    f"no progress for {self._timeout:g} s; raise `timeout` if a step may take longer",
+                    rank=rank,
+                    step=progress[0] + 1,
+                )
+
+    def _missing(self, wait: Wait) -> list[int]:
+        words = self._window.words
+        ranks = range(self._window.spec.n_ranks)
+        if isinstance(wait.of, Field):
+            return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
+        # A window's word is moved on by whichever rank comes last.
+        fewest = min(words.rank_load(r, Field.ENDED) for r in ranks)
+        return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]
+
+    def begin(self) -> None:
+        """Forget what was seen: a new wait starts now."""
+        self._seen.clear()
+
+    def until(self, wait: Wait) -> None:
+        """Block until the wait is over, looking around once a second."""
+        window = self._window
+        result = window.wait(wait, _TICK)
+        if result == READY:
+            return
+        self.begin()
+        while result != READY:
+            self.look(wait)
+            result = window.wait(wait, min(_TICK, self._timeout / 4))
+            if result != LATE and result != READY:
+                raise StoppedError("the fit was stopped")
+
+
+def drive(operation: Operation, watch: Watch) -> Any:
+    """Run an operation to its end, blocking where it waits; its result."""
+    try:
+        wait = next(operation)
+        while True:
+            watch.until(wait)
+            wait = operation.send(None)
+    except StopIteration as end:
+        return end.value

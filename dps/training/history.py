@@ -1,0 +1,108 @@
+"""The record of an epoch: how replicas report it, how a window stores it, what users see.
+
+A window knows records as rows of doubles; the meaning of each double is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EpochRecord", "EpochReport"]
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What one rank says of an epoch.
+
+    Attributes
+    ----------
+    loss_sum : float
+        Weighted sum of training losses, each taken when its batch was seen.
+    rows : int
+        Training rows seen.
+    validation_sum, validation_weight : float
+        Weighted sum of validation losses, and of their weights.
+    seconds : float
+        Wall time.
+    stale_sum, stale_max : float
+        Of the staleness of its pushes.
+    steps : int
+        Steps taken with rows.
+    """
+
+    loss_sum: float
+    rows: int
+    validation_sum: float
+    validation_weight: float
+    seconds: float
+    stale_sum: float
+    stale_max: float
+    steps: int
+
+    def row(self) -> tuple[float, ...]:
+        """As doubles."""
+        return tuple(float(value) for value in astuple(self))
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """A closed epoch.
+
+    Attributes
+    ----------
+    epoch : int
+        Its number, from 1.
+    loss : float
+        Mean training loss seen during the epoch, without penalty.
+    validation_loss : float
+        NaN without early stopping.
+    rows : int
+        Training rows seen by all replicas.
+    seconds : float
+        Wall time of the slowest replica.
+    staleness_mean, staleness_max : float
+        Updates applied between a replica's pull and its push.
+    best : float
+        Lowest monitored loss so far.
+    bad_epochs : int
+        Epochs in a row without an improvement.
+    last : bool
+        Whether the stopping rule ended the fit here.
+    """
+
+    epoch: int
+    loss: float
+    validation_loss: float
+    rows: int
+    seconds: float
+    staleness_mean: float
+    staleness_max: float
+    best: float
+    bad_epochs: int
+    last: bool
+
+    def row(self) -> tuple[float, ...]:
+        """As doubles."""
+        return tuple(float(value) for value in astuple(self))
+
+    @classmethod
+    def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
+        """From doubles."""
+        epoch, loss, validation, rows, seconds, mean, largest, best, bad, last = row[:10]
+        return cls(
+            int(epoch), float(loss), float(validation), int(rows), float(seconds),
+            float(mean), float(largest), float(best), int(bad), bool(last),
+        )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """What users see in ``history_``."""
+        shown = asdict(self)
+        for internal in ("best", "bad_epochs", "last"):
+            del shown[internal]
+        shown["rows_per_second"] = self.rows / self.seconds if self.seconds > 0 else float("inf")
+        return shown

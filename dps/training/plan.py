@@ -1,0 +1,207 @@
+"""The plan of a fit: which rank works where, on which rows, in how many steps.
+
+Computed once, before anything starts, from numbers alone: the same numbers give the
+same plan. It is reported as ``plan_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dps.modes import Mode
+
+__all__ = ["Piece", "Plan", "RankPlan", "batch_rows", "make_plan"]
+
+#: Stored values of X that make a further replica on the same worker worth its barrier.
+_ELEMENTS_PER_REPLICA = 1 << 17
+_FEW_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of a partition."""
+
+    partition: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the piece."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One replica's part.
+
+    Attributes
+    ----------
+    worker : str
+        Where it runs.
+    pieces : tuple of Piece
+        Its rows, in order.
+    rows : int
+        Training rows among them.
+    steps : int
+        Steps of an epoch.
+    """
+
+    worker: str
+    pieces: tuple[Piece, ...]
+    rows: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fit's plan.
+
+    Attributes
+    ----------
+    mode : Mode
+    batch_size : int
+        Rows of one update.
+    rows : int
+        Training rows of all ranks.
+    ranks : tuple of RankPlan
+    shards : tuple of str
+        The worker of each shard.
+    """
+
+    mode: Mode
+    batch_size: int
+    rows: int
+    ranks: tuple[RankPlan, ...]
+    shards: tuple[str, ...]
+
+    @property
+    def workers(self) -> list[str]:
+        """Every worker that takes part, each once."""
+        return list(dict.fromkeys([*(rank.worker for rank in self.ranks), *self.shards]))
+
+
+def batch_rows(batch_size: int | str, rows: int) -> int:
+    """Rows of one update: a number as it is, and a choice that depends on rows only for "auto".
+
+    Examples
+    --------
+    >>> batch_rows("auto", 100), batch_rows(64, 100)
+    (100, 64)
+    """
+    if not isinstance(batch_size, str):
+        return min(int(batch_size), rows)
+    if rows <= _FEW_ROWS:
+        return rows
+    return min(rows, max(_FEW_ROWS, min(1024, rows // 64)))
+
+
+def make_plan(
+    mode: Mode,
+    *,
+    rows: Sequence[int],
+    count: Callable[[Piece], int],
+    elements: int,
+    holders: Sequence[str],
+    threads: Mapping[str, int],
+    batch_size: int | str,
+    n_replicas: int | str,
+    n_shards: int | str,
+) -> Plan:
+    """Share rows out among replicas, as evenly as the data lies.
+
+    Parameters
+    ----------
+    mode : Mode
+    rows : sequence of int
+        Rows of each partition.
+    count : callable
+        Training rows of a piece, without those kept for validation.
+    elements : int
+        Stored values of X, which decide how many replicas a small data set is worth.
+    holders : sequence of str
+        The worker of each partition.
+    threads : mapping of str to int
+        Threads of each worker.
+    batch_size, n_replicas, n_shards : int or "auto"
+
+    Raises
+    ------
+    ValueError
+        No row is left to train on.
+    """
+    # In order of their first partition, so that the plan does not depend on addresses.
+    lying: dict[str, list[int]] = {}
+    for partition, holder in enumerate(holders):
+        lying.setdefault(holder, []).append(partition)
+    if isinstance(n_replicas, str):
+        share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
+        counts = {
+            worker: max(1, min(threads[worker], round(share[worker] / _ELEMENTS_PER_REPLICA)))
+            for worker in lying
+        }
+    else:
+        lying, counts = _spread(int(n_replicas), rows, lying)
+    parts = [
+        (worker, pieces)
+        for worker, partitions in lying.items()
+        for pieces in _cut(rows, partitions, counts[worker])
+    ]
+    trained = [sum(count(piece) for piece in pieces) for _, pieces in parts]
+    if sum(trained) == 0:
+        raise ValueError("no row is left to train on: lower validation_fraction")
+    batch = batch_rows(batch_size, sum(trained))
+    steps = mode.steps(trained, batch)
+    ranks = tuple(
+        RankPlan(worker, tuple(pieces), n, step)
+        for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
+    )
+    return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(lying)))
+
+
+def _sum(rows: Sequence[int], partitions: Sequence[int]) -> int:
+    return sum(rows[partition] for partition in partitions)
+
+
+def _spread(
+    n_replicas: int, rows: Sequence[int], lying: dict[str, list[int]]
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Replicas of each worker, for a given number of them; data moves only if they are too few."""
+    while len(lying) > n_replicas:
+        lightest = min(lying, key=lambda worker: _sum(rows, lying[worker]))
+        moved = lying.pop(lightest)
+        target = min(lying, key=lambda worker: _sum(rows, lying[worker]))
+        lying[target] = sorted(lying[target] + moved)
+    counts = dict.fromkeys(lying, 1)
+    for _ in range(n_replicas - len(lying)):
+        fullest = max(lying, key=lambda worker: _sum(rows, lying[worker]) / counts[worker])
+        counts[fullest] += 1
+    return lying, counts
+
+
+def _cut(rows: Sequence[int], partitions: Sequence[int], n: int) -> list[list[Piece]]:
+    """Cut partitions that lie on one worker into `n` equal shares of rows."""
+    total = _sum(rows, partitions)
+    shares: list[list[Piece]] = []
+    for rank in range(n):
+        first, last = total * rank // n, total * (rank + 1) // n
+        pieces = []
+        offset = 0
+        for partition in partitions:
+            start = max(first - offset, 0)
+            stop = min(last - offset, rows[partition])
+            if start < stop:
+                pieces.append(Piece(partition, start, stop))
+            offset += rows[partition]
+        shares.append(pieces)
+    return shares
+
+
+def _place_shards(n_shards: int | str, workers: list[str]) -> tuple[str, ...]:
+    if not isinstance(n_shards, str):
+        return tuple(workers[shard % len(workers)] for shard in range(int(n_shards)))
+    first_of_host: dict[str, str] = {}
+    for worker in workers:
+        first_of_host.setdefault(worker.rpartition(":")[0], worker)
+    return tuple(first_of_host.values())

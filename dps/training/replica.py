@@ -1,0 +1,266 @@
+"""A replica: the loop that every rank runs, in every mode, wherever it runs.
+
+It knows a model and a channel. It does not know Dask, its worker's address but as a
+name, or which mode the channel belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.batches import Batches, InMemory, held_out_rows
+from dps.data.blocks import Block, features_of
+from dps.data.partitions import Partition
+from dps.data.targets import TargetEncoding
+from dps.errors import DPSError, NonFiniteError, ReplicaError, StoppedError
+from dps.models import Model
+from dps.modes import Channel, ChannelSpec, Mode
+from dps.server.parameter_server import ParameterServer
+from dps.training.history import EpochRecord, EpochReport
+from dps.training.plan import Piece
+from dps.training.stopping import StoppingRule
+
+__all__ = ["Outcome", "ReplicaSpec", "run_replica"]
+
+#: Validation losses are computed on so many rows at a time.
+_VALIDATION_ROWS = 4096
+_BEAT_EVERY = 1.0
+
+
+@dataclass(frozen=True)
+class ReplicaSpec:
+    """Everything a replica is told.
+
+    Parameters
+    ----------
+    fit : str
+    fence : int
+        The attempt; a replica of another one is refused.
+    worker : str
+        Where it should run.
+    channel : ChannelSpec
+    mode : Mode
+    model : Model
+    targets : TargetEncoding
+    pieces : tuple of Piece
+        Its rows.
+    steps : int
+        Steps of an epoch.
+    stopping : StoppingRule
+    seed : int
+    shuffle : bool
+    validation_fraction : float
+        0 without early stopping.
+    """
+
+    fit: str
+    fence: int
+    worker: str
+    channel: ChannelSpec
+    mode: Mode
+    model: Model
+    targets: TargetEncoding
+    pieces: tuple[Piece, ...]
+    steps: int
+    stopping: StoppingRule
+    seed: int
+    shuffle: bool
+    validation_fraction: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a replica ended.
+
+    Attributes
+    ----------
+    rank : int
+    error : DPSError or None
+    cause : BaseException or None
+        What a :class:`ReplicaError` came from, carried apart because pickling an
+        exception loses its cause.
+    """
+
+    rank: int
+    error: DPSError | None = None
+    cause: BaseException | None = None
+
+
+def run_replica(
+    spec: ReplicaSpec,
+    server: ParameterServer,
+    partitions: Sequence[Partition],
+    alive: Callable[[], None] | None = None,
+) -> Outcome:
+    """Train to the end of the fit, or until it is stopped.
+
+    Parameters
+    ----------
+    spec : ReplicaSpec
+    server : ParameterServer
+    partitions : sequence of Partition
+        One for each of ``spec.pieces``, computed.
+    alive : callable, optional
+        Called once a second while waiting; raises to give up.
+
+    Returns
+    -------
+    Outcome
+        An error is returned rather than raised: raised, Dask would keep and repeat it.
+    """
+    rank = spec.channel.rank
+    channel: Channel | None = None
+    try:
+        links = server.connect(rank, spec.fence, access=spec.mode.access, alive=alive)
+        channel = spec.mode.channel(spec.channel, links)
+        with _heartbeat(channel):
+            source = InMemory(
+                tuple(_blocks(spec, partitions)), spec.seed if spec.shuffle else None, rank
+            )
+        _train(spec, channel, Batches(source, spec.steps), source.held)
+    except StoppedError as error:
+        return Outcome(rank, _located(error, spec, channel))
+    except DPSError as error:
+        _abort(channel)
+        return Outcome(rank, _located(error, spec, channel), error.__cause__)
+    except Exception as error:
+        _abort(channel)
+        failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
+        return Outcome(rank, _located(failure, spec, channel), error)
+    return Outcome(rank)
+
+
+def _train(
+    spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]
+) -> None:
+    # Scratch memory of a model is not shared between threads.
+    model = copy.deepcopy(spec.model)
+    grad = np.zeros(spec.channel.size, spec.channel.dtype)
+    params = channel.pull()
+    for epoch in range(spec.stopping.max_iter):
+        began = time.monotonic()
+        loss_sum = 0.0
+        seen = pushes = 0
+        for step, (rows, segments) in enumerate(batches.epoch(epoch)):
+            grad.fill(0)
+            for segment in segments:
+                loss_sum += model.loss_gradient(
+                    params, segment.X, segment.y, segment.weight, out=grad
+                )
+            if loss_sum - loss_sum != 0:
+                raise NonFiniteError(
+                    "the loss is NaN or infinite; lower learning_rate or scale the features",
+                    step=channel.steps + 1,
+                )
+            seen += rows
+            pushes += rows > 0
+            params = channel.push_pull(grad, rows, epoch + step / spec.steps)
+        validation = (0.0, 0.0)
+        if spec.validation_fraction:
+            params = channel.settle()
+            validation = _validate(model, params, blocks)
+        report = EpochReport(
+            loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
+        )
+        record = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
+        if record is not None and EpochRecord.from_row(record).last:
+            return
+
+
+def _decision(
+    rule: StoppingRule, epoch: int
+) -> Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]]:
+    def decide(
+        previous: NDArray[np.float64] | None, reports: NDArray[np.float64]
+    ) -> tuple[Sequence[float], bool]:
+        last = None if previous is None else EpochRecord.from_row(previous)
+        record = rule.decide(epoch, last, reports)
+        return record.row(), record.last
+
+    return decide
+
+
+def _validate(
+    model: Model, params: NDArray[np.floating], blocks: Sequence[Block]
+) -> tuple[float, float]:
+    loss = weight = 0.0
+    unused = np.zeros_like(params)
+    for block in blocks:
+        rows = block.validation_rows()
+        for start in range(0, len(rows), _VALIDATION_ROWS):
+            segment = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
+            loss += model.loss_gradient(
+                params, segment.X, segment.y, segment.weight, out=unused
+            )
+            weight += (
+                len(segment.y)
+                if segment.weight is None
+                else float(segment.weight.sum(dtype=np.float64))
+            )
+    return loss, weight
+
+
+def _blocks(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Block]:
+    for piece, partition in zip(spec.pieces, partitions, strict=True):
+        y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
+        held_out = None
+        if spec.validation_fraction:
+            held_out = held_out_rows(
+                spec.seed, piece.partition, len(y), spec.validation_fraction
+            )
+        yield Block(
+            piece.partition,
+            features_of(partition.X, spec.channel.dtype),
+            y,
+            weight,
+            piece.start,
+            piece.stop,
+            held_out,
+        )
+
+
+@contextmanager
+def _heartbeat(channel: Channel) -> Iterator[None]:
+    """Beat once a second while the body reads or encodes data."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(_BEAT_EVERY):
+            channel.beat()
+
+    thread = threading.Thread(target=beat, name="dps-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
+    """The error, with what it did not know of its place."""
+    error.worker = error.worker or spec.worker
+    error.rank = spec.channel.rank if error.rank is None else error.rank
+    if error.step is None and channel is not None:
+        error.step = channel.steps
+    return error
+
+
+def _abort(channel: Channel | None) -> None:
+    if channel is None:
+        return
+    try:
+        channel.abort()
+    except DPSError:  # the shard is gone: there is nobody left to stop
+        return
+
+

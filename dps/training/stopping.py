@@ -1,0 +1,97 @@
+"""The stopping rule: from the reports of an epoch to its record, and whether it is the last.
+
+Evaluated in one place, by whichever rank closes an epoch; a pure function, so that it
+does not matter which rank that is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.errors import NonFiniteError
+from dps.training.history import EpochRecord, EpochReport
+
+__all__ = ["StoppingRule"]
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """Stop when the loss has not improved by `tol` for some epochs, as scikit-learn's SGD.
+
+    Parameters
+    ----------
+    max_iter : int
+        Epochs at the most.
+    tol : float or None
+        Smallest improvement of the monitored loss that counts; None never stops early.
+    n_iter_no_change : int
+        Epochs in a row without one that end the fit.
+    validate : bool
+        Whether the validation loss is monitored rather than the training loss.
+
+    Examples
+    --------
+    >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
+    >>> reports = np.array([[6.0, 10, 0, 0, 0.5, 0, 0, 4], [4.0, 10, 0, 0, 0.7, 0, 0, 4]])
+    >>> rule.decide(0, None, reports).loss
+    0.5
+    """
+
+    max_iter: int
+    tol: float | None
+    n_iter_no_change: int
+    validate: bool
+
+    def decide(
+        self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
+    ) -> EpochRecord:
+        """Close an epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0.
+        previous : EpochRecord or None
+        reports : (n_ranks, >= 8) array
+            :class:`EpochReport` rows in rank order.
+
+        Raises
+        ------
+        NonFiniteError
+            The loss is NaN or infinite.
+        """
+        width = len(EpochReport.__dataclass_fields__)
+        total = np.zeros(width)
+        for report in reports:
+            total += report[:width]
+        summed = EpochReport(*total.tolist())
+        loss = summed.loss_sum / summed.rows
+        validation = (
+            summed.validation_sum / summed.validation_weight if self.validate else math.nan
+        )
+        monitored = validation if self.validate else loss
+        if not math.isfinite(monitored):
+            raise NonFiniteError(
+                f"the loss of epoch {epoch + 1} is {monitored}; lower learning_rate or scale the features"
+            )
+        best = math.inf if previous is None else previous.best
+        bad = 0 if previous is None else previous.bad_epochs
+        if self.tol is not None:
+            bad = bad + 1 if monitored > best - self.tol else 0
+        slowest = reports[:, :width].max(axis=0)
+        return EpochRecord(
+            epoch=epoch + 1,
+            loss=loss,
+            validation_loss=validation,
+            rows=int(summed.rows),
+            seconds=float(slowest[4]),
+            staleness_mean=summed.stale_sum / max(1.0, summed.steps),
+            staleness_max=float(slowest[6]),
+            best=min(best, monitored),
+            bad_epochs=bad,
+            last=bad >= self.n_iter_no_change or epoch + 1 >= self.max_iter,
+        )

@@ -1,0 +1,50 @@
+"""The extension modules of dps and the compiler's flags; all else is in pyproject.toml.
+
+``DPS_DEBUG=1`` builds with bounds checks, ``DPS_PORTABLE=1`` without what only Linux on x86-64 has.
+"""
+
+import os
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+DEBUG = os.environ.get("DPS_DEBUG") == "1"
+PORTABLE = os.environ.get("DPS_PORTABLE") == "1"
+
+# No flag here may change a result from one processor to the next: see docs on equal bits.
+# -fno-math-errno lets sqrt vectorise, -ffp-contract=off forbids fused multiply-add.
+FLAGS = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3"]
+FLAGS += ["-fno-math-errno", "-ffp-contract=off"]
+MACROS = [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]
+MACROS += [("DPS_DEBUG", "1")] if DEBUG else []
+MACROS += [("DPS_PORTABLE", "1")] if PORTABLE else []
+
+EXTENSIONS = [
+    Extension(
+        ".".join(source.with_suffix("").parts),
+        [str(source)],
+        include_dirs=[numpy.get_include()],
+        define_macros=MACROS,
+        extra_compile_args=FLAGS,
+    )
+    for source in sorted(Path("dps/_kernels").glob("*.pyx"))
+]
+
+setup(
+    ext_modules=cythonize(
+        EXTENSIONS,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": DEBUG,
+            "wraparound": DEBUG,
+            "initializedcheck": DEBUG,
+            "cdivision": True,
+            "embedsignature": True,
+        },
+        # The flags above are in no time stamp, so that only a forced build follows them.
+        force=True,
+    ),
+    options={"build_ext": {"force": True, "parallel": 2}},
+)

@@ -1,0 +1,132 @@
+"""Loss kernels against the definitions in NumPy."""
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from dps._kernels import losses as kernels
+
+LENGTHS = [0, 1, 7, 64, 1000]
+DTYPES = [np.float32, np.float64]
+EPSILON = 0.25
+
+
+def margin(function):
+    return lambda y, raw: function(y * raw)
+
+
+MARGINS = {
+    "log_loss": margin(lambda z: np.logaddexp(0, -z)),
+    "hinge": margin(lambda z: np.maximum(0, 1 - z)),
+    "squared_hinge": margin(lambda z: np.maximum(0, 1 - z) ** 2),
+    "modified_huber": margin(lambda z: np.where(z >= -1, np.maximum(0, 1 - z) ** 2, -4 * z)),
+}
+RESIDUALS = {
+    "squared": lambda y, raw: 0.5 * (raw - y) ** 2,
+    "huber": lambda y, raw: np.where(
+        np.abs(raw - y) <= EPSILON,
+        0.5 * (raw - y) ** 2,
+        EPSILON * np.abs(raw - y) - 0.5 * EPSILON**2,
+    ),
+    "epsilon_insensitive": lambda y, raw: np.maximum(0, np.abs(raw - y) - EPSILON),
+}
+LOSSES = {**MARGINS, **RESIDUALS}
+
+
+def run(name, y, raw, weight, out):
+    extra = (EPSILON,) if name in ("huber", "epsilon_insensitive") else ()
+    return getattr(kernels, name)(y, raw, weight, out, *extra)
+
+
+def example(name, n, k, dtype):
+    rng = np.random.default_rng(0)
+    raw = (3 * rng.normal(size=(n, k))).astype(dtype)
+    y = (rng.choice([-1, 1], (n, k)) if name in MARGINS else rng.normal(size=(n, k))).astype(dtype)
+    weight = rng.uniform(0, 2, n).astype(dtype)
+    for array in (raw, y, weight):
+        array.flags.writeable = False
+    return y, raw, weight
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_kernel_is_the_definition_and_its_slope(name, dtype, n, k, weighted):
+    y, raw, weight = example(name, n, k, dtype)
+    out = np.full((n, k), np.nan, dtype)
+    total = run(name, y, raw, weight if weighted else None, out)
+    y, raw = y.astype(float), raw.astype(float)
+    scale = weight[:, None].astype(float) if weighted else np.ones((n, 1))
+    loss = LOSSES[name]
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    assert total == pytest.approx((scale * loss(y, raw)).sum(), rel=tolerance, abs=tolerance)
+    slope = scale * (loss(y, raw + 1e-6) - loss(y, raw - 1e-6)) / 2e-6
+    np.testing.assert_allclose(out, slope, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MARGINS)
+def test_one_column_of_codes_is_one_versus_rest(name, dtype):
+    _, raw, weight = example(name, 64, 3, dtype)
+    codes = np.random.default_rng(1).integers(0, 3, (64, 1)).astype(dtype)
+    signs = np.where(codes == np.arange(3), 1, -1).astype(dtype)
+    expected, actual = np.empty_like(raw), np.empty_like(raw)
+    wanted = run(name, signs, raw, weight, expected)
+    assert run(name, codes, raw, weight, actual) == wanted
+    assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_loss_is_stable_far_from_zero(dtype):
+    raw = np.array([[1e4], [-1e4], [50.0], [-50.0]], dtype)
+    out = np.empty_like(raw)
+    total = kernels.log_loss(np.ones_like(raw), raw, None, out)
+    assert total == pytest.approx(1e4 + 50, rel=1e-6)
+    np.testing.assert_allclose(out.ravel(), [0, -1, -np.exp(-50.0), -1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_a_raw_output_that_is_not_finite_shows_in_the_sum(name, value):
+    raw = np.array([[0.0], [value]])
+    assert not np.isfinite(run(name, np.zeros_like(raw), raw, None, np.empty_like(raw)))
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_a_raw_output_of_nan_shows_in_the_sum(name):
+    raw = np.array([[0.0], [np.nan]])
+    assert np.isnan(run(name, np.ones_like(raw), raw, None, np.empty_like(raw)))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 10])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_is_the_cross_entropy_and_its_slope(dtype, n, k, weighted):
+    rng = np.random.default_rng(0)
+    raw = (5 * rng.normal(size=(n, k))).astype(dtype)
+    codes = rng.integers(0, k, n)
+    weight = rng.uniform(0, 2, n).astype(dtype)
+    out = np.empty((n, k), dtype)
+    total = kernels.softmax(codes.astype(dtype), raw, weight if weighted else None, out)
+    scale = weight.astype(float) if weighted else np.ones(n)
+    logs = log_softmax(raw.astype(float), axis=1) if n else raw.astype(float)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    expected = -(scale * logs[np.arange(n), codes]).sum()
+    assert total == pytest.approx(expected, rel=tolerance, abs=tolerance)
+    slope = scale[:, None] * (np.exp(logs) - (codes[:, None] == np.arange(k)))
+    np.testing.assert_allclose(out, slope, rtol=1e-4, atol=1e-6)
+
+
+def test_bad_shapes_are_refused():
+    raw = np.zeros((3, 2))
+    with pytest.raises(ValueError, match="y has length 2, expected 3"):
+        kernels.squared(np.zeros((2, 2)), raw, None, raw.copy())
+    with pytest.raises(ValueError, match="rows of y have length 3, expected 2"):
+        kernels.squared(np.zeros((3, 3)), raw, None, raw.copy())
+    with pytest.raises(ValueError, match="weight has length 2, expected 3"):
+        kernels.squared(raw, raw, np.ones(2), raw.copy())
+    with pytest.raises(ValueError, match="rows of out has length 1, expected 2"):
+        kernels.softmax(np.zeros(3), raw, None, np.zeros((3, 1)))

@@ -1,0 +1,157 @@
+"""Optimizer kernels against the formulas in NumPy, in both dtypes and in slices."""
+
+import numpy as np
+import pytest
+
+from dps._kernels import optimizers as kernels
+
+LENGTHS = [0, 1, 7, 64, 1000]
+DTYPES = [np.float32, np.float64]
+PENALTIES = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.7), (0.3, 0.7)]
+
+
+def shrink(p, s, l1, l2):
+    return np.sign(p) * np.maximum(np.abs(p) - s * l1, 0) / (1 + s * l2)
+
+
+def sgd(p, g, lr, l1, l2):
+    return shrink(p - lr * g, lr, l1, l2), []
+
+
+def momentum(p, g, v, lr, l1, l2, nesterov, mu=0.9):
+    v = mu * v + g
+    return shrink(p - lr * (g + mu * v if nesterov else v), lr / (1 - mu), l1, l2), [v]
+
+
+def adagrad(p, g, total, lr, l1, l2):
+    total = total + g * g
+    return shrink(p - lr * g / np.sqrt(total), lr / np.sqrt(total), l1, l2), [total]
+
+
+def adam(p, g, m, v, lr, l1, l2, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    root = np.sqrt(v / (1 - beta2**step)) + epsilon
+    return shrink(p - lr * m / (1 - beta1**step) / root, lr / root, l1, l2), [m, v]
+
+
+CASES = {
+    "sgd": (
+        0,
+        lambda p, g, s, lr, l1, l2: kernels.sgd(p, g, lr, l1, l2),
+        lambda p, g, s, lr, l1, l2: sgd(p, g, lr, l1, l2),
+    ),
+    "momentum": (
+        1,
+        lambda p, g, s, lr, l1, l2: kernels.momentum(p, g, s[0], lr, 0.9, False, l1, l2),
+        lambda p, g, s, lr, l1, l2: momentum(p, g, s[0], lr, l1, l2, False),
+    ),
+    "nesterov": (
+        1,
+        lambda p, g, s, lr, l1, l2: kernels.momentum(p, g, s[0], lr, 0.9, True, l1, l2),
+        lambda p, g, s, lr, l1, l2: momentum(p, g, s[0], lr, l1, l2, True),
+    ),
+    "adagrad": (
+        1,
+        lambda p, g, s, lr, l1, l2: kernels.adagrad(p, g, s[0], lr, l1, l2),
+        lambda p, g, s, lr, l1, l2: adagrad(p, g, s[0], lr, l1, l2),
+    ),
+    "adam": (
+        2,
+        lambda p, g, s, lr, l1, l2: kernels.adam(p, g, s[0], s[1], 3, lr, l1=l1, l2=l2),
+        lambda p, g, s, lr, l1, l2: adam(p, g, s[0], s[1], lr, l1, l2, 3),
+    ),
+}
+
+
+def example(n, rows, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    params, grad = rng.normal(size=(2, n)).astype(dtype)
+    state = rng.uniform(0.1, 1.0, size=(rows, n)).astype(dtype)
+    grad.flags.writeable = False
+    return params, grad, state
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_is_the_formula(name, dtype, n, penalty):
+    rows, kernel, formula = CASES[name]
+    params, grad, state = example(n, rows, dtype)
+    expected, expected_state = formula(
+        params.astype(float), grad.astype(float), state.astype(float), 0.1, *penalty
+    )
+    assert kernel(params, grad, state, 0.1, *penalty) is True
+    tolerance = 2e-6 if dtype == np.float32 else 1e-14
+    np.testing.assert_allclose(params, expected, rtol=tolerance, atol=tolerance)
+    for actual, wanted in zip(state, expected_state, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_slices_end_with_the_bits_of_the_whole(name, dtype, penalty):
+    rows, kernel, _ = CASES[name]
+    whole, grad, state = example(1000, rows, dtype)
+    cut, _, cut_state = example(1000, rows, dtype)
+    kernel(whole, grad, state, 0.1, *penalty)
+    for start, stop in [(0, 1), (1, 4), (4, 5), (5, 67), (67, 998), (998, 1000)]:
+        kernel(cut[start:stop], grad[start:stop], cut_state[:, start:stop], 0.1, *penalty)
+    assert whole.tobytes() == cut.tobytes()
+    assert state.tobytes() == cut_state.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bare_sgd_has_the_bits_of_numpy(dtype):
+    params, grad, _ = example(1000, 0, dtype)
+    params[:2] = -0.0
+    expected = params - dtype(0.1) * grad
+    kernels.sgd(params, grad, 0.1)
+    assert params.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 500, 999])
+@pytest.mark.parametrize("penalty", [(0.0, 0.0), (0.3, 0.7)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_parameter_that_is_not_finite_is_told(name, dtype, penalty, at, value):
+    rows, kernel, _ = CASES[name]
+    params, grad, state = example(1000, rows, dtype)
+    params[at] = value
+    assert kernel(params, grad, state, 0.1, *penalty) is False
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_l1_penalty_ends_at_exact_zeros(name):
+    rows, kernel, _ = CASES[name]
+    params, grad, state = example(64, rows, np.float64)
+    assert kernel(params, grad, state, 0.1, 1e6, 0.0) is True
+    assert np.count_nonzero(params) == 0
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_average_is_the_running_mean(dtype, n):
+    rows = np.random.default_rng(0).normal(size=(5, n)).astype(dtype)
+    mean = np.zeros(n, dtype)
+    for count, params in enumerate(rows, 1):
+        kernels.average(mean, params, count)
+    np.testing.assert_allclose(mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_unequal_lengths_are_refused():
+    with pytest.raises(ValueError, match="grad has length 2, expected 3"):
+        kernels.sgd(np.zeros(3), np.zeros(2), 0.1)
+    with pytest.raises(ValueError, match="velocity has length 2, expected 3"):
+        kernels.momentum(np.zeros(3), np.zeros(3), np.zeros(2), 0.1, 0.9)
+    with pytest.raises(ValueError, match="accumulator has length 2, expected 3"):
+        kernels.adagrad(np.zeros(3), np.zeros(3), np.zeros(2), 0.1)
+    with pytest.raises(ValueError, match="second has length 2, expected 3"):
+        kernels.adam(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(2), 1, 0.1)
+    with pytest.raises(ValueError, match="step counts updates from 1, got 0"):
+        kernels.adam(*np.zeros((4, 3)), 0, 0.1)
+    with pytest.raises(ValueError, match="params has length 2, expected 3"):
+        kernels.average(np.zeros(3), np.zeros(2), 1)
