@@ -1,3 +1,13 @@
-"""Data-parallel training of models on Dask clusters."""
+"""Data-parallel training on Dask: estimators on the workers that hold your data.
+
+    >>> from dps import LinearClassifier, LinearRegressor
+"""
+
+from __future__ import annotations
+
+from dps.estimators import LinearClassifier, LinearRegressor
+from dps.modes import AllReduce, Async, Sync
 
 __version__ = "0.1.0"
+
+__all__ = ["AllReduce", "Async", "LinearClassifier", "LinearRegressor", "Sync", "__version__"]

@@ -7,15 +7,13 @@ is asked little: one long task a replica, pinned to its worker, and one Actor a 
 from __future__ import annotations
 
 import importlib.metadata
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distributed import Client, Future, get_worker, secede, wait
-from distributed.client import futures_of
+from distributed import Client, Future, default_client, get_worker, secede, wait
 from distributed.core import Status
 
 from dps.cluster.base import ReplicaTask
@@ -39,8 +37,6 @@ _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionar
 
 def active_client() -> Client | None:
     """The current client of this thread or process, if there is one."""
-    from distributed import default_client
-
     try:
         return default_client()
     except ValueError:
@@ -82,7 +78,7 @@ class DaskCluster:
         self._partitions: list[Partition] = []
         self._holders: list[str] = []
         self._actors: list[Future] = []
-        self._server: ParameterServer | None = None
+        self._remotes: list[Remote] = []
         self._gang: _TaskGang | None = None
         _check_client(client)
         self._threads: dict[str, int] = _ask(client, client.scheduler.ncores, timeout)
@@ -146,9 +142,9 @@ class DaskCluster:
         with self._client.as_current():
             for future, worker in zip(self._actors, workers, strict=True):
                 remote = Remote(worker, future.key)
+                self._remotes.append(remote)
                 handles.append(ShardHandle(remote.call("card", timeout=self._timeout), remote))
-        self._server = ParameterServer(tuple(handles), placement, self._timeout)
-        return self._server
+        return ParameterServer(tuple(handles), placement, self._timeout)
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
@@ -166,7 +162,7 @@ class DaskCluster:
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
         places = {task.rank: task.worker for task in tasks}
-        shards = [handle.endpoint.address for handle in server.shards]  # type: ignore[attr-defined]
+        shards = [remote.address for remote in self._remotes]
         self._gang = _TaskGang(self._client, futures, places, shards, self._timeout)
         return self._gang
 
@@ -178,13 +174,13 @@ class DaskCluster:
         deadline = time.monotonic() + _PATIENCE
         clean = True
         with self._client.as_current():
-            pending = [Remote(_address(f), f.key).start("close") for f in self._actors if _address(f)]
+            calls = [remote.start("close") for remote in self._remotes]
             if self._gang is not None:
                 clean = self._gang.drain(deadline)
-            for call in pending:
+            for call in calls:
                 try:
                     call.result(max(0.1, deadline - time.monotonic()))
-                except (ServerLostError, Exception):
+                except ServerLostError:
                     clean = False
         if self._gang is not None:
             self._gang.release()
@@ -199,10 +195,259 @@ class DaskCluster:
         """Unlink the windows of owners that could not do it themselves."""
         remove_files_of(self._fit)
         try:
+            workers = _ask(self._client, self._client.scheduler.ncores, _PATIENCE)
             self._client.sync(
-                self._client._run, remove_files_of, self._fit,
-                workers=list(_ask(self._client, self._client.scheduler.ncores, _PATIENCE)),
-                on_error="ignore", callback_timeout=_PATIENCE,
-            )  # fmt: skip
-        except (OSError, ClusterError):  # nobody is left to ask
+                self._client._run,
+                remove_files_of,
+                self._fit,
+                workers=list(workers),
+                on_error="ignore",
+                callback_timeout=_PATIENCE,
+            )
+        except (OSError, ClusterError):  # nobody is left to ask, or somebody is frozen
             return
+
+
+class _TaskGang:
+    """Replica tasks and what they returned."""
+
+    def __init__(
+        self,
+        client: Client,
+        futures: dict[int, Future],
+        places: Mapping[int, str],
+        shards: Sequence[str],
+        timeout: float,
+    ) -> None:
+        self._client = client
+        self._futures = futures
+        self._places = places
+        self._shards = shards
+        self._timeout = timeout
+        self._outcomes: dict[int, Any] = {}
+        self._change = threading.Event()
+        for future in futures.values():
+            future.add_done_callback(lambda _: self._change.set())
+
+    def wait(self, seconds: float) -> bool:
+        if len(self._outcomes) < len(self._futures):
+            self._change.wait(seconds)
+            self._change.clear()
+        return len(self.outcomes()) == len(self._futures)
+
+    def outcomes(self) -> dict[int, Any]:
+        for rank, future in self._futures.items():
+            if rank not in self._outcomes and future.status != "pending":
+                self._outcomes[rank] = self._outcome(rank, future)
+        return dict(self._outcomes)
+
+    def _outcome(self, rank: int, future: Future) -> Any:
+        if future.status == "finished":
+            return future.result(timeout=self._timeout)
+        worker = self._places[rank]
+        self.check()
+        if future.status == "error":
+            error = future.exception(timeout=self._timeout)
+            raise ClusterError(f"Dask could not run a replica: {error!r}", worker=worker, rank=rank)
+        raise ClusterError("the replica's task was cancelled", worker=worker, rank=rank)
+
+    def check(self) -> None:
+        """Raise if a worker that takes part, or the scheduler, is gone.
+
+        Raises
+        ------
+        WorkerLostError, ClusterError
+        """
+        alive = _ask(self._client, self._client.scheduler.ncores, self._timeout)
+        for rank, worker in self._places.items():
+            if worker not in alive:
+                raise WorkerLostError(
+                    "a worker died or left the cluster during the fit", worker=worker, rank=rank
+                )
+        for number, worker in enumerate(self._shards):
+            if worker not in alive:
+                raise WorkerLostError(
+                    f"the worker of shard {number} died or left the cluster", worker=worker
+                )
+
+    def drain(self, deadline: float) -> bool:
+        """Wait for the replicas to end; whether all have."""
+        while any(future.status == "pending" for future in self._futures.values()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._change.wait(min(left, 0.1))
+            self._change.clear()
+        return all(future.status == "finished" for future in self._futures.values())
+
+    def release(self) -> None:
+        """Forget the tasks; one that has not started is cancelled."""
+        pending = [future for future in self._futures.values() if future.status == "pending"]
+        if pending:
+            self._client.cancel(pending, force=True)
+        for future in self._futures.values():
+            future.release()
+        self._futures = {}
+
+
+def _run_replica(
+    function: Callable[..., Any],
+    spec: Any,
+    server: ParameterServer,
+    X: list[Any],
+    y: list[Any],
+    weight: list[Any],
+) -> Any:
+    """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot."""
+    worker = get_worker()
+    secede()
+
+    def alive() -> None:
+        if worker.status not in (Status.running, Status.paused):
+            raise ClusterError("the worker is closing", worker=worker.address)
+
+    partitions = [Partition(*part) for part in zip(X, y, weight, strict=True)]
+    return function(spec, server, partitions, alive)
+
+
+def _check_client(client: Client) -> None:
+    if client.asynchronous:
+        raise ClusterError(
+            "an asynchronous client cannot be used yet: give client=Client(address) "
+            "without asynchronous=True"
+        )
+    if client.status != "running":
+        raise ClusterError(
+            f"the client is {client.status}: make a new Client, or call fit without one "
+            "to train in this process"
+        )
+
+
+def _ask(client: Client, question: Callable[..., Any], timeout: float, **arguments: Any) -> Any:
+    """Ask the scheduler, within a time."""
+    try:
+        return client.sync(question, callback_timeout=timeout, **arguments)
+    except OSError as error:  # also a timeout
+        raise ClusterError(
+            f"the scheduler cannot be reached ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _check_versions(client: Client, workers: set[str], timeout: float) -> None:
+    """See that every worker has this dps, once a worker."""
+    known = _checked.setdefault(client, set())
+    new = sorted(workers - known)
+    if not new:
+        return
+    # A function of the standard library: one of ours could not be unpickled there.
+    answers = _ask(
+        client, client._run, timeout, function=importlib.metadata.version, distribution_name="dps",
+        workers=new, on_error="return",
+    )  # fmt: skip
+    ours = importlib.metadata.version("dps")
+    for worker in new:
+        theirs = answers.get(worker)
+        if isinstance(theirs, Exception):
+            raise VersionError(
+                f"dps is not installed on a worker: install dps {ours} in its environment",
+                worker=worker,
+            )
+        if theirs is not None and theirs != ours:
+            raise VersionError(
+                f"a worker has dps {theirs}, this process has {ours}: install the same version",
+                worker=worker,
+            )
+        known.add(worker)
+
+
+def _scatter(
+    client: Client, partitions: Sequence[Partition], workers: Sequence[str]
+) -> list[Partition]:
+    """Send local data to the workers, cut into as many pieces."""
+    pieces = []
+    for part in partitions:
+        rows = part.X.shape[0]
+        for number, worker in enumerate(workers):
+            at = slice(rows * number // len(workers), rows * (number + 1) // len(workers))
+            if at.start < at.stop:
+                values = [_cut(part.X, at), _cut(part.y, at)]
+                if part.weight is not None:
+                    values.append(_cut(part.weight, at))
+                futures = client.scatter(values, workers=[worker], hash=False)
+                pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
+    return pieces
+
+
+def _cut(values: Any, at: slice) -> Any:
+    return values.iloc[at] if hasattr(values, "iloc") else values[at]
+
+
+def _compute(
+    client: Client, partitions: Sequence[Partition], workers: Sequence[str]
+) -> list[Partition]:
+    """Have Delayed partitions computed on a worker chosen by their number.
+
+    Where X is in memory, y and weights are computed beside it.
+    """
+    in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
+    if in_memory:
+        wait(in_memory)
+    held = client.who_has(in_memory) if in_memory else {}
+    homes: dict[str, list[int]] = {}
+    for number, part in enumerate(partitions):
+        holders = held.get(part.X.key) if isinstance(part.X, Future) else None
+        home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
+        homes.setdefault(home, []).append(number)
+    futures: dict[tuple[int, str], Any] = {}
+    for home, numbers in homes.items():
+        wanted = {
+            (number, name): value
+            for number in numbers
+            for name, value in vars(partitions[number]).items()
+            if value is not None and not isinstance(value, Future)
+        }
+        computed = client.compute(list(wanted.values()), workers=[home], allow_other_workers=False)
+        futures.update(zip(wanted, computed, strict=True))
+    return [
+        Partition(
+            *(futures.get((number, name), value) for name, value in vars(part).items())
+        )
+        for number, part in enumerate(partitions)
+    ]
+
+
+def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
+    """Wait for computations while something moves.
+
+    A future that ends, or a task that the scheduler says is being worked on, is
+    progress.
+
+    Raises
+    ------
+    ClusterError
+        Nothing has moved for `timeout` seconds, or the scheduler is gone.
+    """
+    waiting = list(futures)
+    moved = time.monotonic()
+    while waiting:
+        try:
+            wait(waiting, timeout=min(_TICK, timeout / 4))
+        except TimeoutError:
+            still = [future for future in waiting if future.status == "pending"]
+            processing = _ask(client, client.scheduler.processing, timeout)
+            if len(still) < len(waiting) or any(processing.values()):
+                moved = time.monotonic()
+            elif time.monotonic() - moved > timeout:
+                raise ClusterError(
+                    f"Dask has not begun to compute {len(still)} partitions or tasks for "
+                    f"{timeout:g} s: are there workers that may run them?"
+                ) from None
+            waiting = still
+        else:
+            waiting = []
+    for future in futures:
+        if future.status == "error":
+            future.result(timeout=timeout)  # the user's own error, as it was raised
+        if future.status in ("cancelled", "lost"):
+            _check_client(client)
+            raise ClusterError("a partition or task was lost: did its worker die?")

@@ -76,7 +76,7 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
     Returns
     -------
     list of Partition
-        Of Delayed objects.
+        Of Futures where the data is in memory, else of Delayed objects.
 
     Raises
     ------
@@ -93,11 +93,11 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
         X = X.rechunk({1: -1})
     y = _vector(_local_like(y, X, "y"), "y")
     _check_aligned(X, y, "y")
-    parts = [_delayed(X), _delayed(y)]
+    parts = [_parts(X), _parts(y)]
     if weight is not None:
         weight = _vector(_local_like(weight, X, "sample_weight"), "sample_weight")
         _check_aligned(X, weight, "sample_weight")
-        parts.append(_delayed(weight))
+        parts.append(_parts(weight))
     else:
         parts.append([None] * len(parts[0]))
     return [Partition(*part) for part in zip(*parts, strict=True)]
@@ -201,5 +201,22 @@ def _check_aligned(X: Any, other: Any, name: str) -> None:
                 )
 
 
-def _delayed(collection: Any) -> list[Any]:
-    return list(np.asarray(collection.to_delayed(), dtype=object).ravel())
+def _parts(collection: Any) -> list[Any]:
+    """Futures of what is in memory already, else Delayed objects, by partition."""
+    from dask.core import flatten
+
+    graph = collection.__dask_graph__()
+    futures = [_future_behind(graph, key) for key in flatten(collection.__dask_keys__())]
+    if all(future is not None for future in futures):
+        return futures
+    return list(np.asarray(collection.to_parts(), dtype=object).ravel())
+
+
+def _future_behind(graph: Any, key: Any) -> Any:
+    """The Future that a key of a graph stands for, if it stands for one."""
+    from dask._task_spec import Alias
+
+    value = graph.get(key)
+    while isinstance(value, Alias):
+        value = graph.get(value.target)
+    return value if hasattr(value, "key") and hasattr(value, "cancelled") else None

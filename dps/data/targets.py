@@ -27,15 +27,12 @@ class TargetEncoding:
         Factor of each class.
     scale : float
         Factor of every weight, so that they average 1 over the rows.
-    weighted : bool
-        Whether rows differ in weight at all.
     """
 
     loss: Loss
     classes: NDArray[Any] | None
     class_weight: tuple[float, ...] | None
     scale: float
-    weighted: bool
 
     def encode(
         self, y: Any, weight: Any, dtype: Any
@@ -51,7 +48,7 @@ class TargetEncoding:
                 by_class = np.asarray(self.class_weight)[codes]
                 factors = by_class * (self.scale if factors is None else factors)
             targets = np.require(self.loss.targets(codes.astype(dtype)), dtype, "CA")
-        if factors is None or not self.weighted:
+        if factors is None:
             return targets, None
         return targets, np.require(factors, dtype, "CA")
 

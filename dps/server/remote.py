@@ -14,9 +14,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distributed import Worker, get_client, get_worker
-from distributed.protocol import to_serialize
-
 from dps.errors import ServerLostError
 
 __all__ = ["PendingCall", "Remote"]
@@ -42,6 +39,8 @@ class Remote:
 
     def start(self, method: str, *args: Any) -> PendingCall:
         """Begin a call; several may be under way."""
+        from distributed.protocol import to_serialize
+
         node = _node()
         message = {
             "actor": self.key,
@@ -111,6 +110,8 @@ class PendingCall:
 
 def _node() -> Any:
     """The worker whose task this is, or the current client."""
+    from distributed import get_client, get_worker
+
     try:
         return get_worker()
     except ValueError:
@@ -119,9 +120,7 @@ def _node() -> Any:
 
 async def _execute(node: Any, address: str, message: dict[str, Any]) -> Any:
     try:
-        if isinstance(node, Worker):
-            answer = await node.rpc(address).actor_execute(**message)
-        elif node.direct_to_workers:
+        if getattr(node, "direct_to_workers", True):  # a worker, or a client that is near
             answer = await node.rpc(address).actor_execute(**message)
         else:
             answer = await node.scheduler.proxy(

@@ -60,6 +60,8 @@ class ReplicaSpec:
     shuffle : bool
     validation_fraction : float
         0 without early stopping.
+    epochs_before : int
+        Epochs done by earlier fits that this one carries on from.
     """
 
     fit: str
@@ -75,6 +77,7 @@ class ReplicaSpec:
     seed: int
     shuffle: bool
     validation_fraction: float
+    epochs_before: int
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ def _train(
         began = time.monotonic()
         loss_sum = 0.0
         seen = pushes = 0
-        for step, (rows, segments) in enumerate(batches.epoch(epoch)):
+        done = spec.epochs_before + epoch
+        for step, (rows, segments) in enumerate(batches.epoch(done)):
             grad.fill(0)
             for segment in segments:
                 loss_sum += model.loss_gradient(
@@ -163,7 +167,7 @@ def _train(
                 )
             seen += rows
             pushes += rows > 0
-            params = channel.push_pull(grad, rows, epoch + step / spec.steps)
+            params = channel.push_pull(grad, rows, done + step / spec.steps)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
             params = channel.settle()

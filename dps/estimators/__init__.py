@@ -1,0 +1,7 @@
+"""What users import: estimators that keep the scikit-learn contract, and nothing else."""
+
+from __future__ import annotations
+
+from dps.estimators.linear import LinearClassifier, LinearRegressor
+
+__all__ = ["LinearClassifier", "LinearRegressor"]

@@ -1,0 +1,359 @@
+"""The part of the scikit-learn contract that every estimator shares.
+
+Turns constructor parameters and user's containers into a job, runs it where it should
+run, and keeps its result. It knows no mode, no optimizer and no loss by name.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import warnings
+from abc import ABCMeta, abstractmethod
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from dps.cluster.base import Cluster
+from dps.cluster.threads import ThreadCluster
+from dps.data.inspection import DataSummary, combine, inspect_partition
+from dps.data.partitions import Partition, is_dask, meta_of, partitions_of
+from dps.data.targets import TargetEncoding
+from dps.losses import Loss
+from dps.models import Model
+from dps.modes import Mode, get_mode
+from dps.optimizers import SCHEDULES, Averaged, Cosine, Optimizer, get_optimizer
+from dps.optimizers.schedules import Constant, Schedule
+from dps.training.history import EpochRecord
+from dps.training.plan import batch_rows
+from dps.training.stopping import StoppingRule
+from dps.training.trainer import FitResult, Job, new_fit_id, train
+
+__all__ = ["DistributedEstimator", "Start"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit starts from.
+
+    Attributes
+    ----------
+    params : (n,) array or None
+        None starts from the model's own initial parameters.
+    state : (state_rows, n) array or None
+        None starts from the optimizer's own initial state.
+    version, epochs : int
+        Updates and epochs behind them.
+    """
+
+    params: NDArray[np.floating] | None = None
+    state: NDArray[np.floating] | None = None
+    version: int = 0
+    epochs: int = 0
+
+
+class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
+    """Base of the estimators: parameters, places to run, and what a fit leaves."""
+
+    _classification: bool
+
+    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's form
+        "loss": [str, Loss],
+        "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": ["boolean"],
+        "random_state": ["random_state"],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "average": ["boolean", Interval(Integral, 1, None, closed="left")],
+        "verbose": ["verbose"],
+        "optimizer": [str, Optimizer],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "mode": [str, Mode],
+        "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "client": "no_validation",
+        "timeout": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    # The optimizer of optimizer="auto".
+    _auto_optimizer = "adam"
+
+    @abstractmethod
+    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> Model:
+        """The model for data of this shape."""
+
+    @abstractmethod
+    def _flat(self, model: Model) -> NDArray[np.floating]:
+        """The fitted attributes as the model's flat parameters."""
+
+    @abstractmethod
+    def _keep(self, model: Model, params: NDArray[np.floating]) -> None:
+        """Set the fitted attributes from the model's flat parameters."""
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """The loss as the user gave it."""
+
+    def _run(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        start: Start,
+        max_iter: int,
+        tol: float | None,
+        classes: NDArray[Any] | None = None,
+        reset: bool = True,
+    ) -> Self:
+        """Fit, and keep what came of it."""
+        # Everything that can be wrong with parameters is found before any data moves.
+        mode, optimizer, loss = get_mode(self.mode), self._optimizer(), self._loss()
+        self._schedule(optimizer)
+        partitions, whole = self._partitions(X, y, sample_weight, reset)
+        fit = new_fit_id()
+        cluster = _cluster(self.client, fit, self.timeout)
+        try:
+            holders = cluster.load(partitions)
+            summary = combine(
+                cluster.map(inspect_partition, classification=self._classification),
+                classification=self._classification,
+                whole=whole,
+            )
+            model, targets, classes = self._describe(loss, summary, classes, start)
+            job = self._job(
+                fit, mode, optimizer, model, targets, summary, start, max_iter, tol
+            )
+            result = train(job, summary, holders, cluster)
+        finally:
+            cluster.close()
+        if classes is not None:
+            self.classes_ = classes
+        self._take(model, result, start)
+        if result.error is not None:
+            raise result.error
+        stopped = result.history[-1].bad_epochs >= self.n_iter_no_change
+        if tol is not None and not stopped:
+            warnings.warn(
+                f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
+                "epochs: raise max_iter, or tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _take(self, model: Model, result: FitResult, start: Start) -> None:
+        self._keep(model, result.params)
+        self._carry = Start(
+            result.raw_params, result.state, result.version, start.epochs + len(result.history)
+        )
+        self.n_iter_ = len(result.history)
+        self.loss_ = result.history[-1].loss
+        self.history_ = [record.as_dict() for record in result.history]
+        self.plan_ = result.plan
+
+    def _partitions(
+        self, X: Any, y: Any, sample_weight: Any, reset: bool
+    ) -> tuple[list[Partition], bool]:
+        """The data in aligned partitions, and whether it came in one piece."""
+        if is_dask(X):
+            if y is None:
+                raise ValueError("requires y to be passed, but the target y is None")
+            validate_data(self, X=meta_of(X), skip_check_array=True, reset=reset)
+            return partitions_of(X, y, sample_weight), False
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype="numeric", ensure_all_finite=False,
+            y_numeric=not self._classification, reset=reset,
+        )  # fmt: skip
+        if X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8):
+            X = X.astype(np.float64)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        self._check_targets(y)
+        return [Partition(X, y, sample_weight)], True
+
+    def _check_targets(self, y: NDArray[Any]) -> None:
+        """Look at local targets; nothing to see for numbers."""
+
+    def _class_weight(self, summary: DataSummary, classes: NDArray[Any]) -> tuple[float, ...] | None:
+        """The factor of each class; None for a regression."""
+        return None
+
+    def _describe(
+        self, loss: Loss, summary: DataSummary, classes: NDArray[Any] | None, start: Start
+    ) -> tuple[Model, TargetEncoding, NDArray[Any] | None]:
+        """The model and the encoding of targets that the data asks for."""
+        if self._classification:
+            classes = self._known_classes(summary, classes)
+            factors = self._class_weight(summary, classes)
+            loss = loss.for_classes(len(classes))
+            n_outputs = loss.n_outputs(len(classes))
+        else:
+            factors, n_outputs = None, 1
+        weight_sum = summary.weight_sum
+        if factors is not None:
+            at = np.searchsorted(classes, summary.classes)  # type: ignore[arg-type]
+            weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
+            if weight_sum <= 0:
+                raise ValueError("class_weight leaves no row any weight")
+        self._weight_sum = weight_sum
+        targets = TargetEncoding(
+            loss=loss,
+            classes=classes,
+            class_weight=factors,
+            scale=summary.total / weight_sum,
+        )
+        dtype = summary.dtype if start.params is None else start.params.dtype
+        return self._make_model(loss, summary.n_features, n_outputs, dtype), targets, classes
+
+    def _known_classes(
+        self, summary: DataSummary, classes: NDArray[Any] | None
+    ) -> NDArray[Any]:
+        if classes is None:
+            classes = summary.classes
+        unknown = summary.classes[~np.isin(summary.classes, classes)]
+        if len(unknown):
+            raise ValueError(f"y holds labels {unknown.tolist()}, which are not in `classes`")
+        if len(classes) < 2:
+            raise ValueError(
+                "The number of classes has to be greater than one; got 1 class: "
+                f"{classes.tolist()}"
+            )
+        return classes
+
+    def _job(
+        self,
+        fit: str,
+        mode: Mode,
+        optimizer: Optimizer,
+        model: Model,
+        targets: TargetEncoding,
+        summary: DataSummary,
+        start: Start,
+        max_iter: int,
+        tol: float | None,
+    ) -> Job:
+        """Everything the trainer is told."""
+        alpha = 1.0 / self._weight_sum if self.alpha == "auto" else float(self.alpha)
+        l1_ratio = {"l1": 1.0, "l2": 0.0, "elasticnet": self.l1_ratio}.get(self.penalty, 0.0)
+        if self.penalty is None:
+            alpha = 0.0
+        if self.average:
+            per_update = batch_rows(self.batch_size, summary.total)
+            optimizer = Averaged(optimizer, start=(int(self.average) - 1) // per_update)
+        n = model.layout.size
+        if start.state is not None and start.state.shape == (optimizer.state_rows, n):
+            state = start.state
+        else:
+            state = np.zeros((optimizer.state_rows, n), model.dtype)
+            optimizer.initialize(state)
+        return Job(
+            fit=fit,
+            model=model,
+            targets=targets,
+            optimizer=optimizer,
+            schedule=self._schedule(optimizer),
+            l1=alpha * l1_ratio,
+            l2=alpha * (1.0 - l1_ratio),
+            mode=mode,
+            stopping=StoppingRule(max_iter, tol, self.n_iter_no_change, self.early_stopping),
+            params=model.initial() if start.params is None else start.params,
+            state=state,
+            version=start.version,
+            epochs_before=start.epochs,
+            batch_size=self.batch_size,
+            n_replicas=self.n_replicas,
+            n_shards=self.n_shards,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            shuffle=self.shuffle,
+            validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
+            timeout=float(self.timeout),
+            on_epoch=_print_epoch if self.verbose else None,
+        )
+
+    def _optimizer(self) -> Optimizer:
+        return get_optimizer(
+            self._auto_optimizer if self.optimizer == "auto" else self.optimizer
+        )
+
+    def _schedule(self, optimizer: Optimizer) -> Schedule:
+        """The learning rate, from a number, a schedule, a schedule's name or "auto"."""
+        rate = self.learning_rate
+        if isinstance(rate, Schedule):
+            return rate
+        if isinstance(rate, str):
+            if rate == "auto":
+                return optimizer.default_schedule
+            if rate not in SCHEDULES:
+                raise ValueError(
+                    "The 'learning_rate' parameter must be a float, a Schedule or a str among "
+                    f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
+                )
+            first = optimizer.default_schedule(0.0)
+            if SCHEDULES[rate] is Cosine:
+                return Cosine(first, float(self.max_iter))
+            return SCHEDULES[rate](first)
+        return Constant(float(rate))
+
+    # A client holds a connection and an event loop: it is shared, never copied.
+    def __sklearn_clone__(self) -> Self:
+        from sklearn.base import clone
+
+        parameters = {
+            name: value if name == "client" else clone(value, safe=False)
+            for name, value in self.get_params(deep=False).items()
+        }
+        return type(self)(**parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "client" in state:
+            state["client"] = None
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _cluster(client: Any, fit: str, timeout: float) -> Cluster:
+    """Where to run: the given or the active client's workers, else threads of this process."""
+    if client is None and "distributed" in sys.modules:
+        from dps.cluster.dask import active_client, inside_task
+
+        if inside_task():  # never a gang inside a gang
+            return ThreadCluster(1)
+        client = active_client()
+    if client is not None:
+        from dps.cluster.dask import DaskCluster
+
+        return DaskCluster(client, fit, timeout)
+    # A child process is somebody's worker already: joblib's, for example.
+    return ThreadCluster(1 if multiprocessing.parent_process() is not None else None)
+
+
+def _print_epoch(record: EpochRecord) -> None:
+    line = f"epoch {record.epoch:4d}  loss {record.loss:.6f}"
+    if record.validation_loss == record.validation_loss:
+        line += f"  validation {record.validation_loss:.6f}"
+    rate = record.rows / record.seconds if record.seconds > 0 else float("inf")
+    print(f"{line}  {record.seconds:.2f} s  {rate:,.0f} rows/s", flush=True)
+
+

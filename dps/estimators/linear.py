@@ -1,0 +1,468 @@
+"""Linear classification and regression."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dps.data.inspection import DataSummary
+from dps.data.partitions import is_dask, meta_of
+from dps.data.targets import class_weights
+from dps.estimators.base import DistributedEstimator, Start
+from dps.estimators.prediction import LinearPredictor, apply_to, weighted_means
+from dps.losses import Loss, get_loss
+from dps.models import LinearModel
+
+__all__ = ["LinearClassifier", "LinearRegressor"]
+
+
+class _Linear(DistributedEstimator):
+    """What the two linear estimators share."""
+
+    coef_: NDArray[np.floating]
+    intercept_: NDArray[np.floating]
+
+    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> LinearModel:
+        return LinearModel(n_features, n_outputs, loss, self.fit_intercept, dtype)
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train to the stopping rule.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
+            Numbers only.
+        y : vector of length n
+            Cut like `X` where that is a Dask collection.
+        sample_weight : vector of length n, optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, TypeError
+            A parameter or the data is not as it should be; where, and what to do.
+        dps.errors.DPSError
+            The cluster failed.
+        """
+        self._validate_params()
+        start = Start()
+        if self.warm_start and hasattr(self, "coef_"):
+            start = Start(params=self._warm_params())
+        return self._run(
+            X, y, sample_weight, start=start, max_iter=self.max_iter, tol=self.tol
+        )
+
+    def _warm_params(self) -> NDArray[np.floating]:
+        parts = [np.ravel(np.atleast_2d(self.coef_).T)]
+        if self.fit_intercept:
+            parts.append(np.ravel(self.intercept_))
+        return np.concatenate(parts).astype(self.coef_.dtype)
+
+    def _tensors(self, model: Any, params: NDArray[np.floating]) -> tuple[Any, Any]:
+        views = model.layout.views(params)
+        coef = np.ascontiguousarray(views["coef"].T)
+        if self.fit_intercept:
+            return coef, views["intercept"].copy()
+        return coef, np.zeros(len(coef), coef.dtype)
+
+    def _input(self, X: Any) -> Any:
+        check_is_fitted(self)
+        if is_dask(X):
+            validate_data(self, X=meta_of(X), skip_check_array=True, reset=False)
+            return X
+        return validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+
+    def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
+        coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
+        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
+        return apply_to(self._input(X), predictor, columns)
+
+
+def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    return raw[:, 0]
+
+
+def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    return raw
+
+
+class _Labels:
+    """From raw outputs to labels."""
+
+    def __init__(self, classes: NDArray[Any]) -> None:
+        self.classes = classes
+
+    def __call__(self, raw: NDArray[np.floating]) -> NDArray[Any]:
+        codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
+        labels: NDArray[Any] = self.classes[codes]
+        return labels
+
+
+def _has_probabilities(estimator: LinearClassifier) -> bool:
+    loss = estimator._loss()
+    if loss.has_probabilities:
+        return True
+    raise AttributeError(
+        f"probability estimates are not available for loss={estimator.loss!r}; "
+        "use 'log_loss' or 'modified_huber'"
+    )
+
+
+class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
+    """A linear classifier, trained where its data lies.
+
+    Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
+    estimators; the intercept is not penalised. With the default ``alpha`` it is
+    ``LogisticRegression(C=1)``. Several classes share one softmax for the log loss and
+    are trained one against the rest for the other losses.
+
+    Parameters
+    ----------
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
+    alpha : float or "auto", default="auto"
+        Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
+    l1_ratio : float, default=0.15
+        Share of L1 in the elastic net.
+    fit_intercept : bool, default=True
+    max_iter : int, default=1000
+        Epochs at the most.
+    tol : float or None, default=1e-4
+        An epoch that does not lower the loss by this much counts as bad.
+    shuffle : bool, default=True
+        Whether rows come in a fresh order in each epoch.
+    random_state : int, RandomState or None, default=None
+    early_stopping : bool, default=False
+        Whether rows are held out and their loss decides when to stop.
+    validation_fraction : float, default=0.1
+        Share of rows held out.
+    n_iter_no_change : int, default=5
+        Bad epochs in a row that end the fit.
+    class_weight : dict, "balanced" or None, default=None
+    warm_start : bool, default=False
+        Whether `fit` starts from the coefficients that are there.
+    average : bool or int, default=False
+        Whether the parameters are averaged over updates; a number starts when so many
+        rows have been seen.
+    verbose : int, default=0
+        1 prints a line an epoch.
+    optimizer : {"auto", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
+    learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
+    batch_size : int or "auto", default="auto"
+        Rows of one update: of all replicas together, in async of one.
+    mode : {"sync", "async", "allreduce"} or Mode, default="sync"
+    n_replicas, n_shards : int or "auto", default="auto"
+        One replica a thread of each worker that holds data; one shard a host.
+    client : distributed.Client or None, default=None
+        The active one, if there is one.
+    timeout : float, default=60.0
+        Seconds without progress that are an error.
+
+    Attributes
+    ----------
+    coef_ : array of shape (1, n_features) or (n_classes, n_features)
+    intercept_ : array of shape (1,) or (n_classes,)
+    classes_ : array of shape (n_classes,)
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    n_iter_ : int
+        Epochs closed.
+    loss_ : float
+        Mean training loss seen during the last epoch, without penalty.
+    history_ : list of dict
+        A record an epoch.
+    plan_ : Plan
+        Which replica had which rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import LinearClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(LinearClassifier(random_state=0).fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    _classification = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **DistributedEstimator._parameter_constraints,
+        "class_weight": [dict, str, None],
+    }
+
+    def __init__(
+        self,
+        loss: Any = "log_loss",
+        *,
+        penalty: Any = "l2",
+        alpha: Any = "auto",
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-4,
+        shuffle: bool = True,
+        random_state: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        average: bool | int = False,
+        verbose: int = 0,
+        optimizer: Any = "auto",
+        learning_rate: Any = "auto",
+        batch_size: Any = "auto",
+        mode: Any = "sync",
+        n_replicas: Any = "auto",
+        n_shards: Any = "auto",
+        client: Any = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.average = average
+        self.verbose = verbose
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.mode = mode
+        self.n_replicas = n_replicas
+        self.n_shards = n_shards
+        self.client = client
+        self.timeout = timeout
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Train one epoch, carrying on with parameters and optimizer state.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        classes : array of shape (n_classes,), optional
+            All labels that will ever come; needed in the first call.
+        """
+        self._validate_params()
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} is not possible with partial_fit: give a "
+                "dict of weights computed over all rows"
+            )
+        first = not hasattr(self, "_carry")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        known = np.unique(classes) if first else self.classes_
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                f"{known!r}"
+            )
+        start = Start() if first else self._carry
+        return self._run(
+            X, y, sample_weight, start=start, max_iter=1, tol=None, classes=known, reset=first
+        )
+
+    def decision_function(self, X: Any) -> Any:
+        """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
+        if len(getattr(self, "classes_", ())) > 2:
+            return self._apply(X, _as_is, list(self.classes_))
+        return self._apply(X, _first_column)
+
+    def predict(self, X: Any) -> Any:
+        """Labels, (n,). Lazy for Dask input."""
+        check_is_fitted(self)
+        return self._apply(X, _Labels(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
+        check_is_fitted(self)
+        loss = self._loss().for_classes(len(self.classes_))
+        return self._apply(X, loss.probabilities, list(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of the probabilities. Lazy for Dask input."""
+        return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose label is predicted; computed where the data lies."""
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            return float(super().score(X, y, sample_weight))
+        left, right = _arrays(predicted, y)
+        return weighted_means(sample_weight, left == right)[0]
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "classification")
+
+    def _check_targets(self, y: NDArray[Any]) -> None:
+        check_classification_targets(y)
+
+    def _class_weight(self, summary: DataSummary, classes: NDArray[Any]) -> Any:
+        weights = np.zeros(len(classes))
+        weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
+        return class_weights(self.class_weight, classes, weights)
+
+    def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
+        self.coef_, self.intercept_ = self._tensors(model, params)
+
+    def _flat(self, model: Any) -> NDArray[np.floating]:
+        return self._warm_params()
+
+
+class LinearRegressor(RegressorMixin, _Linear):  # type: ignore[misc]
+    """A linear regression, trained where its data lies.
+
+    Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
+    estimators; the intercept is not penalised. With the default ``alpha`` and loss it is
+    ``Ridge(alpha=1)``.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "huber", "epsilon_insensitive"} or Loss, default="squared_error"
+    penalty, alpha, l1_ratio, fit_intercept, max_iter, tol, shuffle, random_state
+        As in :class:`LinearClassifier`.
+    early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose
+        As in :class:`LinearClassifier`.
+    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, client, timeout
+        As in :class:`LinearClassifier`.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_features,)
+    intercept_ : array of shape (1,)
+    n_features_in_, feature_names_in_, n_iter_, loss_, history_, plan_
+        As in :class:`LinearClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps import LinearRegressor
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> model = LinearRegressor(random_state=0).fit(X, X @ [1.0, 2.0, 0.0])
+    >>> bool(model.score(X, X @ [1.0, 2.0, 0.0]) > 0.95)
+    True
+    """
+
+    _classification = False
+
+    def __init__(
+        self,
+        loss: Any = "squared_error",
+        *,
+        penalty: Any = "l2",
+        alpha: Any = "auto",
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-4,
+        shuffle: bool = True,
+        random_state: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        average: bool | int = False,
+        verbose: int = 0,
+        optimizer: Any = "auto",
+        learning_rate: Any = "auto",
+        batch_size: Any = "auto",
+        mode: Any = "sync",
+        n_replicas: Any = "auto",
+        n_shards: Any = "auto",
+        client: Any = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.average = average
+        self.verbose = verbose
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.mode = mode
+        self.n_replicas = n_replicas
+        self.n_shards = n_shards
+        self.client = client
+        self.timeout = timeout
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train one epoch, carrying on with parameters and optimizer state.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        """
+        self._validate_params()
+        first = not hasattr(self, "_carry")
+        start = Start() if first else self._carry
+        return self._run(X, y, sample_weight, start=start, max_iter=1, tol=None, reset=first)
+
+    def predict(self, X: Any) -> Any:
+        """Predicted values, (n,). Lazy for Dask input."""
+        check_is_fitted(self)
+        return self._apply(X, _first_column)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination; computed where the data lies."""
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            return float(super().score(X, y, sample_weight))
+        left, right = _arrays(predicted, y)
+        (mean,) = weighted_means(sample_weight, right)
+        unexplained, variance = weighted_means(
+            sample_weight, (right - left) ** 2, (right - mean) ** 2
+        )
+        return 1.0 - unexplained / variance
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "regression")
+
+    def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
+        coef, self.intercept_ = self._tensors(model, params)
+        self.coef_ = coef[0]
+
+    def _flat(self, model: Any) -> NDArray[np.floating]:
+        return self._warm_params()
+
+
+def _arrays(predicted: Any, y: Any) -> tuple[Any, Any]:
+    """Predictions and targets as arrays, block by block."""
+    values = predicted.values if hasattr(predicted, "divisions") else predicted
+    return values, y.values if hasattr(y, "divisions") else y
+
+

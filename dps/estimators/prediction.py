@@ -1,0 +1,103 @@
+"""Predictions: one function of a block, applied to whatever container is given.
+
+Lazy for Dask collections, with their chunks, index and divisions, unknown ones
+included; NumPy for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.extmath import safe_sparse_dot
+
+from dps.data.partitions import is_dask
+
+__all__ = ["LinearPredictor", "apply_to", "weighted_means"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPredictor:
+    """``finish(X @ coef + intercept)`` for one block of rows.
+
+    Parameters
+    ----------
+    coef : (n_features, n_outputs) array
+    intercept : (n_outputs,) array
+    finish : callable
+        From raw outputs (n, n_outputs) to what is predicted.
+    """
+
+    coef: NDArray[np.floating]
+    intercept: NDArray[np.floating]
+    finish: Callable[[NDArray[np.floating]], NDArray[Any]]
+
+    def __call__(self, X: Any) -> NDArray[Any]:
+        """Predict a block: array, sparse matrix, or dataframe of numbers."""
+        if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+            X = X.to_numpy(dtype=self.coef.dtype)
+        raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
+        return self.finish(raw)
+
+
+def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
+    """Apply a predictor to a container.
+
+    Parameters
+    ----------
+    X : NumPy array, sparse matrix, dask array or dask dataframe
+    predict : LinearPredictor
+    columns : sequence or None
+        Names of the columns of a two-dimensional prediction; None if it is a vector.
+
+    Returns
+    -------
+    array, dask array, dask series or dask dataframe
+    """
+    if not is_dask(X):
+        return predict(X)
+    empty = predict(np.zeros((1, predict.coef.shape[0]), predict.coef.dtype))[:0]
+    if hasattr(X, "divisions"):
+        import pandas as pd
+
+        meta: Any = pd.Series(empty) if columns is None else pd.DataFrame(empty, columns=columns)
+        meta.index = X._meta.index[:0]
+        return X.map_partitions(_predict_frame, predict, columns, meta=meta)
+    if len(X.chunks[1]) > 1:
+        X = X.rechunk({1: -1})
+    if columns is None:
+        return X.map_blocks(predict, dtype=empty.dtype, drop_axis=1, meta=empty)
+    chunks = (X.chunks[0], (len(columns),))
+    return X.map_blocks(predict, dtype=empty.dtype, chunks=chunks, meta=empty)
+
+
+def _predict_frame(frame: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
+    import pandas as pd
+
+    values = predict(frame)
+    if columns is None:
+        return pd.Series(values, index=frame.index)
+    return pd.DataFrame(values, index=frame.index, columns=columns)
+
+
+def weighted_means(weight: Any, *values: Any) -> tuple[float, ...]:
+    """Weighted means of vectors that may lie on a cluster: only sums leave it."""
+    if weight is None:
+        means: tuple[Any, ...] = tuple(_vector(value).mean() for value in values)
+    else:
+        weight = _vector(weight)
+        total = weight.sum()
+        means = tuple((_vector(value) * weight).sum() / total for value in values)
+    if any(is_dask(mean) for mean in means):
+        import dask
+
+        means = dask.compute(*means)
+    return tuple(float(mean) for mean in means)
+
+
+def _vector(value: Any) -> Any:
+    # A series and an array do not align; arrays of unknown chunks do, block by block.
+    return value.values if hasattr(value, "divisions") else value

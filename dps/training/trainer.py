@@ -1,0 +1,359 @@
+"""One fit from its data to its result: inspect, plan, launch, watch, collect.
+
+The only place that waits for a fit as a whole. It knows clusters, modes and models by
+their interfaces.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.cluster.base import Cluster, Gang, ReplicaTask
+from dps.data.batches import held_out_rows
+from dps.data.inspection import DataSummary
+from dps.data.targets import TargetEncoding
+from dps.errors import DPSError, NonFiniteError, StalledError, StoppedError
+from dps.models import Model
+from dps.modes import ChannelSpec, Mode
+from dps.optimizers import Optimizer
+from dps.optimizers.schedules import Schedule
+from dps.optimizers.update import Update
+from dps.server.parameter_server import ParameterServer
+from dps.server.placement import Placement, place
+from dps.server.shard import ShardSpec
+from dps.server.window import WindowSpec
+from dps.training.history import EpochRecord
+from dps.training.plan import Piece, Plan, make_plan
+from dps.training.replica import Outcome, ReplicaSpec, run_replica
+from dps.training.stopping import StoppingRule
+
+__all__ = ["FitResult", "Job", "new_fit_id", "train"]
+
+_log = logging.getLogger("dps")
+
+_TICK = 0.25  # seconds between looks at a running fit
+_CHECK_EVERY = 1.0  # seconds between questions to the scheduler
+_PATIENCE = 5.0  # seconds that stopped replicas are given to go home
+_HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be trained, and how.
+
+    Parameters
+    ----------
+    fit : str
+        Id of the fit.
+    model : Model
+    targets : TargetEncoding
+    optimizer : Optimizer
+    schedule : Schedule
+    l1, l2 : float
+        Strengths of the penalties on the penalised coordinates.
+    mode : Mode
+    stopping : StoppingRule
+    params : (n,) array
+        Where to start.
+    state : (state_rows, n) array
+        Optimizer state to start from.
+    version : int
+        Updates behind them.
+    epochs_before : int
+        Epochs behind them.
+    batch_size, n_replicas, n_shards : int or "auto"
+    seed : int
+    shuffle : bool
+    validation_fraction : float
+        0: no rows are kept for validation.
+    timeout : float
+        Seconds without progress that are an error.
+    on_epoch : callable, optional
+        Called in the caller's thread with the :class:`EpochRecord` of each closed epoch.
+    """
+
+    fit: str
+    model: Model
+    targets: TargetEncoding
+    optimizer: Optimizer
+    schedule: Schedule
+    l1: float
+    l2: float
+    mode: Mode
+    stopping: StoppingRule
+    params: NDArray[np.floating]
+    state: NDArray[np.floating]
+    version: int
+    epochs_before: int
+    batch_size: int | str
+    n_replicas: int | str
+    n_shards: int | str
+    seed: int
+    shuffle: bool
+    validation_fraction: float
+    timeout: float
+    on_epoch: Callable[[EpochRecord], None] | None = None
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit ended with: the state at the end of its last closed epoch.
+
+    Attributes
+    ----------
+    params : (n,) array
+        The parameters to report.
+    raw_params : (n,) array
+        The parameters to carry on from.
+    state : (state_rows, n) array
+    version : int
+    history : list of EpochRecord
+    plan : Plan
+    error : BaseException or None
+        What cut the fit short, to be raised once the rest has been kept.
+    """
+
+    params: NDArray[np.floating]
+    raw_params: NDArray[np.floating]
+    state: NDArray[np.floating]
+    version: int
+    history: list[EpochRecord]
+    plan: Plan
+    error: BaseException | None
+
+
+def new_fit_id() -> str:
+    """An id that no other fit has."""
+    return secrets.token_hex(6)
+
+
+def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) -> FitResult:
+    """Train on data that the cluster has loaded.
+
+    Parameters
+    ----------
+    job : Job
+    summary : DataSummary
+    holders : list of str
+        The worker of each partition.
+    cluster : Cluster
+
+    Raises
+    ------
+    DPSError
+        The fit failed before any epoch was closed, or in a way that leaves no result.
+    """
+
+    def count(piece: Piece) -> int:
+        if not job.validation_fraction:
+            return piece.rows
+        held = held_out_rows(
+            job.seed, piece.partition, summary.rows[piece.partition], job.validation_fraction
+        )
+        return int((~held[piece.start : piece.stop]).sum())
+
+    plan = make_plan(
+        job.mode,
+        rows=summary.rows,
+        count=count,
+        elements=summary.elements,
+        holders=holders,
+        threads=cluster.threads(),
+        batch_size=job.batch_size,
+        n_replicas=job.n_replicas,
+        n_shards=job.n_shards,
+    )
+    if job.validation_fraction and plan.rows == summary.total:
+        raise ValueError("no row fell into the validation set: raise validation_fraction")
+    layout = job.model.layout
+    placement = place(
+        job.mode.placement, [tensor.size for tensor in layout.tensors], len(plan.shards)
+    )
+    plan = replace(plan, shards=plan.shards[: len(placement)])
+    server = cluster.serve(_shard_specs(job, plan, placement), placement, plan.shards)
+    gang = cluster.launch(run_replica, _tasks(job, plan, placement), server)
+    return _Watcher(job, plan, server, gang).run()
+
+
+def _shard_specs(job: Job, plan: Plan, placement: Placement) -> list[ShardSpec]:
+    layout = job.model.layout
+    holds = job.mode.shards_hold_parameters
+    alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
+    return [
+        ShardSpec(
+            window=WindowSpec(
+                fit=job.fit,
+                shard=shard,
+                n_ranks=len(plan.ranks),
+                size=placement.size(shard),
+                dtype=str(job.model.dtype),
+                state_rows=job.optimizer.state_rows,
+                holds_parameters=holds,
+                history=min(job.stopping.max_iter, _HISTORY),
+                digest=layout.digest,
+            ),
+            update=Update(
+                job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments)
+            )
+            if holds
+            else None,
+            params=np.ascontiguousarray(placement.take(shard, job.params)),
+            state=np.ascontiguousarray(placement.take(shard, job.state)),
+            version=job.version,
+            # One process needs no file; a forced gateway must not have one.
+            shared=not alone and job.mode.access != "gateway",
+            timeout=job.timeout,
+        )
+        for shard in range(len(placement))
+    ]
+
+
+def _tasks(job: Job, plan: Plan, placement: Placement) -> list[ReplicaTask]:
+    layout = job.model.layout
+    update = Update(job.optimizer, job.l1, job.l2, tuple(layout.segments(0, layout.size)))
+    fence = secrets.randbits(62) | 1
+    return [
+        ReplicaTask(
+            rank,
+            part.worker,
+            tuple(piece.partition for piece in part.pieces),
+            ReplicaSpec(
+                fit=job.fit,
+                fence=fence,
+                worker=part.worker,
+                channel=ChannelSpec(
+                    rank=rank,
+                    n_ranks=len(plan.ranks),
+                    placement=placement,
+                    size=layout.size,
+                    dtype=str(job.model.dtype),
+                    schedule=job.schedule,
+                    update=update,
+                ),
+                mode=job.mode,
+                model=job.model,
+                targets=job.targets,
+                pieces=part.pieces,
+                steps=part.steps,
+                stopping=job.stopping,
+                seed=job.seed,
+                shuffle=job.shuffle,
+                validation_fraction=job.validation_fraction,
+                epochs_before=job.epochs_before,
+            ),
+        )
+        for rank, part in enumerate(plan.ranks)
+    ]
+
+
+class _Watcher:
+    """Watches a gang to its end."""
+
+    def __init__(self, job: Job, plan: Plan, server: ParameterServer, gang: Gang) -> None:
+        self._job = job
+        self._plan = plan
+        self._server = server
+        self._gang = gang
+        self._history: list[EpochRecord] = []
+        self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def run(self) -> FitResult:
+        """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
+        try:
+            self._watch()
+        except (KeyboardInterrupt, NonFiniteError) as error:
+            self._server.stop()
+            self._go_home()
+            self._fetch()
+            if not self._history:
+                raise
+            return self._result(error)
+        self._fetch()
+        return self._result(None)
+
+    def _watch(self) -> None:
+        began = checked = time.monotonic()
+        for rank in range(len(self._plan.ranks)):
+            self._progress[rank] = ((), began)
+        while not self._gang.wait(_TICK):
+            self._raise_first_error()
+            now = time.monotonic()
+            if now - checked >= _CHECK_EVERY:
+                self._gang.check()
+                checked = now
+                self._fetch()
+            elif self._job.on_epoch is not None and now - began >= _TICK:
+                self._fetch()
+        self._raise_first_error()
+
+    def _fetch(self) -> None:
+        """Take in the epochs that have been closed, and see that every rank gets on."""
+        status = self._server.status(len(self._history))
+        for row in status.records:
+            record = EpochRecord.from_row(row)
+            self._history.append(record)
+            _log.info(
+                "epoch %d: loss %.6g, %.2f s", record.epoch, record.loss, record.seconds
+            )
+            if self._job.on_epoch is not None:
+                self._job.on_epoch(record)
+        now = time.monotonic()
+        ended = self._gang.outcomes()
+        for rank, progress in enumerate(status.progress):
+            if self._progress[rank][0] != progress:
+                self._progress[rank] = (progress, now)
+        running = [rank for rank in self._progress if rank not in ended]
+        if not running:
+            return
+        # Whoever is behind the others is the one they wait for.
+        last = min(running, key=lambda rank: (*status.progress[rank][::-1][1:], rank))
+        if now - self._progress[last][1] > self._job.timeout:
+            raise StalledError(
+                f"no progress for {self._job.timeout:g} s; is the worker frozen or overloaded? "
+                "raise `timeout` if a step may take longer",
+                worker=self._plan.ranks[last].worker,
+                rank=last,
+                step=status.steps[last] + 1,
+            )
+
+    def _raise_first_error(self) -> None:
+        outcomes: dict[int, Outcome] = self._gang.outcomes()
+        failed = [o for _, o in sorted(outcomes.items()) if o.error is not None]
+        real = [o for o in failed if not isinstance(o.error, StoppedError)]
+        if not real:
+            return
+        # A worker that died explains what its peers say better than they do.
+        self._gang.check()
+        first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
+        assert first.error is not None
+        raise first.error from first.cause
+
+    def _go_home(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not self._gang.wait(0.1) and time.monotonic() < deadline:
+            continue
+
+    def _result(self, error: BaseException | None) -> FitResult:
+        values, version = self._server.snapshot(len(self._history))
+        optimizer = self._job.optimizer
+        return FitResult(
+            params=np.array(optimizer.result(values[0], values[1:])),
+            raw_params=values[0],
+            state=values[1:],
+            version=version,
+            history=self._history,
+            plan=self._plan,
+            error=error,
+        )
+
+
+#: Of several errors, the one that says most comes first: causes before consequences.
+_RANKING: dict[type[DPSError], int] = {StalledError: 1}
+
