@@ -209,7 +209,7 @@ def _parts(collection: Any) -> list[Any]:
     futures = [_future_behind(graph, key) for key in flatten(collection.__dask_keys__())]
     if all(future is not None for future in futures):
         return futures
-    return list(np.asarray(collection.to_parts(), dtype=object).ravel())
+    return list(np.asarray(collection.to_delayed(), dtype=object).ravel())
 
 
 def _future_behind(graph: Any, key: Any) -> Any:

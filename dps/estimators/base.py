@@ -32,6 +32,7 @@ from dps.models import Model
 from dps.modes import Mode, get_mode
 from dps.optimizers import SCHEDULES, Averaged, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
+from dps.training.defaults import auto_optimizer, auto_schedule
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
@@ -91,9 +92,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
 
-    # The optimizer of optimizer="auto".
-    _auto_optimizer = "adam"
-
     @abstractmethod
     def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> Model:
         """The model for data of this shape."""
@@ -124,8 +122,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
     ) -> Self:
         """Fit, and keep what came of it."""
         # Everything that can be wrong with parameters is found before any data moves.
-        mode, optimizer, loss = get_mode(self.mode), self._optimizer(), self._loss()
-        self._schedule(optimizer)
+        mode, loss = get_mode(self.mode), self._loss()
+        optimizer = None if self.optimizer == "auto" else get_optimizer(self.optimizer)
+        self._schedule(optimizer or get_optimizer("sgd"), 1.0)
         partitions, whole = self._partitions(X, y, sample_weight, reset)
         fit = new_fit_id()
         cluster = _cluster(self.client, fit, self.timeout)
@@ -241,7 +240,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
         self,
         fit: str,
         mode: Mode,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         model: Model,
         targets: TargetEncoding,
         summary: DataSummary,
@@ -254,9 +253,11 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
         l1_ratio = {"l1": 1.0, "l2": 0.0, "elasticnet": self.l1_ratio}.get(self.penalty, 0.0)
         if self.penalty is None:
             alpha = 0.0
+        batch = batch_rows(self.batch_size, summary.total)
+        optimizer = optimizer or auto_optimizer(summary.total, batch)
+        schedule = self._schedule(optimizer, summary.target_std or 1.0)
         if self.average:
-            per_update = batch_rows(self.batch_size, summary.total)
-            optimizer = Averaged(optimizer, start=(int(self.average) - 1) // per_update)
+            optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
         if start.state is not None and start.state.shape == (optimizer.state_rows, n):
             state = start.state
@@ -268,7 +269,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
             model=model,
             targets=targets,
             optimizer=optimizer,
-            schedule=self._schedule(optimizer),
+            schedule=schedule,
             l1=alpha * l1_ratio,
             l2=alpha * (1.0 - l1_ratio),
             mode=mode,
@@ -287,25 +288,20 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
             on_epoch=_print_epoch if self.verbose else None,
         )
 
-    def _optimizer(self) -> Optimizer:
-        return get_optimizer(
-            self._auto_optimizer if self.optimizer == "auto" else self.optimizer
-        )
-
-    def _schedule(self, optimizer: Optimizer) -> Schedule:
+    def _schedule(self, optimizer: Optimizer, scale: float) -> Schedule:
         """The learning rate, from a number, a schedule, a schedule's name or "auto"."""
         rate = self.learning_rate
         if isinstance(rate, Schedule):
             return rate
         if isinstance(rate, str):
             if rate == "auto":
-                return optimizer.default_schedule
+                return auto_schedule(optimizer, scale)
             if rate not in SCHEDULES:
                 raise ValueError(
                     "The 'learning_rate' parameter must be a float, a Schedule or a str among "
                     f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
                 )
-            first = optimizer.default_schedule(0.0)
+            first = auto_schedule(optimizer, scale)(0.0)
             if SCHEDULES[rate] is Cosine:
                 return Cosine(first, float(self.max_iter))
             return SCHEDULES[rate](first)

@@ -15,7 +15,11 @@ __all__ = ["Piece", "Plan", "RankPlan", "batch_rows", "make_plan"]
 
 #: Stored values of X that make a further replica on the same worker worth its barrier.
 _ELEMENTS_PER_REPLICA = 1 << 17
+#: Up to so many rows, a batch is all of them.
 _FEW_ROWS = 256
+#: Otherwise an epoch has about so many updates, of batches up to a size.
+_UPDATES_PER_EPOCH = 512
+_LARGEST_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def batch_rows(batch_size: int | str, rows: int) -> int:
         return min(int(batch_size), rows)
     if rows <= _FEW_ROWS:
         return rows
-    return min(rows, max(_FEW_ROWS, min(1024, rows // 64)))
+    return max(_FEW_ROWS, min(_LARGEST_BATCH, rows // _UPDATES_PER_EPOCH))
 
 
 def make_plan(

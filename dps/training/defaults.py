@@ -1,0 +1,43 @@
+"""What "auto" means for the optimizer and the learning rate. One place, measured.
+
+Where an epoch is one update (few rows), the gradient has no noise and Adam with a
+constant rate is quick. Where it is many, Adagrad is: its steps shrink by themselves,
+and each coordinate gets its own, which rare one-hot columns need. Its accumulator
+starts near zero rather than at TensorFlow's 0.1, because the mean gradient of a rare
+column is so small that 0.1 would freeze it. For regressions the rate is in units of y.
+"""
+
+from __future__ import annotations
+
+from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
+
+__all__ = ["auto_optimizer", "auto_schedule"]
+
+_MANY = Adagrad(initial_accumulator=1e-6)
+_FEW = Adam()
+_RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
+
+
+def auto_optimizer(rows: int, batch_size: int) -> Optimizer:
+    """The optimizer for so many rows.
+
+    Examples
+    --------
+    >>> auto_optimizer(100, 100)
+    Adam(beta1=0.9, beta2=0.999, epsilon=1e-08)
+    """
+    return _FEW if batch_size >= rows else _MANY
+
+
+def auto_schedule(optimizer: Optimizer, scale: float) -> Schedule:
+    """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
+
+    Examples
+    --------
+    >>> auto_schedule(auto_optimizer(1000, 100), scale=2.0)
+    Constant(rate=0.2)
+    """
+    for known, rate in _RATES:
+        if optimizer == known:
+            return Constant(rate * scale)
+    return optimizer.default_schedule
