@@ -13,12 +13,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distributed import Client, Future, default_client, get_worker, secede, wait
+from distributed import Client, Future, default_client, get_worker, secede
+from distributed.client import _wait
 from distributed.core import Status
 
 from dps.cluster.base import ReplicaTask
 from dps.data.partitions import Partition, is_dask
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
+from dps.server.host import host_id
 from dps.server.memory import remove_files_of
 from dps.server.parameter_server import ParameterServer, ShardHandle
 from dps.server.placement import Placement
@@ -29,7 +31,7 @@ __all__ = ["DaskCluster", "active_client", "inside_task"]
 
 _TICK = 1.0
 #: Seconds that stopping and releasing may take of somebody who does not answer.
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 
 # Workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
@@ -79,6 +81,7 @@ class DaskCluster:
         self._holders: list[str] = []
         self._actors: list[Future] = []
         self._remotes: list[Remote] = []
+        self._foreign: list[str] = []  # workers of shards on other hosts
         self._gang: _TaskGang | None = None
         _check_client(client)
         self._threads: dict[str, int] = _ask(client, client.scheduler.ncores, timeout)
@@ -104,7 +107,7 @@ class DaskCluster:
         if not partitions or not is_dask(partitions[0].X):
             self._partitions = _scatter(client, partitions, workers)
         else:
-            self._partitions = _compute(client, partitions, workers)
+            self._partitions = _compute(client, partitions, workers, self._timeout)
         futures = [f for p in self._partitions for f in (p.X, p.y, p.weight) if f is not None]
         _await(client, futures, self._timeout)
         keys = [part.X.key for part in self._partitions]
@@ -139,11 +142,13 @@ class DaskCluster:
             )  # fmt: skip
         _await(self._client, self._actors, self._timeout)
         handles = []
-        with self._client.as_current():
-            for future, worker in zip(self._actors, workers, strict=True):
-                remote = Remote(worker, future.key)
-                self._remotes.append(remote)
-                handles.append(ShardHandle(remote.call("card", timeout=self._timeout), remote))
+        for future, worker in zip(self._actors, workers, strict=True):
+            remote = Remote(worker, future.key, self._client)
+            self._remotes.append(remote)
+            card = remote.call("card", timeout=self._timeout)
+            handles.append(ShardHandle(card, remote))
+            if card.host != host_id():
+                self._foreign.append(worker)
         return ParameterServer(tuple(handles), placement, self._timeout)
 
     def launch(
@@ -171,17 +176,20 @@ class DaskCluster:
         if self._client.status != "running":
             remove_files_of(self._fit)
             return
+        try:
+            alive = _ask(self._client, self._client.scheduler.ncores, _PATIENCE)
+        except ClusterError:
+            alive = {}
         deadline = time.monotonic() + _PATIENCE
-        clean = True
-        with self._client.as_current():
-            calls = [remote.start("close") for remote in self._remotes]
-            if self._gang is not None:
-                clean = self._gang.drain(deadline)
-            for call in calls:
-                try:
-                    call.result(max(0.1, deadline - time.monotonic()))
-                except ServerLostError:
-                    clean = False
+        calls = [remote.start("close") for remote in self._remotes if remote.address in alive]
+        clean = len(calls) == len(self._actors)
+        if self._gang is not None:
+            clean &= self._gang.drain(alive, deadline)
+        for call in calls:
+            try:
+                call.result(max(0.1, deadline - time.monotonic()))
+            except ServerLostError:
+                clean = False
         if self._gang is not None:
             self._gang.release()
         for future in self._actors:
@@ -189,22 +197,24 @@ class DaskCluster:
         self._actors = []
         self._partitions = []
         if not clean:
-            self._remove_files()
+            self._remove_files(alive)
 
-    def _remove_files(self) -> None:
+    def _remove_files(self, alive: Mapping[str, int]) -> None:
         """Unlink the windows of owners that could not do it themselves."""
         remove_files_of(self._fit)
+        strangers = [worker for worker in self._foreign if worker in alive]
+        if not strangers:
+            return
         try:
-            workers = _ask(self._client, self._client.scheduler.ncores, _PATIENCE)
             self._client.sync(
                 self._client._run,
                 remove_files_of,
                 self._fit,
-                workers=list(workers),
+                workers=strangers,
                 on_error="ignore",
                 callback_timeout=_PATIENCE,
             )
-        except (OSError, ClusterError):  # nobody is left to ask, or somebody is frozen
+        except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
 
 
@@ -270,9 +280,11 @@ class _TaskGang:
                     f"the worker of shard {number} died or left the cluster", worker=worker
                 )
 
-    def drain(self, deadline: float) -> bool:
-        """Wait for the replicas to end; whether all have."""
-        while any(future.status == "pending" for future in self._futures.values()):
+    def drain(self, alive: Mapping[str, int], deadline: float) -> bool:
+        """Wait for the replicas of living workers to end; whether all have, in order."""
+        # A task that is pinned to a dead worker waits for ever.
+        living = [f for rank, f in self._futures.items() if self._places[rank] in alive]
+        while any(future.status == "pending" for future in living):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -383,15 +395,14 @@ def _cut(values: Any, at: slice) -> Any:
 
 
 def _compute(
-    client: Client, partitions: Sequence[Partition], workers: Sequence[str]
+    client: Client, partitions: Sequence[Partition], workers: Sequence[str], timeout: float
 ) -> list[Partition]:
     """Have Delayed partitions computed on a worker chosen by their number.
 
     Where X is in memory, y and weights are computed beside it.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
-    if in_memory:
-        wait(in_memory)
+    _await(client, in_memory, timeout)
     held = client.who_has(in_memory) if in_memory else {}
     homes: dict[str, list[int]] = {}
     for number, part in enumerate(partitions):
@@ -431,7 +442,7 @@ def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
     moved = time.monotonic()
     while waiting:
         try:
-            wait(waiting, timeout=min(_TICK, timeout / 4))
+            client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
         except TimeoutError:
             still = [future for future in waiting if future.status == "pending"]
             processing = _ask(client, client.scheduler.processing, timeout)

@@ -65,6 +65,7 @@ class SharedFile:
         self.path = path
         self.memory = mmap.mmap(fd, 0)
         self._fd = fd
+        self._owner = owner
         self._release = weakref.finalize(self, _release, fd, path if owner else None)
 
     @classmethod
@@ -108,6 +109,8 @@ class SharedFile:
 
     def owner_is_gone(self) -> bool:
         """Whether the owner has died: its lock is free. The file is then unlinked."""
+        if self._owner:  # its own lock would be granted again, and then given up
+            return False
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

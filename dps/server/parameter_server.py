@@ -24,8 +24,10 @@ __all__ = ["Local", "ParameterServer", "ShardHandle"]
 class Endpoint(Protocol):
     """Where a shard's short methods are called."""
 
-    def call(self, method: str, *args: Any, timeout: float) -> Any:
-        """Call a method that does not wait for others."""
+    def call(
+        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
+    ) -> Any:
+        """Call a method that does not wait for others; `check` is called meanwhile."""
         ...
 
 
@@ -35,7 +37,9 @@ class Local:
 
     shard: ParameterShard
 
-    def call(self, method: str, *args: Any, timeout: float) -> Any:
+    def call(
+        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
+    ) -> Any:
         """Call the method; it never waits."""
         return getattr(self.shard, method)(*args)
 
@@ -92,18 +96,22 @@ class ParameterServer:
             way.claim()
         return links
 
-    def status(self, since: int) -> ShardStatus:
+    def status(self, since: int, check: Callable[[], None] | None = None) -> ShardStatus:
         """How far the fit is, from the shard that keeps the epochs (the first).
 
         Parameters
         ----------
         since : int
             First epoch whose record is wanted.
+        check : callable, optional
+            Called while the answer is awaited; raises to give up.
         """
-        status: ShardStatus = self._call(0, "status", since)
+        status: ShardStatus = self._call(0, "status", since, check=check)
         return status
 
-    def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
+    def snapshot(
+        self, epochs: int, check: Callable[[], None] | None = None
+    ) -> tuple[NDArray[np.floating], int]:
         """Parameters and optimizer state after so many closed epochs.
 
         Returns
@@ -118,14 +126,17 @@ class ParameterServer:
         values = np.empty((1 + spec.state_rows, size), spec.dtype)
         version = 0
         for shard in range(len(self.shards)):
-            part, version = self._call(shard, "snapshot", epochs)
+            part, version = self._call(shard, "snapshot", epochs, check=check)
             self.placement.put(shard, part, values)
         return values, version
 
-    def stop(self) -> None:
+    def stop(self, check: Callable[[], None] | None = None) -> None:
         """End the fit for every replica."""
         for shard in range(len(self.shards)):
-            self._call(shard, "stop")
+            self._call(shard, "stop", check=check)
 
-    def _call(self, shard: int, method: str, *args: Any) -> Any:
-        return self.shards[shard].endpoint.call(method, *args, timeout=self.timeout)
+    def _call(
+        self, shard: int, method: str, *args: Any, check: Callable[[], None] | None = None
+    ) -> Any:
+        endpoint = self.shards[shard].endpoint
+        return endpoint.call(method, *args, timeout=self.timeout, check=check)

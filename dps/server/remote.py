@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from dps.errors import ServerLostError
@@ -20,6 +21,7 @@ __all__ = ["PendingCall", "Remote"]
 
 #: Seconds between probes of an Actor whose answer is awaited.
 _PROBE_EVERY = 5.0
+_CHECK_EVERY = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,23 @@ class Remote:
         Address of the worker.
     key : str
         Key of the Actor's task.
+    client : distributed.Client, optional
+        Through which to call, in the client's process. It does not travel: in a task
+        the call goes out from its worker.
     """
 
     address: str
     key: str
+    client: Any = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remote, (self.address, self.key)
 
     def start(self, method: str, *args: Any) -> PendingCall:
         """Begin a call; several may be under way."""
         from distributed.protocol import to_serialize
 
-        node = _node()
+        node = self.client or _worker()
         message = {
             "actor": self.key,
             "function": method,
@@ -53,15 +62,23 @@ class Remote:
             self, asyncio.run_coroutine_threadsafe(coroutine, node.loop.asyncio_loop)
         )
 
-    def call(self, method: str, *args: Any, timeout: float) -> Any:
+    def call(
+        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
+    ) -> Any:
         """Call a method that does not wait for others.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Called while the answer is awaited; raises to give up. Dask goes on trying to
+            connect to a worker that has died, so waiting alone does not tell.
 
         Raises
         ------
         ServerLostError
             The worker is gone, or does not answer within `timeout` seconds.
         """
-        return self.start(method, *args).result(timeout)
+        return self.start(method, *args).result(timeout, check)
 
 
 class PendingCall:
@@ -71,10 +88,16 @@ class PendingCall:
         self._remote = remote
         self._future = future
 
-    def result(self, timeout: float) -> Any:
-        """The answer, within `timeout` seconds."""
+    def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
+        """The answer, within `timeout` seconds; `check` is called meanwhile."""
+        deadline = time.monotonic() + timeout
         try:
-            return self._future.result(timeout)
+            while check is not None and time.monotonic() < deadline:
+                done, _ = concurrent.futures.wait([self._future], _CHECK_EVERY)
+                if done:
+                    break
+                check()
+            return self._future.result(max(0.0, deadline - time.monotonic()))
         except (concurrent.futures.TimeoutError, TimeoutError) as error:
             self._future.cancel()
             raise self._lost(f"did not answer within {timeout:g} s") from error
@@ -108,14 +131,11 @@ class PendingCall:
         return ServerLostError(f"shard {self._remote.key} {what}", worker=self._remote.address)
 
 
-def _node() -> Any:
-    """The worker whose task this is, or the current client."""
-    from distributed import get_client, get_worker
+def _worker() -> Any:
+    """The worker whose task this is."""
+    from distributed import get_worker
 
-    try:
-        return get_worker()
-    except ValueError:
-        return get_client()
+    return get_worker()
 
 
 async def _execute(node: Any, address: str, message: dict[str, Any]) -> Any:

@@ -251,9 +251,12 @@ def _heartbeat(channel: Channel) -> Iterator[None]:
 
 
 def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPSError:
-    """The error, with what it did not know of its place."""
+    """The error, with what it did not know of its place; it may speak of another rank."""
+    rank = spec.channel.rank
+    if error.rank not in (None, rank):
+        return error
+    error.rank = rank
     error.worker = error.worker or spec.worker
-    error.rank = spec.channel.rank if error.rank is None else error.rank
     if error.step is None and channel is not None:
         error.step = channel.steps
     return error

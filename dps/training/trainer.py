@@ -19,7 +19,7 @@ from dps.cluster.base import Cluster, Gang, ReplicaTask
 from dps.data.batches import held_out_rows
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
-from dps.errors import DPSError, NonFiniteError, StalledError, StoppedError
+from dps.errors import DPSError, NonFiniteError, ServerLostError, StalledError, StoppedError
 from dps.models import Model
 from dps.modes import ChannelSpec, Mode
 from dps.optimizers import Optimizer
@@ -40,7 +40,7 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
-_PATIENCE = 5.0  # seconds that stopped replicas are given to go home
+_PATIENCE = 2.0  # seconds that stopped replicas are given to go home
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -268,8 +268,11 @@ class _Watcher:
         """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
         try:
             self._watch()
+        except ServerLostError:
+            self._gang.check()  # says which worker, if one has died
+            raise
         except (KeyboardInterrupt, NonFiniteError) as error:
-            self._server.stop()
+            self._server.stop(self._gang.check)
             self._go_home()
             self._fetch()
             if not self._history:
@@ -295,7 +298,7 @@ class _Watcher:
 
     def _fetch(self) -> None:
         """Take in the epochs that have been closed, and see that every rank gets on."""
-        status = self._server.status(len(self._history))
+        status = self._server.status(len(self._history), self._gang.check)
         for row in status.records:
             record = EpochRecord.from_row(row)
             self._history.append(record)
@@ -332,8 +335,11 @@ class _Watcher:
         # A worker that died explains what its peers say better than they do.
         self._gang.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
-        assert first.error is not None
-        raise first.error from first.cause
+        error = first.error
+        assert error is not None
+        if error.worker is None and error.rank is not None:  # a rank that others waited for
+            error.worker = self._plan.ranks[error.rank].worker
+        raise error from first.cause
 
     def _go_home(self) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -341,7 +347,7 @@ class _Watcher:
             continue
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version = self._server.snapshot(len(self._history))
+        values, version = self._server.snapshot(len(self._history), self._gang.check)
         optimizer = self._job.optimizer
         return FitResult(
             params=np.array(optimizer.result(values[0], values[1:])),
@@ -355,5 +361,5 @@ class _Watcher:
 
 
 #: Of several errors, the one that says most comes first: causes before consequences.
-_RANKING: dict[type[DPSError], int] = {StalledError: 1}
+_RANKING: dict[type[DPSError], int] = {ServerLostError: 1, StalledError: 2}
 

@@ -1,0 +1,347 @@
+"""Promise 1 and 6 of the design: no hang, a stated error, and nothing left behind.
+
+Real processes really die here, so every test has a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+import dps
+from dps.errors import (
+    ClusterError,
+    DPSError,
+    NonFiniteError,
+    ReplicaError,
+    ServerLostError,
+    StalledError,
+    WorkerLostError,
+)
+from dps.losses import LogLoss
+from dps.modes import MODES
+from dps.optimizers import Schedule
+from dps.server.memory import folder
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
+
+
+@contextmanager
+def cluster_of(workers: int = 2, **options: Any) -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, **options
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def classification(rows: int = 8000) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 10))
+    y = (X @ rng.normal(size=10) + rng.logistic(size=rows) > 0).astype(int)
+    return da.from_array(X, chunks=(rows // 8, 10)), da.from_array(y, chunks=rows // 8)
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Wait on a condition, which is an error if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        threading.Event().wait(0.02)
+    return value
+
+
+class Fit:
+    """An endless fit in a thread, which says when epochs are being closed."""
+
+    def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> None:
+        self.error: BaseException | None = None
+        self.epochs = threading.Event()
+        monkeypatch.setattr("dps.estimators.base._print_epoch", lambda record: self.epochs.set())
+        self.estimator = dps.LinearClassifier(
+            client=client, max_iter=10**6, tol=None, verbose=1, random_state=0, **parameters
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        until(lambda: self.epochs.is_set() or self.error, "an epoch is closed")
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            self.estimator.fit(*classification())
+        except BaseException as error:
+            self.error = error
+
+    def end(self, seconds: float) -> BaseException:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"the fit hangs for {seconds:g} s"
+        assert self.error is not None
+        return self.error
+
+
+def assert_nothing_left(client: Client) -> None:
+    """No task, Actor, thread or file of dps, once the cluster has settled."""
+
+    def tasks(dask_scheduler: Any) -> list[str]:
+        return [str(key) for key in dask_scheduler.tasks if "dps-" in str(key)]
+
+    def holdings(dask_worker: Any) -> list[str]:
+        import threading
+
+        names = [thread.name for thread in threading.enumerate()]
+        return [*map(str, dask_worker.state.actors), *(n for n in names if n.startswith("dps-"))]
+
+    def found() -> list[Any]:
+        return [
+            *client.run_on_scheduler(tasks),
+            *(item for items in client.run(holdings).values() for item in items),
+            *(thread.name for thread in threading.enumerate() if thread.name.startswith("dps-")),
+            *folder().glob("dps-*"),
+        ]
+
+    until(lambda: not found(), "everything is given back")
+
+
+
+@pytest.mark.parametrize("mode", EVERY_MODE, ids=str)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_worker_ends_the_fit_with_its_name(
+    mode: Any, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster_of(2) as client:
+        pids = client.run(os.getpid)
+        address = sorted(pids)[which]
+        fit = Fit(client, monkeypatch, mode=mode)
+        os.kill(pids[address], signal.SIGKILL)
+        error = fit.end(10)
+        assert isinstance(error, WorkerLostError)
+        assert error.worker == address
+        assert address in str(error)
+        client.wait_for_workers(2, timeout=30)
+        assert_nothing_left(client)
+
+
+@pytest.mark.parametrize("mode", EVERY_MODE, ids=str)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_frozen_worker_ends_the_fit_within_the_timeout(
+    mode: Any, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster_of(2) as client:
+        pids = client.run(os.getpid)
+        address = sorted(pids)[which]
+        fit = Fit(client, monkeypatch, mode=mode, timeout=3.0)
+        os.kill(pids[address], signal.SIGSTOP)
+        try:
+            error = fit.end(30)
+        finally:
+            os.kill(pids[address], signal.SIGCONT)
+        assert isinstance(error, (StalledError, ServerLostError))
+        assert error.worker == address
+        assert_nothing_left(client)
+
+
+def test_a_killed_scheduler_ends_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "scheduler.json")
+    command = [sys.executable, "-m", "distributed.cli.dask_"]
+    options = ["--scheduler-file", file, "--no-dashboard"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [
+        subprocess.Popen([*command[:2], command[2] + "scheduler", "--port", "0", *options], **quiet)
+    ]
+    try:
+        for _ in range(2):
+            worker = [*command[:2], command[2] + "worker", "--nthreads", "1", *options]
+            started.append(subprocess.Popen(worker, **quiet))
+        with Client(scheduler_file=file, set_as_default=False, timeout=30) as client:
+            client.wait_for_workers(2, timeout=30)
+            fit = Fit(client, monkeypatch, timeout=5.0)
+            started[0].kill()
+            error = fit.end(30)
+            assert isinstance(error, ClusterError)
+            assert "scheduler" in str(error) or "client" in str(error)
+        for process in started[1:]:
+            process.wait(60)
+        assert not list(folder().glob("dps-*"))
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("distributed", [True, False], ids=["cluster", "threads"])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
+    mode: str, distributed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+    interrupted = threading.Event()
+
+    def interrupt(record: Any) -> None:
+        if record.epoch >= 3 and not interrupted.is_set():
+            interrupted.set()
+            signal.pthread_kill(main, signal.SIGINT)
+
+    monkeypatch.setattr("dps.estimators.base._print_epoch", interrupt)
+    X, y = classification()
+    estimator = dps.LinearClassifier(
+        mode=mode, max_iter=10**6, tol=None, verbose=1, random_state=0, n_replicas=2
+    )
+    if not distributed:
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(X.compute(), y.compute())
+    else:
+        with cluster_of(2) as client:
+            estimator.client = client
+            with pytest.raises(KeyboardInterrupt):
+                estimator.fit(X, y)
+            assert_nothing_left(client)
+    assert estimator.n_iter_ >= 3
+    assert len(estimator.history_) == estimator.n_iter_
+    assert estimator.score(X.compute(), y.compute()) > 0.8
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("dps-")]
+
+
+def failing_loss(after: int) -> LogLoss:
+    """A loss that breaks; made in a function, so that it is pickled by value."""
+
+    @dataclass(frozen=True)
+    class Failing(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            calls.append(1)
+            if len(calls) > after:
+                raise ZeroDivisionError("the loss broke")
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    calls: list[int] = []
+    return Failing()
+
+
+@pytest.mark.parametrize("mode", EVERY_MODE, ids=str)
+def test_an_exception_in_a_replica_is_raised_with_its_place(mode: Any) -> None:
+    X, y = classification()
+    with cluster_of(2) as client:
+        estimator = dps.LinearClassifier(loss=failing_loss(5), mode=mode, client=client)
+        with pytest.raises(ReplicaError, match="ZeroDivisionError: the loss broke") as caught:
+            estimator.fit(X, y)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert caught.value.worker in client.nthreads()
+        assert caught.value.rank in (0, 1)
+        assert caught.value.step == 5
+        assert_nothing_left(client)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_fit_that_overflows_ends_with_an_error(mode: str) -> None:
+    X, y = classification()
+    estimator = dps.LinearRegressor(
+        mode=mode, optimizer="sgd", learning_rate=50.0, n_replicas=2, random_state=0
+    )
+    with pytest.raises(NonFiniteError, match="lower learning_rate") as caught:
+        estimator.fit(X.compute(), y.compute())
+    assert caught.value.rank in (0, 1)
+    assert caught.value.step is not None
+
+
+def test_an_overflow_after_some_epochs_keeps_the_last_of_them() -> None:
+    X, y = classification(800)
+
+    class Rising(Schedule):
+        def __call__(self, epochs_done: float) -> float:
+            return 0.1 if epochs_done < 3 else 1e3
+
+    estimator = dps.LinearRegressor(
+        optimizer="sgd", learning_rate=Rising(0.1), tol=None, random_state=0, batch_size=8
+    )
+    with pytest.raises(NonFiniteError):
+        estimator.fit(X.compute(), y.compute())
+    assert estimator.n_iter_ == 3
+    assert np.isfinite(estimator.coef_).all()
+    assert estimator.score(X.compute(), y.compute()) > 0.1
+
+
+def test_a_partition_that_cannot_be_computed_raises_its_own_error() -> None:
+    def broken(block: Any) -> Any:
+        raise FileNotFoundError("part.7.parquet")
+
+    X, y = classification()
+    with cluster_of(1) as client, pytest.raises(FileNotFoundError, match=r"part\.7"):
+        dps.LinearClassifier(client=client).fit(X.map_blocks(broken, meta=X._meta), y)
+
+
+def pss(client: Client) -> int:
+    """Memory of all processes, shared pages counted once."""
+
+    def collected() -> int:
+        import gc
+        import os
+
+        import psutil
+
+        gc.collect()
+        return psutil.Process(os.getpid()).memory_full_info().pss
+
+    gc.collect()
+    return psutil.Process().memory_full_info().pss + sum(client.run(collected).values())
+
+
+def test_twenty_fits_leave_nothing_and_take_no_memory() -> None:
+    with cluster_of(2) as client:
+        X, y = client.persist(classification(20000))
+        sizes = []
+        for number in range(20):
+            mode = list(MODES)[number % len(MODES)]
+            dps.LinearClassifier(
+                mode=mode, client=client, max_iter=5, tol=None, random_state=number
+            ).fit(X, y)
+            sizes.append(pss(client))
+        assert_nothing_left(client)
+        assert sizes[-1] <= 1.05 * sizes[2]
+
+
+@pytest.mark.timeout(400)
+def test_twenty_fits_with_a_worker_killed_at_a_random_moment() -> None:
+    rng = random.Random(0)
+    sizes = []
+    with cluster_of(2) as client:
+        X, y = classification()
+        for number in range(20):
+            client.wait_for_workers(2, timeout=60)
+            pid = rng.choice(sorted(client.run(os.getpid).values()))
+            killer = threading.Timer(rng.random() * 0.7, os.kill, (pid, signal.SIGKILL))
+            killer.start()
+            estimator = dps.LinearClassifier(
+                mode=list(MODES)[number % len(MODES)],
+                client=client, max_iter=10**6, tol=None, timeout=20.0, random_state=0,
+            )  # fmt: skip
+            with pytest.raises(DPSError):
+                estimator.fit(X, y)
+            killer.join()
+            client.wait_for_workers(2, timeout=60)
+            assert_nothing_left(client)
+            sizes.append(pss(client))
+        assert sizes[-1] <= 1.05 * sizes[2]
