@@ -10,6 +10,7 @@ import importlib.metadata
 import threading
 import time
 import weakref
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -79,6 +80,8 @@ class DaskCluster:
         self._timeout = timeout
         self._partitions: list[Partition] = []
         self._holders: list[str] = []
+        # What this fit has made, as opposed to the user's own futures.
+        self._owned: list[Future] = []
         self._actors: list[Future] = []
         self._remotes: list[Remote] = []
         self._foreign: list[str] = []  # workers of shards on other hosts
@@ -104,12 +107,13 @@ class DaskCluster:
         """
         workers = sorted(self._threads)
         client = self._client
-        if not partitions or not is_dask(partitions[0].X):
-            self._partitions = _scatter(client, partitions, workers)
+        if partitions and (isinstance(partitions[0].X, Future) or is_dask(partitions[0].X)):
+            given = [value for part in partitions for value in vars(part).values()]
+            self._await([value for value in given if isinstance(value, Future)])
+            self._partitions, self._owned = _compute(client, partitions, workers)
         else:
-            self._partitions = _compute(client, partitions, workers, self._timeout)
-        futures = [f for p in self._partitions for f in (p.X, p.y, p.weight) if f is not None]
-        _await(client, futures, self._timeout)
+            self._partitions, self._owned = _scatter(client, partitions, workers)
+        self._await(self._owned)
         keys = [part.X.key for part in self._partitions]
         held = _ask(client, client.scheduler.who_has, self._timeout, keys=keys)
         self._holders = [min(held[key]) for key in keys]
@@ -126,7 +130,8 @@ class DaskCluster:
                 zip(self._partitions, self._holders, strict=True)
             )
         ]  # fmt: skip
-        _await(self._client, futures, self._timeout)
+        self._owned += futures
+        self._await(futures)
         return list(self._client.gather(futures))
 
     def serve(
@@ -140,12 +145,12 @@ class DaskCluster:
                     key=f"dps-shard-{self._fit}-{number}",
                 )
             )  # fmt: skip
-        _await(self._client, self._actors, self._timeout)
+        self._await(self._actors)
         handles = []
         for future, worker in zip(self._actors, workers, strict=True):
             remote = Remote(worker, future.key, self._client)
             self._remotes.append(remote)
-            card = remote.call("card", timeout=self._timeout)
+            card = remote.call("card", timeout=self._timeout, check=self._check_workers)
             handles.append(ShardHandle(card, remote))
             if card.host != host_id():
                 self._foreign.append(worker)
@@ -171,6 +176,19 @@ class DaskCluster:
         self._gang = _TaskGang(self._client, futures, places, shards, self._timeout)
         return self._gang
 
+    def _await(self, futures: Sequence[Future]) -> None:
+        """Wait for tasks, which are pinned to workers."""
+        _await(self._client, futures, self._timeout, self._check_workers)
+
+    def _check_workers(self) -> None:
+        """Raise if a worker that was there at the start is gone."""
+        alive = _ask(self._client, self._client.scheduler.ncores, self._timeout)
+        for worker in self._threads:
+            if worker not in alive:
+                raise WorkerLostError(
+                    "a worker died or left the cluster before training began", worker=worker
+                )
+
     def close(self) -> None:
         """Stop replicas, free the windows, release every future."""
         if self._client.status != "running":
@@ -192,9 +210,11 @@ class DaskCluster:
                 clean = False
         if self._gang is not None:
             self._gang.release()
-        for future in self._actors:
+        # Explicitly: a traceback may keep this object, and what is pinned to a dead worker
+        # would stay with the scheduler and stand in the way of the next fit.
+        for future in [*self._actors, *self._owned]:
             future.release()
-        self._actors = []
+        self._actors, self._owned = [], []
         self._partitions = []
         if not clean:
             self._remove_files(alive)
@@ -374,9 +394,10 @@ def _check_versions(client: Client, workers: set[str], timeout: float) -> None:
 
 def _scatter(
     client: Client, partitions: Sequence[Partition], workers: Sequence[str]
-) -> list[Partition]:
-    """Send local data to the workers, cut into as many pieces."""
-    pieces = []
+) -> tuple[list[Partition], list[Future]]:
+    """Send local data to the workers, cut into as many pieces; all futures made."""
+    pieces: list[Partition] = []
+    made: list[Future] = []
     for part in partitions:
         rows = part.X.shape[0]
         for number, worker in enumerate(workers):
@@ -386,8 +407,9 @@ def _scatter(
                 if part.weight is not None:
                     values.append(_cut(part.weight, at))
                 futures = client.scatter(values, workers=[worker], hash=False)
+                made += futures
                 pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
-    return pieces
+    return pieces, made
 
 
 def _cut(values: Any, at: slice) -> Any:
@@ -395,14 +417,15 @@ def _cut(values: Any, at: slice) -> Any:
 
 
 def _compute(
-    client: Client, partitions: Sequence[Partition], workers: Sequence[str], timeout: float
-) -> list[Partition]:
-    """Have Delayed partitions computed on a worker chosen by their number.
+    client: Client,
+    partitions: Sequence[Partition],
+    workers: Sequence[str],
+) -> tuple[list[Partition], list[Future]]:
+    """Have Delayed partitions computed on a worker chosen by their number; all futures made.
 
     Where X is in memory, y and weights are computed beside it.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
-    _await(client, in_memory, timeout)
     held = client.who_has(in_memory) if in_memory else {}
     homes: dict[str, list[int]] = {}
     for number, part in enumerate(partitions):
@@ -419,19 +442,21 @@ def _compute(
         }
         computed = client.compute(list(wanted.values()), workers=[home], allow_other_workers=False)
         futures.update(zip(wanted, computed, strict=True))
-    return [
-        Partition(
-            *(futures.get((number, name), value) for name, value in vars(part).items())
-        )
+    computed_partitions = [
+        Partition(*(futures.get((number, name), value) for name, value in vars(part).items()))
         for number, part in enumerate(partitions)
     ]
+    return computed_partitions, list(futures.values())
 
 
-def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
+def _await(
+    client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None]
+) -> None:
     """Wait for computations while something moves.
 
     A future that ends, or a task that the scheduler says is being worked on, is
-    progress.
+    progress. `check` is called once a second: a task that is pinned to a dead worker
+    waits for ever.
 
     Raises
     ------
@@ -444,6 +469,7 @@ def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
         try:
             client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
         except TimeoutError:
+            check()
             still = [future for future in waiting if future.status == "pending"]
             processing = _ask(client, client.scheduler.processing, timeout)
             if len(still) < len(waiting) or any(processing.values()):
@@ -454,6 +480,8 @@ def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
                     f"{timeout:g} s: are there workers that may run them?"
                 ) from None
             waiting = still
+        except CancelledError:
+            break
         else:
             waiting = []
     for future in futures:
@@ -461,4 +489,5 @@ def _await(client: Client, futures: Sequence[Future], timeout: float) -> None:
             future.result(timeout=timeout)  # the user's own error, as it was raised
         if future.status in ("cancelled", "lost"):
             _check_client(client)
+            check()
             raise ClusterError("a partition or task was lost: did its worker die?")
