@@ -1,6 +1,6 @@
 """Data-parallel training on Dask: estimators on the workers that hold your data.
 
-    >>> from dps import LinearClassifier, LinearRegressor
+>>> from dps import LinearClassifier, LinearRegressor
 """
 
 from __future__ import annotations

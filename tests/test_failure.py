@@ -124,7 +124,6 @@ def assert_nothing_left(client: Client) -> None:
     until(lambda: not found(), "everything is given back")
 
 
-
 @pytest.mark.parametrize("mode", EVERY_MODE, ids=str)
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_worker_ends_the_fit_with_its_name(
@@ -162,9 +161,7 @@ def test_a_frozen_worker_ends_the_fit_within_the_timeout(
         assert_nothing_left(client)
 
 
-def test_a_killed_scheduler_ends_the_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(tmp_path / "scheduler.json")
     command = [sys.executable, "-m", "distributed.cli.dask_"]
     options = ["--scheduler-file", file, "--no-dashboard"]

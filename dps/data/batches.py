@@ -21,8 +21,10 @@ __all__ = ["Batches", "BlockSource", "InMemory", "held_out_rows"]
 class BlockSource(Protocol):
     """Where a rank's blocks come from, epoch by epoch."""
 
-    #: Training rows of the rank in an epoch.
-    rows: int
+    @property
+    def rows(self) -> int:
+        """Training rows of the rank in an epoch."""
+        ...
 
     def blocks(self, epoch: int) -> Iterator[tuple[Block, NDArray[np.int64] | None]]:
         """The blocks of an epoch, and the order of each one's training rows.

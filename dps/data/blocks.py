@@ -51,9 +51,7 @@ class SparseFeatures:
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
         if order is None:
-            return CSRRows(
-                self.data, self.indices, self.indptr[start : stop + 1], self.n_features
-            )
+            return CSRRows(self.data, self.indices, self.indptr[start : stop + 1], self.n_features)
         return CSRRows(self.data, self.indices, self.indptr, self.n_features, order[start:stop])
 
 
@@ -85,9 +83,9 @@ def features_of(X: Any, dtype: Any) -> Features:
     if scipy.sparse.issparse(X):
         csr = X.tocsr()
         return SparseFeatures(
-            np.require(csr.data, dtype, "CA"),
-            np.require(csr.indices, requirements="CA"),
-            np.require(csr.indptr, csr.indices.dtype, "CA"),
+            np.require(csr.data, dtype, ["C", "A"]),
+            np.require(csr.indices, requirements=["C", "A"]),
+            np.require(csr.indptr, csr.indices.dtype, ["C", "A"]),
             csr.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):

@@ -113,7 +113,8 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         or _defect_of_targets(targets, classification)
     )
     classes: NDArray[Any] = np.empty(0)
-    class_rows = class_weights = np.empty(0)
+    class_rows: NDArray[np.float64] = np.empty(0)
+    class_weights: NDArray[np.float64] = np.empty(0)
     target_sum = target_squares = 0.0
     weight_sum = float(rows)
     if defect is None:
@@ -125,7 +126,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
             class_weights = (
                 class_rows
                 if weights is None
-                else np.bincount(codes, weights.astype(np.float64), len(classes))
+                else np.bincount(codes, weights.astype(np.float64), len(classes)).astype(np.float64)
             )
         else:
             values = targets.astype(np.float64)
@@ -209,7 +210,7 @@ def _combine_classes(
 
 def _dtype_of(X: Any) -> np.dtype[Any]:
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        return np.result_type(*X.dtypes) if len(X.columns) else np.dtype(np.float64)
+        return np.dtype(np.result_type(*X.dtypes) if len(X.columns) else np.float64)
     return np.dtype(X.dtype)
 
 
@@ -239,7 +240,8 @@ def _defect_of_features(X: Any) -> str | None:
         if at is None:
             return None
         rows = X.tocsr().indptr
-        return f"X{{place}} holds {at[1]}, in row {int(np.searchsorted(rows, at[0], 'right')) - 1}{_FILL}"
+        row_number = int(np.searchsorted(rows, at[0], "right")) - 1
+        return f"X{{place}} holds {at[1]}, in row {row_number}{_FILL}"
     if X.dtype.kind not in "biuf":
         return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
     if X.dtype.kind != "f":

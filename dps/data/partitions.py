@@ -126,9 +126,7 @@ def _check_columns(meta: Any) -> None:
 
 def _check_array(X: Any, name: str, ndim: int) -> None:
     if not hasattr(X, "chunks"):
-        raise TypeError(
-            f"{name} must be a dask array or dataframe here, got {type(X).__name__}"
-        )
+        raise TypeError(f"{name} must be a dask array or dataframe here, got {type(X).__name__}")
     if X.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions, got shape {X.shape}")
     if X.dtype.kind not in "biuf":
@@ -149,9 +147,7 @@ def _local_like(values: Any, X: Any, name: str) -> Any:
 
     values = np.asarray(values)
     if len(values) != sum(lengths):
-        raise ValueError(
-            f"{name} has {len(values)} rows, X has {sum(lengths)}: they must be equal"
-        )
+        raise ValueError(f"{name} has {len(values)} rows, X has {sum(lengths)}: they must be equal")
     return da.from_array(values, chunks=(lengths, *values.shape[1:]))
 
 
@@ -174,15 +170,12 @@ def _lengths(collection: Any) -> Sequence[int] | None:
 
 
 def _check_aligned(X: Any, other: Any, name: str) -> None:
-    n_X, n_other = X.numblocks[0] if not _is_dask_frame(X) else X.npartitions, (
-        other.npartitions if _is_dask_frame(other) else other.numblocks[0]
+    n_X, n_other = (
+        X.numblocks[0] if not _is_dask_frame(X) else X.npartitions,
+        (other.npartitions if _is_dask_frame(other) else other.numblocks[0]),
     )
     lengths_X, lengths_other = _lengths(X), _lengths(other)
-    if (
-        lengths_X is not None
-        and lengths_other is not None
-        and sum(lengths_X) != sum(lengths_other)
-    ):
+    if lengths_X is not None and lengths_other is not None and sum(lengths_X) != sum(lengths_other):
         raise ValueError(
             f"{name} has {sum(lengths_other)} rows, X has {sum(lengths_X)}: they must be equal"
         )

@@ -41,16 +41,16 @@ class TargetEncoding:
         labels = np.asarray(y)
         factors = None if weight is None else np.asarray(weight, np.float64) * self.scale
         if self.classes is None:
-            targets = np.require(labels, dtype, "CA")
+            targets = np.require(labels, dtype, ["C", "A"])
         else:
             codes = np.searchsorted(self.classes, labels)
             if self.class_weight is not None:
                 by_class = np.asarray(self.class_weight)[codes]
                 factors = by_class * (self.scale if factors is None else factors)
-            targets = np.require(self.loss.targets(codes.astype(dtype)), dtype, "CA")
+            targets = np.require(self.loss.targets(codes.astype(dtype)), dtype, ["C", "A"])
         if factors is None:
             return targets, None
-        return targets, np.require(factors, dtype, "CA")
+        return targets, np.require(factors, dtype, ["C", "A"])
 
 
 def class_weights(

@@ -12,7 +12,7 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +61,12 @@ class Start:
     epochs: int = 0
 
 
-class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
+class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
     """Base of the estimators: parameters, places to run, and what a fit leaves."""
 
     _classification: bool
 
-    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's form
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         "loss": [str, Loss],
         "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
@@ -95,10 +95,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
     @abstractmethod
     def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> Model:
         """The model for data of this shape."""
-
-    @abstractmethod
-    def _flat(self, model: Model) -> NDArray[np.floating]:
-        """The fitted attributes as the model's flat parameters."""
 
     @abstractmethod
     def _keep(self, model: Model, params: NDArray[np.floating]) -> None:
@@ -136,9 +132,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
                 whole=whole,
             )
             model, targets, classes = self._describe(loss, summary, classes, start)
-            job = self._job(
-                fit, mode, optimizer, model, targets, summary, start, max_iter, tol
-            )
+            job = self._job(fit, mode, optimizer, model, targets, summary, start, max_iter, tol)
             result = train(job, summary, holders, cluster)
         finally:
             cluster.close()
@@ -190,7 +184,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
     def _check_targets(self, y: NDArray[Any]) -> None:
         """Look at local targets; nothing to see for numbers."""
 
-    def _class_weight(self, summary: DataSummary, classes: NDArray[Any]) -> tuple[float, ...] | None:
+    def _class_weight(
+        self, summary: DataSummary, classes: NDArray[Any]
+    ) -> tuple[float, ...] | None:
         """The factor of each class; None for a regression."""
         return None
 
@@ -221,9 +217,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
         dtype = summary.dtype if start.params is None else start.params.dtype
         return self._make_model(loss, summary.n_features, n_outputs, dtype), targets, classes
 
-    def _known_classes(
-        self, summary: DataSummary, classes: NDArray[Any] | None
-    ) -> NDArray[Any]:
+    def _known_classes(self, summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
         if classes is None:
             classes = summary.classes
         unknown = summary.classes[~np.isin(summary.classes, classes)]
@@ -231,8 +225,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[mi
             raise ValueError(f"y holds labels {unknown.tolist()}, which are not in `classes`")
         if len(classes) < 2:
             raise ValueError(
-                "The number of classes has to be greater than one; got 1 class: "
-                f"{classes.tolist()}"
+                f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}"
             )
         return classes
 
@@ -351,5 +344,3 @@ def _print_epoch(record: EpochRecord) -> None:
         line += f"  validation {record.validation_loss:.6f}"
     rate = record.rows / record.seconds if record.seconds > 0 else float("inf")
     print(f"{line}  {record.seconds:.2f} s  {rate:,.0f} rows/s", flush=True)
-
-

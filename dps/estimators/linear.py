@@ -57,9 +57,7 @@ class _Linear(DistributedEstimator):
         start = Start()
         if self.warm_start and hasattr(self, "coef_"):
             start = Start(params=self._warm_params())
-        return self._run(
-            X, y, sample_weight, start=start, max_iter=self.max_iter, tol=self.tol
-        )
+        return self._run(X, y, sample_weight, start=start, max_iter=self.max_iter, tol=self.tol)
 
     def _warm_params(self) -> NDArray[np.floating]:
         parts = [np.ravel(np.atleast_2d(self.coef_).T)]
@@ -117,7 +115,7 @@ def _has_probabilities(estimator: LinearClassifier) -> bool:
     )
 
 
-class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
+class LinearClassifier(ClassifierMixin, _Linear):
     """A linear classifier, trained where its data lies.
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
@@ -193,7 +191,7 @@ class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
     """
 
     _classification = True
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         **DistributedEstimator._parameter_constraints,
         "class_weight": [dict, str, None],
     }
@@ -251,9 +249,7 @@ class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
         self.client = client
         self.timeout = timeout
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
         Parameters
@@ -285,7 +281,8 @@ class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Any:
         """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
-        if len(getattr(self, "classes_", ())) > 2:
+        check_is_fitted(self)
+        if len(self.classes_) > 2:
             return self._apply(X, _as_is, list(self.classes_))
         return self._apply(X, _first_column)
 
@@ -328,11 +325,8 @@ class LinearClassifier(ClassifierMixin, _Linear):  # type: ignore[misc]
     def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
         self.coef_, self.intercept_ = self._tensors(model, params)
 
-    def _flat(self, model: Any) -> NDArray[np.floating]:
-        return self._warm_params()
 
-
-class LinearRegressor(RegressorMixin, _Linear):  # type: ignore[misc]
+class LinearRegressor(RegressorMixin, _Linear):
     """A linear regression, trained where its data lies.
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
@@ -456,13 +450,8 @@ class LinearRegressor(RegressorMixin, _Linear):  # type: ignore[misc]
         coef, self.intercept_ = self._tensors(model, params)
         self.coef_ = coef[0]
 
-    def _flat(self, model: Any) -> NDArray[np.floating]:
-        return self._warm_params()
-
 
 def _arrays(predicted: Any, y: Any) -> tuple[Any, Any]:
     """Predictions and targets as arrays, block by block."""
     values = predicted.values if hasattr(predicted, "divisions") else predicted
     return values, y.values if hasattr(y, "divisions") else y
-
-

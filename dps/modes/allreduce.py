@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from dps.errors import NonFiniteError
 from dps.modes.base import Channel, ChannelSpec, Mode
 from dps.server import operations
 from dps.server.links import Link
-from dps.server.window import Operation, Window, Word
+from dps.server.window import Operation, Window, Word, immediate
 
 __all__ = ["AllReduce", "AllReduceChannel"]
 
@@ -56,6 +56,7 @@ class AllReduceChannel(Channel):
         self._version = 0
 
     def pull(self) -> NDArray[np.floating]:
+        """Copy the parameters out, see :meth:`Channel.pull`."""
         if self._values is None:
             self._values = np.empty(
                 (1 + self._spec.update.optimizer.state_rows, self._spec.size), self._spec.dtype
@@ -63,11 +64,13 @@ class AllReduceChannel(Channel):
             for shard, link in enumerate(self._links):
                 values, self._version = link.run(initial)
                 self._spec.placement.put(shard, values, self._values)
-        return self._values[0]
+        params: NDArray[np.floating] = self._values[0]
+        return params
 
     def push_pull(
         self, grad: NDArray[np.floating], rows: int, epochs_done: float
     ) -> NDArray[np.floating]:
+        """Hand over a gradient, see :meth:`Channel.push_pull`."""
         if self._values is None:
             raise RuntimeError("pull the parameters before the first push")
         self._sequence += 1
@@ -78,7 +81,8 @@ class AllReduceChannel(Channel):
             link.start(mean, self._sequence, placement.take(shard, grad), rows, step)
         for shard, link in enumerate(self._links):
             placement.put(shard, link.finish(), self._mean)
-        params, state = self._values[0], self._values[1:]
+        params: NDArray[np.floating] = self._values[0]
+        state = self._values[1:]
         finite = self._spec.update.apply(
             params, self._mean, state, 0, self._spec.size, step=step, lr=rate
         )
@@ -126,7 +130,7 @@ def mean(
     return window.total
 
 
-def initial(window: Window, rank: int) -> Operation:
+@immediate
+def initial(window: Window, rank: int) -> Any:
     """The parameters and optimizer state that the fit starts from."""
     return window.snapshots[1].copy(), int(window.snapshot_tags[1, 1])
-    yield

@@ -26,7 +26,7 @@ from dps.errors import NonFiniteError, StoppedError
 from dps.modes.base import Channel, ChannelSpec, Mode
 from dps.server import operations
 from dps.server.links import Link
-from dps.server.window import Field, Operation, Wait, Window, Word
+from dps.server.window import Field, Operation, Wait, Window, Word, immediate
 
 __all__ = ["Async", "AsynchronousChannel"]
 
@@ -64,6 +64,7 @@ class AsynchronousChannel(Channel):
         self._stale_sum = self._stale_max = 0.0
 
     def pull(self) -> NDArray[np.floating]:
+        """Copy the parameters out, see :meth:`Channel.pull`."""
         # The version of the first shard stands for all in the staleness.
         for shard, link in reversed(list(enumerate(self._links))):
             params, self._version = link.run(operations.pull)
@@ -73,6 +74,7 @@ class AsynchronousChannel(Channel):
     def push_pull(
         self, grad: NDArray[np.floating], rows: int, epochs_done: float
     ) -> NDArray[np.floating]:
+        """Hand over a gradient, see :meth:`Channel.push_pull`."""
         if rows == 0:
             return self._params
         self._sequence += 1
@@ -99,11 +101,13 @@ class AsynchronousChannel(Channel):
             self._version = version
 
     def staleness(self) -> tuple[float, float]:
+        """Sum and largest staleness, see :meth:`Channel.staleness`."""
         result = self._stale_sum, self._stale_max
         self._stale_sum = self._stale_max = 0.0
         return result
 
     def settle(self) -> NDArray[np.floating]:
+        """Meet the other ranks, see :meth:`Channel.settle`."""
         # All ranks meet; nobody pushes again before the epoch is closed.
         self.reduce([0.0])
         self._settled = True
@@ -141,13 +145,13 @@ def enter(window: Window, rank: int) -> Operation:
         yield Wait(Word.OPEN, 1)
 
 
-def leave(window: Window, rank: int) -> Operation:
+@immediate
+def leave(window: Window, rank: int) -> None:
     """End a push."""
     window.words.rank_store(rank, Field.FREE, 1)
-    return
-    yield
 
 
+@immediate
 def apply(
     window: Window,
     rank: int,
@@ -155,7 +159,7 @@ def apply(
     gradient: NDArray[np.floating],
     rows: int,
     rate: float,
-) -> Operation:
+) -> Any:
     """Apply ``g / n`` to a shard at once.
 
     Returns
@@ -187,7 +191,6 @@ def apply(
         )
     words.rank_store(rank, Field.ARRIVED, sequence)
     return window.params, step - 1, words.load(Word.VERSION)
-    yield
 
 
 def close_gate(window: Window, rank: int) -> Operation:
@@ -196,8 +199,7 @@ def close_gate(window: Window, rank: int) -> Operation:
     yield Wait(Field.FREE, 1)
 
 
-def open_gate(window: Window, rank: int) -> Operation:
+@immediate
+def open_gate(window: Window, rank: int) -> None:
     """Let pushes begin again."""
     window.words.store(Word.OPEN, 1)
-    return
-    yield

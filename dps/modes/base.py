@@ -24,9 +24,7 @@ __all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
 
 #: From the last closed record (or None) and all ranks' reports of an epoch, the new
 #: record and whether it is the last.
-Decide = Callable[
-    [NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]
-]
+Decide = Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]]
 
 
 @dataclass(frozen=True)
@@ -201,9 +199,7 @@ class Channel(ABC):
         return self._await(epoch)
 
     def _await(self, epoch: int) -> NDArray[np.float64] | None:
-        record: NDArray[np.float64] | None = self._ledger.run(
-            operations.await_closed, epoch + 1
-        )
+        record: NDArray[np.float64] | None = self._ledger.run(operations.await_closed, epoch + 1)
         return record
 
     def _snapshot(self, epoch: int) -> None:

@@ -57,6 +57,7 @@ class SynchronousChannel(Channel):
         self._version: int | None = None
 
     def pull(self) -> NDArray[np.floating]:
+        """Copy the parameters out, see :meth:`Channel.pull`."""
         for shard, link in enumerate(self._links):
             params, version = link.run(operations.pull)
             if self._version is None:
@@ -68,6 +69,7 @@ class SynchronousChannel(Channel):
     def push_pull(
         self, grad: NDArray[np.floating], rows: int, epochs_done: float
     ) -> NDArray[np.floating]:
+        """Hand over a gradient, see :meth:`Channel.push_pull`."""
         if self._version is None:
             raise RuntimeError("pull the parameters before the first push")
         self._sequence += 1
@@ -115,5 +117,3 @@ def update(
 
     yield from operations.exchange(window, rank, sequence, gradient, rows, use)
     return window.params
-
-

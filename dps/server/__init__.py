@@ -1,0 +1,1 @@
+"""Shards of parameters: their memory, the Actors that own it, and the ways to them."""

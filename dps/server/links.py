@@ -21,11 +21,14 @@ __all__ = ["ACCESSES", "GatewayLink", "Link", "MappedLink", "link"]
 
 ACCESSES = ("auto", "mapped", "gateway")
 
+
 class Link(Protocol):
     """A rank's way to one shard."""
 
-    #: The window, where it can be reached directly.
-    window: Window | None
+    @property
+    def window(self) -> Window | None:
+        """The window, where it can be reached directly."""
+        ...
 
     def claim(self) -> None:
         """Take the rank for this attempt."""
@@ -79,9 +82,11 @@ class MappedLink:
         self._ahead: Any = None
 
     def claim(self) -> None:
+        """Take the rank, see :meth:`Link.claim`."""
         self.run(claim, self._fence)
 
     def start(self, operation: Callable[..., Operation], *args: Any) -> None:
+        """Begin an operation, see :meth:`Link.start`."""
         self._operation = operation(self.window, self._rank, *args)
         try:
             self._ahead = next(self._operation)
@@ -90,6 +95,7 @@ class MappedLink:
             self._ahead = end.value
 
     def finish(self) -> Any:
+        """End the operation, see :meth:`Link.finish`."""
         operation, self._operation = self._operation, None
         if operation is None:
             return self._ahead
@@ -97,9 +103,11 @@ class MappedLink:
         return drive(operation, self._watch)
 
     def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
+        """Begin and end an operation, see :meth:`Link.run`."""
         return drive(operation(self.window, self._rank, *args), self._watch)
 
     def abort(self) -> None:
+        """Stop the fit, see :meth:`Link.abort`."""
         self.window.stop(ABORTED)
 
 
@@ -116,21 +124,26 @@ class GatewayLink:
         self._pending: PendingCall | None = None
 
     def claim(self) -> None:
+        """Take the rank, see :meth:`Link.claim`."""
         self._remote.call("admit", claim, self._rank, self._fence, timeout=self._timeout)
 
     def start(self, operation: Callable[..., Operation], *args: Any) -> None:
+        """Begin an operation, see :meth:`Link.start`."""
         self._pending = self._remote.start("run", operation, self._rank, self._fence, *args)
 
     def finish(self) -> Any:
+        """End the operation, see :meth:`Link.finish`."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
         return pending.result_while_alive(self._timeout)
 
     def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
+        """Begin and end an operation, see :meth:`Link.run`."""
         self.start(operation, *args)
         return self.finish()
 
     def abort(self) -> None:
+        """Stop the fit, see :meth:`Link.abort`."""
         self._remote.call("stop", timeout=self._timeout)
 
 

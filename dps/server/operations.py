@@ -16,6 +16,7 @@ says so, and the snapshot before it lies in the other of the two places.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from dps.server.window import (
     Wait,
     Window,
     Word,
+    immediate,
 )
 
 __all__ = [
@@ -52,7 +54,8 @@ __all__ = [
 _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 
 
-def claim(window: Window, rank: int, fence: int) -> Operation:
+@immediate
+def claim(window: Window, rank: int, fence: int) -> None:
     """Take a rank for this attempt; each rank is taken once in a fit.
 
     Raises
@@ -65,8 +68,6 @@ def claim(window: Window, rank: int, fence: int) -> Operation:
             f"replica of fit {window.spec.fit} was started twice; the second one is refused",
             rank=rank,
         )
-    return
-    yield
 
 
 def check_fence(window: Window, rank: int, fence: int) -> None:
@@ -78,18 +79,17 @@ def check_fence(window: Window, rank: int, fence: int) -> None:
         )
 
 
-def beat(window: Window, rank: int) -> Operation:
+@immediate
+def beat(window: Window, rank: int) -> None:
     """Say that the rank is alive while it reads or encodes."""
     window.words.rank_add(rank, Field.BEAT, 1)
-    return
-    yield
 
 
-def pull(window: Window, rank: int) -> Operation:
+@immediate
+def pull(window: Window, rank: int) -> Any:
     """The parameters as they are, and the version they had before the copy."""
     version = window.words.load(Word.VERSION)
     return window.params.copy(), version
-    yield
 
 
 def exchange(
@@ -147,7 +147,7 @@ def deliver(
     NonFiniteError
     """
     # What crossed a network may be unaligned.
-    if not copy_finite(np.require(gradient, window.spec.dtype, "CA"), target):
+    if not copy_finite(np.require(gradient, window.spec.dtype, ["C", "A"]), target):
         raise NonFiniteError(
             "the gradient is NaN or infinite; lower learning_rate or scale the features",
             rank=rank,
@@ -173,13 +173,14 @@ def reduce(window: Window, rank: int, number: int, values: Sequence[float]) -> O
 
 
 def _rank_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    total = rows[0].copy()
+    total: NDArray[np.float64] = rows[0].copy()
     for row in rows[1:]:
         total += row
     return total
 
 
-def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> Operation:
+@immediate
+def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> Any:
     """Report a rank's part of an epoch.
 
     Returns
@@ -195,16 +196,16 @@ def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> Op
     if received == window.spec.n_ranks * (epoch // 2 + 1):
         return reports.copy()
     return None
-    yield
 
 
+@immediate
 def snapshot_epoch(
     window: Window,
     rank: int,
     epoch: int,
     values: NDArray[np.floating] | None = None,
     version: int | None = None,
-) -> Operation:
+) -> None:
     """Keep the shard as it is at the end of an epoch.
 
     Called by the closer alone while nobody pushes. `values`, (1 + state_rows, n), is
@@ -221,18 +222,15 @@ def snapshot_epoch(
         target[:] = values
     tag[1] = window.words.load(Word.VERSION) if version is None else version
     tag[0] = epoch + 1
-    return
-    yield
 
 
-def close_epoch(window: Window, rank: int, epoch: int, record: Sequence[float]) -> Operation:
+@immediate
+def close_epoch(window: Window, rank: int, epoch: int, record: Sequence[float]) -> None:
     """Publish an epoch's record. The snapshots must have been taken."""
     row = window.history[epoch % window.spec.history]
     row[:] = 0.0
     row[: len(record)] = record
     window.words.store(Word.CLOSED, epoch + 1)
-    return
-    yield
 
 
 def await_closed(window: Window, rank: int, epochs: int) -> Operation:
@@ -241,10 +239,10 @@ def await_closed(window: Window, rank: int, epochs: int) -> Operation:
     return _last(window)
 
 
-def latest_record(window: Window, rank: int) -> Operation:
+@immediate
+def latest_record(window: Window, rank: int) -> Any:
     """The record of the last closed epoch, or None."""
     return _last(window)
-    yield
 
 
 def _last(window: Window) -> NDArray[np.float64] | None:
@@ -254,8 +252,7 @@ def _last(window: Window) -> NDArray[np.float64] | None:
     return window.history[(closed - 1) % window.spec.history, :RECORD_WIDTH].copy()
 
 
-def finish(window: Window, rank: int) -> Operation:
+@immediate
+def finish(window: Window, rank: int) -> None:
     """No epoch follows: replicas that are ahead may go home."""
     window.stop(FINISHED)
-    return
-    yield

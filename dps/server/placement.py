@@ -50,9 +50,7 @@ class Placement:
             return flat[..., ranges[0][0] : ranges[0][1]]
         return np.concatenate([flat[..., a:b] for a, b in ranges], axis=-1)
 
-    def put(
-        self, shard: int, values: NDArray[np.floating], flat: NDArray[np.floating]
-    ) -> None:
+    def put(self, shard: int, values: NDArray[np.floating], flat: NDArray[np.floating]) -> None:
         """Write a shard's elements into the last axis of `flat`."""
         offset = 0
         for start, stop in self.ranges[shard]:
@@ -66,7 +64,9 @@ class Placement:
         local: list[tuple[int, int, bool]] = []
         offset = 0
         for start, stop in self.ranges[shard]:
-            local += [(a - start + offset, b - start + offset, p) for a, b, p in segments(start, stop)]
+            local += [
+                (a - start + offset, b - start + offset, p) for a, b, p in segments(start, stop)
+            ]
             offset += stop - start
         return tuple(local)
 
@@ -81,9 +81,7 @@ def _pieces(sizes: Sequence[int], largest: int) -> list[tuple[int, int]]:
     pieces = []
     start = 0
     for size in sizes:
-        pieces += [
-            (start + at, start + min(at + largest, size)) for at in range(0, size, largest)
-        ]
+        pieces += [(start + at, start + min(at + largest, size)) for at in range(0, size, largest)]
         start += size
     return pieces
 

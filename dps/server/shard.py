@@ -119,9 +119,7 @@ class ParameterShard:
 
     def __init__(self, spec: ShardSpec) -> None:
         sweep()
-        window = self.window = Window.create(
-            spec.window, update=spec.update, shared=spec.shared
-        )
+        window = self.window = Window.create(spec.window, update=spec.update, shared=spec.shared)
         announce(window)
         initial = np.concatenate([spec.params[np.newaxis], spec.state])
         if spec.window.holds_parameters:
@@ -133,9 +131,7 @@ class ParameterShard:
         window.snapshot_tags[1] = (0, spec.version)
         window.words.store(Word.VERSION, spec.version)
         self._timeout = spec.timeout
-        self._thread = (
-            ThreadPoolExecutor(1, "dps-shard") if spec.window.size >= _LARGE else None
-        )
+        self._thread = ThreadPoolExecutor(1, "dps-shard") if spec.window.size >= _LARGE else None
 
     def card(self) -> WindowCard:
         """How to map this window."""
@@ -204,7 +200,7 @@ class ParameterShard:
         )
 
     def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state, (1 + state_rows, n), after so many closed epochs; and their version.
+        """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
 
         Raises
         ------

@@ -32,6 +32,7 @@ import weakref
 from collections.abc import Callable, Generator
 from dataclasses import astuple, dataclass
 from enum import IntEnum
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ __all__ = [
     "Word",
     "announce",
     "drive",
+    "immediate",
     "own_window",
 ]
 
@@ -69,6 +71,8 @@ _TICK = 1.0  # seconds between looks at owners and deadlines
 
 
 class Word(IntEnum):
+    """Words of a window."""
+
     STOP = 0
     VERSION = 1
     OPEN = 2
@@ -78,6 +82,8 @@ class Word(IntEnum):
 
 
 class Field(IntEnum):
+    """Words of a rank."""
+
     CLAIM = 0
     ARRIVED = 1
     DONE = 2
@@ -100,6 +106,17 @@ class Wait(NamedTuple):
 
 #: The steps of an operation on a window: it yields what it waits for.
 Operation = Generator[Wait, None, Any]
+
+
+def immediate(function: Callable[..., Any]) -> Callable[..., Operation]:
+    """Make an operation of a function of a window that waits for nothing."""
+
+    @wraps(function)
+    def operation(window: Window, rank: int, *args: Any) -> Operation:
+        yield from ()
+        return function(window, rank, *args)
+
+    return operation
 
 
 @dataclass(frozen=True)
@@ -223,9 +240,7 @@ class Window:
             count = int(np.prod(shape))
             array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
             setattr(self, f"_{name}" if name in ("identity", "words") else name, array)
-        self.words = Header(
-            self._words, spec.n_ranks, len(Word), len(Field), int(Word.STOP)
-        )
+        self.words = Header(self._words, spec.n_ranks, len(Word), len(Field), int(Word.STOP))
 
     _identity: NDArray[np.uint8]
     _words: NDArray[np.int64]
@@ -367,9 +382,7 @@ class Watch:
         if self._alive is not None:
             self._alive()
         if window.file is not None and window.file.owner_is_gone():
-            raise ServerLostError(
-                f"the worker that held shard {window.spec.shard} has died"
-            )
+            raise ServerLostError(f"the worker that held shard {window.spec.shard} has died")
         now = time.monotonic()
         for rank in self._missing(wait):
             progress = window.progress(rank)
@@ -378,7 +391,8 @@ class Watch:
                 self._seen[rank] = (progress, now)
             elif now - seen[1] > self._timeout:
                 raise StalledError(
-                    f"no progress for {self._timeout:g} s; raise `timeout` if a step may take longer",
+                    f"no progress for {self._timeout:g} s; "
+                    "raise `timeout` if a step may take longer",
                     rank=rank,
                     step=progress[0] + 1,
                 )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,9 +141,7 @@ def run_replica(
     return Outcome(rank)
 
 
-def _train(
-    spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]
-) -> None:
+def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
     grad = np.zeros(spec.channel.size, spec.channel.dtype)
@@ -202,9 +199,7 @@ def _validate(
         rows = block.validation_rows()
         for start in range(0, len(rows), _VALIDATION_ROWS):
             segment = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
-            loss += model.loss_gradient(
-                params, segment.X, segment.y, segment.weight, out=unused
-            )
+            loss += model.loss_gradient(params, segment.X, segment.y, segment.weight, out=unused)
             weight += (
                 len(segment.y)
                 if segment.weight is None
@@ -218,9 +213,7 @@ def _blocks(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Bloc
         y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
         held_out = None
         if spec.validation_fraction:
-            held_out = held_out_rows(
-                spec.seed, piece.partition, len(y), spec.validation_fraction
-            )
+            held_out = held_out_rows(spec.seed, piece.partition, len(y), spec.validation_fraction)
         yield Block(
             piece.partition,
             features_of(partition.X, spec.channel.dtype),
@@ -269,5 +262,3 @@ def _abort(channel: Channel | None) -> None:
         channel.abort()
     except DPSError:  # the shard is gone: there is nobody left to stop
         return
-
-

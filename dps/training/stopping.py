@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,15 +69,15 @@ class StoppingRule:
         total = np.zeros(width)
         for report in reports:
             total += report[:width]
-        summed = EpochReport(*total.tolist())
+        values: list[Any] = total.tolist()
+        summed = EpochReport(*values)
         loss = summed.loss_sum / summed.rows
-        validation = (
-            summed.validation_sum / summed.validation_weight if self.validate else math.nan
-        )
+        validation = summed.validation_sum / summed.validation_weight if self.validate else math.nan
         monitored = validation if self.validate else loss
         if not math.isfinite(monitored):
             raise NonFiniteError(
-                f"the loss of epoch {epoch + 1} is {monitored}; lower learning_rate or scale the features"
+                f"the loss of epoch {epoch + 1} is {monitored}; "
+                "lower learning_rate or scale the features"
             )
         best = math.inf if previous is None else previous.best
         bad = 0 if previous is None else previous.bad_epochs

@@ -19,7 +19,7 @@ from dps.cluster.base import Cluster, Gang, ReplicaTask
 from dps.data.batches import held_out_rows
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
-from dps.errors import DPSError, NonFiniteError, ServerLostError, StalledError, StoppedError
+from dps.errors import NonFiniteError, ServerLostError, StalledError, StoppedError
 from dps.models import Model
 from dps.modes import ChannelSpec, Mode
 from dps.optimizers import Optimizer
@@ -199,9 +199,7 @@ def _shard_specs(job: Job, plan: Plan, placement: Placement) -> list[ShardSpec]:
                 history=min(job.stopping.max_iter, _HISTORY),
                 digest=layout.digest,
             ),
-            update=Update(
-                job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments)
-            )
+            update=Update(job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments))
             if holds
             else None,
             params=np.ascontiguousarray(placement.take(shard, job.params)),
@@ -302,9 +300,7 @@ class _Watcher:
         for row in status.records:
             record = EpochRecord.from_row(row)
             self._history.append(record)
-            _log.info(
-                "epoch %d: loss %.6g, %.2f s", record.epoch, record.loss, record.seconds
-            )
+            _log.info("epoch %d: loss %.6g, %.2f s", record.epoch, record.loss, record.seconds)
             if self._job.on_epoch is not None:
                 self._job.on_epoch(record)
         now = time.monotonic()
@@ -361,5 +357,4 @@ class _Watcher:
 
 
 #: Of several errors, the one that says most comes first: causes before consequences.
-_RANKING: dict[type[DPSError], int] = {ServerLostError: 1, StalledError: 2}
-
+_RANKING: dict[type, int] = {ServerLostError: 1, StalledError: 2}
