@@ -30,7 +30,7 @@ def read_flights() -> pd.DataFrame:
     known = pd.DataFrame(
         {
             "month": flights["month"],
-            "weekday": day.dt.dayofweek,
+            "weekday": day.dt.day_of_week,
             "hour": flights["sched_dep_time"] // 100,
             "carrier": flights["carrier"],
             "origin": flights["origin"],
@@ -43,8 +43,12 @@ def read_flights() -> pd.DataFrame:
     return known
 
 
-def main() -> None:
-    flights = dd.from_pandas(read_flights(), npartitions=8)
+def main(client: Client) -> None:
+    """Train and compare."""
+    known = read_flights()
+    size = -(-len(known) // 8)
+    pieces = client.scatter([known[at : at + size] for at in range(0, len(known), size)])
+    flights = dd.from_delayed(pieces, meta=known[:0])
     flights = flights.categorize(
         columns=["month", "weekday", "hour", "carrier", "origin", "destination"]
     )
@@ -80,4 +84,4 @@ def main() -> None:
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1) as cluster, Client(cluster) as client:
         print(f"dashboard: {client.dashboard_link}")
-        main()
+        main(client)

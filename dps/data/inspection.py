@@ -210,7 +210,8 @@ def _combine_classes(
 
 def _dtype_of(X: Any) -> np.dtype[Any]:
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        return np.dtype(np.result_type(*X.dtypes) if len(X.columns) else np.float64)
+        common: np.dtype[Any] = np.result_type(*X.dtypes) if len(X.columns) else np.dtype(float)
+        return common
     return np.dtype(X.dtype)
 
 
