@@ -39,8 +39,15 @@ def read_flights() -> pd.DataFrame:
     ).astype("str")
     distance = flights["distance"]
     known["distance"] = (distance - distance.mean()) / distance.std()
+    known["test"] = known.index % 5 == 0
     known["late"] = flights["arr_delay"] > 15
     return known
+
+
+def split(rows: dd.DataFrame) -> tuple[dd.DataFrame, dd.Series]:
+    """Columns to learn from, and labels, kept in the workers' memory."""
+    kept = rows.drop(columns="test").persist()
+    return kept.drop(columns="late").persist(), kept["late"].astype("int8").persist()
 
 
 def main(client: Client) -> None:
@@ -53,10 +60,9 @@ def main(client: Client) -> None:
         columns=["month", "weekday", "hour", "carrier", "origin", "destination"]
     )
     encoded = dd.get_dummies(flights).persist()
-    test = encoded.index % 5 == 0
-    train_rows, test_rows = encoded[~test].persist(), encoded[test].persist()
-    X, y = train_rows.drop(columns="late"), train_rows["late"].astype("int8")
-    X_test, y_test = test_rows.drop(columns="late"), test_rows["late"].astype("int8").compute()
+    X, y = split(encoded[~encoded["test"]])
+    X_test, y_test = split(encoded[encoded["test"]])
+    y_test = y_test.compute()
     print(f"{len(X):,} training rows, {X.shape[1]} columns, {len(y_test):,} test rows\n")
 
     results = {}

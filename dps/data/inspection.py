@@ -136,7 +136,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         rows=rows,
         n_features=X.shape[1],
         elements=int(X.nnz if scipy.sparse.issparse(X) else rows * X.shape[1]),
-        dtype=str(_dtype_of(X)),
+        dtype=_dtype_of(X),
         defect=defect,
         classes=classes,
         class_rows=class_rows,
@@ -208,11 +208,10 @@ def _combine_classes(
     return classes, rows, weights
 
 
-def _dtype_of(X: Any) -> np.dtype[Any]:
+def _dtype_of(X: Any) -> str:
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        common: np.dtype[Any] = np.result_type(*X.dtypes) if len(X.columns) else np.dtype(float)
-        return common
-    return np.dtype(X.dtype)
+        return str(np.result_type(*X.dtypes)) if len(X.columns) else "float64"
+    return str(X.dtype)
 
 
 def _defect_of_lengths(
