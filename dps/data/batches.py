@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from dps.data.blocks import Block, Segment
 
-__all__ = ["Batches", "BlockSource", "InMemory", "held_out_rows"]
+__all__ = ["Batches", "BlockSource", "Group", "InMemory", "Part", "held_out_rows"]
+
+
+#: Blocks whose rows are mixed in a batch: enough that data sorted by date or label trains
+#: as well as shuffled data, few enough that a batch is not cut into crumbs.
+_MIXED = 8
 
 
 class BlockSource(Protocol):
@@ -26,11 +31,8 @@ class BlockSource(Protocol):
         """Training rows of the rank in an epoch."""
         ...
 
-    def blocks(self, epoch: int) -> Iterator[tuple[Block, NDArray[np.int64] | None]]:
-        """The blocks of an epoch, and the order of each one's training rows.
-
-        Without an order they are all rows from the block's start to its stop.
-        """
+    def groups(self, epoch: int) -> Iterator[Group]:
+        """Blocks whose rows are taken together, one group after the other."""
         ...
 
 
@@ -59,20 +61,50 @@ class InMemory:
             total += block.stop - block.start if chosen is None else len(chosen)
         return total
 
-    def blocks(self, epoch: int) -> Iterator[tuple[Block, NDArray[np.int64] | None]]:
-        """Yield each block once."""
+    def groups(self, epoch: int) -> Iterator[Group]:
+        """Yield each block once: alone and in order, or mixed with others."""
         if self.seed is None:
             for block in self.held:
-                yield block, block.training_rows()
+                yield [Part(block, block.training_rows())]
             return
-        for at in _generator(self.seed, epoch, self.rank).permutation(len(self.held)):
-            block = self.held[at]
-            chosen = block.training_rows()
-            rng = _generator(self.seed, epoch, self.rank, block.partition)
-            if chosen is None:
-                chosen = np.arange(block.start, block.stop, dtype=np.int64)
-            rng.shuffle(chosen)
-            yield block, chosen
+        blocks = _generator(self.seed, epoch, self.rank).permutation(len(self.held))
+        for first in range(0, len(blocks), _MIXED):
+            yield [self._shuffled(self.held[b], epoch) for b in blocks[first : first + _MIXED]]
+
+    def _shuffled(self, block: Block, epoch: int) -> Part:
+        assert self.seed is not None
+        chosen = block.training_rows()
+        if chosen is None:
+            chosen = np.arange(block.start, block.stop, dtype=np.int64)
+        _generator(self.seed, epoch, self.rank, block.partition).shuffle(chosen)
+        return Part(block, chosen)
+
+
+class Part:
+    """A block that is being used up.
+
+    Parameters
+    ----------
+    block : Block
+    order : (n,) int64 array or None
+        Its training rows in the order they are taken; None takes all in order.
+    """
+
+    def __init__(self, block: Block, order: NDArray[np.int64] | None) -> None:
+        self._block = block
+        self._order = order
+        self._at = block.start if order is None else 0
+        self.left = block.stop - block.start if order is None else len(order)
+
+    def take(self, rows: int) -> Segment:
+        """The next rows."""
+        segment = self._block.segment(self._at, self._at + rows, self._order)
+        self._at += rows
+        self.left -= rows
+        return segment
+
+
+Group = list[Part]
 
 
 @dataclass(frozen=True)
@@ -80,7 +112,8 @@ class Batches:
     """Cuts an epoch into steps.
 
     Step t of T takes rows ``n t // T`` to ``n (t + 1) // T`` of the rank's n rows,
-    possibly none, so that replicas with unequal rows finish together.
+    possibly none, so that replicas with unequal rows finish together. From blocks that
+    are mixed it takes in proportion to what is left of each.
 
     Parameters
     ----------
@@ -95,22 +128,31 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[tuple[int, list[Segment]]]:
         """Yield the rows and the segments of each step."""
         rows, steps = self.source.rows, self.steps
-        blocks = self.source.blocks(epoch)
-        block: Block | None = None
-        order: NDArray[np.int64] | None = None
-        at = end = 0
+        groups = self.source.groups(epoch)
+        group: Group = []
         for step in range(steps):
             wanted = count = rows * (step + 1) // steps - rows * step // steps
-            segments = []
+            segments: list[Segment] = []
             while wanted:
-                while block is None or at == end:
-                    block, order = next(blocks)
-                    at, end = (block.start, block.stop) if order is None else (0, len(order))
-                stop = min(end, at + wanted)
-                segments.append(block.segment(at, stop, order))
-                wanted -= stop - at
-                at = stop
+                left = sum(part.left for part in group)
+                if left == 0:
+                    group = next(groups)
+                    continue
+                taken = min(wanted, left)
+                segments += _take(group, taken, left)
+                wanted -= taken
             yield count, segments
+
+
+def _take(group: Group, rows: int, left: int) -> Iterator[Segment]:
+    """Take rows from all parts of a group, in proportion to what is left of each."""
+    shares = [part.left * rows // left for part in group]
+    short = rows - sum(shares)
+    for part, share in zip(group, shares, strict=True):
+        extra = min(short, part.left - share)
+        short -= extra
+        if share + extra:
+            yield part.take(share + extra)
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:

@@ -1,0 +1,292 @@
+"""The promises about bits: sync and allreduce against sequential training, async of one.
+
+The reference here knows neither windows nor modes nor channels: it cuts each rank's rows
+into its share of every batch, sums gradients in rank order, and applies the optimizer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse
+from distributed import Client, LocalCluster
+
+import dps
+from dps.losses import LogLoss, Softmax
+from dps.models import CSRRows, DenseRows, LinearModel
+from dps.optimizers import OPTIMIZERS, InvScaling, Momentum, Optimizer
+from dps.server.placement import PLACEMENTS
+
+EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
+RATE = InvScaling(0.05)
+EPOCHS = 3
+ALPHA = 0.01
+
+
+def problem(rows: int, classes: int = 2, features: int = 7) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(rows)
+    X = rng.normal(size=(rows, features)) * (rng.random((rows, features)) < 0.6)
+    scores = X @ rng.normal(size=(features, classes)) + rng.gumbel(size=(rows, classes))
+    return X, scores.argmax(axis=1), rng.random(rows) + 0.5
+
+
+def rows_of(X: Any, index: Any) -> Any:
+    if scipy.sparse.issparse(X):
+        part = X[index]
+        return CSRRows(part.data, part.indices, part.indptr, X.shape[1])
+    return DenseRows(np.ascontiguousarray(X[index]))
+
+
+class Sequential:
+    """One process that sums the same sub-batches in rank order."""
+
+    def __init__(
+        self, X: Any, y: Any, weight: Any, optimizer: Optimizer, classes: int = 2, lengths: Any = ()
+    ) -> None:
+        binary = classes == 2
+        self.model = LinearModel(
+            X.shape[1], 1 if binary else classes, LogLoss() if binary else Softmax()
+        )
+        self.X, self.optimizer = X, optimizer
+        self.y = 2.0 * y - 1.0 if binary else y.astype(float)
+        self.weight = None if weight is None else weight * (len(y) / weight.sum())
+        # A batch that crosses partitions is summed partition by partition.
+        self.cuts = np.cumsum(lengths)[:-1]
+        self.params = self.model.initial()
+        self.state = np.zeros((optimizer.state_rows, self.params.size))
+        optimizer.initialize(self.state)
+        self.updates = 0
+        self.n_coef = X.shape[1] * self.model.n_outputs
+
+    def gradient(self, index: Any) -> Any:
+        grad = np.zeros_like(self.params)
+        for part in np.split(index, np.searchsorted(index, self.cuts)):
+            if len(part):
+                weight = None if self.weight is None else self.weight[part]
+                X = rows_of(self.X, part)
+                self.model.loss_gradient(self.params, X, self.y[part], weight, grad)
+        return grad
+
+    def update(self, mean: Any, rate: float) -> None:
+        self.updates += 1
+        for part, l2 in ((slice(0, self.n_coef), ALPHA), (slice(self.n_coef, None), 0.0)):
+            self.optimizer.update(
+                self.params[part], mean[part], self.state[:, part],
+                step=self.updates, lr=rate, l1=0.0, l2=l2,
+            )  # fmt: skip
+
+    def run(self, ranks: list[Any], batch: int, joined: bool = False) -> Any:
+        total = sum(len(rows) for rows in ranks)
+        steps = -(-total // batch)
+        for epoch in range(EPOCHS):
+            for t in range(steps):
+                shares = [
+                    rows[len(rows) * t // steps : len(rows) * (t + 1) // steps] for rows in ranks
+                ]
+                count = sum(map(len, shares))
+                if joined:
+                    mean = self.gradient(np.concatenate(shares)) / count
+                else:
+                    sums = [self.gradient(share) for share in shares if len(share)]
+                    mean = sum(sums[1:], sums[0]) / count
+                self.update(mean, RATE(epoch + t / steps))
+        return self.params
+
+
+def estimator(**parameters: Any) -> dps.LinearClassifier:
+    options = {
+        "alpha": ALPHA, "learning_rate": RATE, "max_iter": EPOCHS, "tol": None, "shuffle": False,
+        "batch_size": 32, "optimizer": "momentum", "random_state": 0,
+    }  # fmt: skip
+    return dps.LinearClassifier(**{**options, **parameters})
+
+
+def flat(model: dps.LinearClassifier) -> Any:
+    return np.concatenate([model.coef_.T.ravel(), model.intercept_])
+
+
+def ranks_of(model: dps.LinearClassifier, lengths: tuple[int, ...]) -> list[Any]:
+    """Global row numbers of each rank, from the reported plan."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return [
+        np.concatenate(
+            [offsets[p.partition] + np.arange(p.start, p.stop) for p in rank.pieces]
+            or [np.empty(0, int)]
+        )
+        for rank in model.plan_.ranks
+    ]  # fmt: skip
+
+
+def partitioned(X: Any, lengths: tuple[int, ...]) -> Any:
+    """A dask array in partitions of these lengths, dense or CSR."""
+    cuts = np.concatenate([[0], np.cumsum(lengths)])
+    if not scipy.sparse.issparse(X):
+        return da.from_array(X, chunks=(lengths, *X.shape[1:]))
+    from dask import delayed
+
+    blocks = [
+        da.from_delayed(delayed(X[a:b]), (b - a, X.shape[1]), X.dtype, meta=X[:0])
+        for a, b in itertools.pairwise(cuts)
+    ]
+    return da.concatenate(blocks)
+
+
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("lengths", [(60, 60, 60, 60), (101, 0, 7, 60)], ids=["equal", "unequal"])
+@pytest.mark.parametrize("n_replicas", [1, 2, 3, 4])
+def test_sync_is_sequential_training_bit_for_bit(
+    optimizer: Optimizer, sparse: bool, weighted: bool, lengths: tuple[int, ...], n_replicas: int
+) -> None:
+    X, y, weight = problem(sum(lengths))
+    X, weight = scipy.sparse.csr_matrix(X) if sparse else X, weight if weighted else None
+    model = estimator(optimizer=optimizer, n_replicas=n_replicas)
+    model.fit(
+        partitioned(X, lengths), partitioned(y, lengths),
+        None if weight is None else partitioned(weight, lengths),
+    )  # fmt: skip
+    ranks = ranks_of(model, lengths)
+    assert len(ranks) == n_replicas
+    assert sorted(np.concatenate(ranks)) == list(range(len(y)))
+    expected = Sequential(X, y, weight, optimizer, lengths=lengths).run(ranks, 32)
+    assert np.array_equal(flat(model), expected)
+    joined = Sequential(X, y, weight, optimizer).run(ranks, 32, joined=True)
+    tolerance = 1e-6 if type(optimizer).__name__ == "Adam" else 1e-10
+    np.testing.assert_allclose(flat(model), joined, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("placement", list(PLACEMENTS))
+@pytest.mark.parametrize("n_shards", [1, 2, 5])
+@pytest.mark.parametrize("mode", [dps.Sync, dps.AllReduce])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_shards_and_their_placement_do_not_change_a_bit(
+    placement: str, n_shards: int, mode: Any, classes: int
+) -> None:
+    X, y, _ = problem(300, classes, features=33)
+    expected = flat(estimator(n_replicas=3).fit(X, y))
+    model = estimator(n_replicas=3, n_shards=n_shards, mode=mode(placement=placement)).fit(X, y)
+    assert len(model.plan_.shards) == n_shards
+    assert np.array_equal(flat(model), expected)
+
+
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
+def test_allreduce_is_sync(optimizer: Optimizer) -> None:
+    X, y, weight = problem(250, 3)
+    options = {"optimizer": optimizer, "n_replicas": 3}
+    sync = flat(estimator(mode="sync", **options).fit(X, y, weight))
+    allreduce = flat(estimator(mode="allreduce", **options).fit(X, y, weight))
+    np.testing.assert_allclose(allreduce, sync, rtol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
+def test_async_with_one_replica_is_sequential_training(optimizer: Optimizer) -> None:
+    X, y, weight = problem(250)
+    model = estimator(mode="async", optimizer=optimizer, n_replicas=1).fit(X, y, weight)
+    expected = Sequential(X, y, weight, optimizer).run([np.arange(len(y))], 32)
+    assert np.array_equal(flat(model), expected)
+    assert all(record["staleness_max"] == 0 for record in model.history_)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+def test_replicas_without_rows_do_no_harm(mode: str) -> None:
+    X, y, _ = problem(3)
+    y = np.array([0, 1, 0])
+    model = estimator(mode=mode, n_replicas=5, batch_size=1).fit(X, y)
+    assert sorted(rank.rows for rank in model.plan_.ranks) == [0, 0, 1, 1, 1]
+    assert model.n_iter_ == EPOCHS
+    assert model.history_[-1]["rows"] == 3
+
+
+def test_the_same_seed_and_plan_give_the_same_bits() -> None:
+    X, y, _ = problem(500)
+    fits = [estimator(n_replicas=3, shuffle=True, random_state=7).fit(X, y) for _ in range(2)]
+    assert np.array_equal(flat(fits[0]), flat(fits[1]))
+    other = estimator(n_replicas=3, shuffle=True, random_state=8).fit(X, y)
+    assert not np.array_equal(flat(other), flat(fits[0]))
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("mode", [dps.Sync, dps.AllReduce])
+def test_the_gateway_gives_the_bits_of_the_mapped_window(
+    client: Client, mode: Any, sparse: bool
+) -> None:
+    lengths = (60, 50, 10, 80)
+    X, y, _ = problem(sum(lengths))
+    X = scipy.sparse.csr_matrix(X) if sparse else X
+    data = partitioned(X, lengths), partitioned(y, lengths)
+    results = []
+    for access in ("mapped", "gateway"):
+        for n_shards in (1, 2, 5):
+            model = estimator(
+                client=client, n_replicas=3, n_shards=n_shards, mode=mode(access=access)
+            ).fit(*data)
+            results.append(flat(model))
+    assert len({rank.worker for rank in model.plan_.ranks}) == 2
+    reference = Sequential(X, y, None, Momentum(), lengths=lengths)
+    expected = reference.run(ranks_of(model, lengths), 32)
+    for result in results:
+        assert np.array_equal(result, expected)
+
+
+def test_two_fits_at_once_do_not_disturb_each_other(client: Client) -> None:
+    tasks = [problem(400), problem(600)]
+    data = [
+        (partitioned(X, (len(y) // 4,) * 4), partitioned(y, (len(y) // 4,) * 4))
+        for X, y, _ in tasks
+    ]
+    alone = [flat(estimator(client=client, n_replicas=2).fit(*pair)) for pair in data]
+    together: dict[int, Any] = {}
+
+    def fit(number: int) -> None:
+        together[number] = flat(estimator(client=client, n_replicas=2).fit(*data[number]))
+
+    threads = [threading.Thread(target=fit, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in (0, 1):
+        assert np.array_equal(together[number], alone[number])
+
+
+def test_data_in_memory_stays_where_it_is(client: Client) -> None:
+    X, y, _ = problem(800)
+    X, y = client.persist(partitioned(X, (100,) * 8)), partitioned(y, (100,) * 8)
+    before = client.who_has(X)
+    while not all(before.values()):
+        before = client.who_has(X)
+    model = estimator(client=client).fit(X, y)
+    assert client.who_has(X) == before
+    for rank in model.plan_.ranks:
+        for piece in rank.pieces:
+            (holders,) = [before[key] for key in before if key[1] == piece.partition]
+            assert rank.worker in holders
+
+
+def test_data_that_dps_computes_makes_the_same_plan_each_time(client: Client) -> None:
+    X, y, _ = problem(800)
+    X, y = partitioned(X, (100,) * 8), partitioned(y, (100,) * 8)
+    fits = [estimator(client=client, shuffle=True).fit(X + number * 0, y) for number in range(3)]
+    assert len({fit.plan_ for fit in fits}) == 1
+    assert len({flat(fit).tobytes() for fit in fits}) == 1
+
+
+def test_more_workers_than_partitions(client: Client) -> None:
+    X, y, _ = problem(100)
+    model = estimator(client=client).fit(partitioned(X, (100,)), partitioned(y, (100,)))
+    assert len({rank.worker for rank in model.plan_.ranks}) == 1
