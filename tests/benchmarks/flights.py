@@ -41,7 +41,8 @@ def read_flights(rows: int | None = None) -> tuple[Any, Any]:
     date = frame["date"].dt
     pair = frame["origin"].astype(str) + "-" + frame["destination"].astype(str)
     columns = [
-        frame["origin"], frame["destination"], date.hour, date.day_of_week, date.day, date.month, pair
+        frame["origin"], frame["destination"], date.hour, date.day_of_week, date.day, date.month,
+        pair,
     ]  # fmt: skip
     codes, width = [], 0
     for column in columns:
