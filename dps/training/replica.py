@@ -251,7 +251,7 @@ def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPS
     error.rank = rank
     error.worker = error.worker or spec.worker
     if error.step is None and channel is not None:
-        error.step = channel.steps
+        error.step = channel.steps + 1  # the one at work
     return error
 
 
