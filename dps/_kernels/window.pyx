@@ -142,10 +142,10 @@ cdef class Header:
 
     cdef int _wait(self, int rank_field, int word, int64_t value,
                    double seconds) noexcept nogil:
-        cdef int spin
+        cdef int _spin
         cdef int32_t heard
         cdef double deadline, left, nap = 1e-6
-        for spin in range(SPINS):
+        for _spin in range(SPINS):
             if self._ready(rank_field, word, value):
                 return 0
             dps_pause()
