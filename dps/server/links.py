@@ -77,7 +77,7 @@ class MappedLink:
         self.window = window
         self._rank = rank
         self._fence = fence
-        self._watch = Watch(window, timeout, alive)
+        self._watch = Watch(window, timeout, rank, alive)
         self._operation: Operation | None = None
         self._ahead: Any = None
 

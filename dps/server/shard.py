@@ -97,7 +97,7 @@ class ShardStatus:
     records : (k, RECORD_WIDTH) float64 array
         Records of closed epochs from the one asked for.
     progress : tuple of tuple of int
-        Counters of each rank, which change while it gets on.
+        Counters of each rank, which change while it gets on or waits for others.
     steps : tuple of int
         Sequence number of each rank's last gradient.
     """
@@ -153,14 +153,14 @@ class ParameterShard:
             `fence` is not the attempt that owns the rank.
         """
         check_fence(self.window, rank, fence)
-        return await self._drive(operation(self.window, rank, *args))
+        return await self._drive(operation(self.window, rank, *args), rank)
 
     async def admit(self, operation: Callable[..., Operation], rank: int, *args: Any) -> Any:
         """Run the operation by which a replica takes its rank."""
-        return await self._drive(operation(self.window, rank, *args))
+        return await self._drive(operation(self.window, rank, *args), rank)
 
-    async def _drive(self, operation: Operation) -> Any:
-        watch = Watch(self.window, self._timeout)
+    async def _drive(self, operation: Operation, rank: int) -> Any:
+        watch = Watch(self.window, self._timeout, rank)
         while True:
             if self._thread is None:
                 done, value = _advance(operation)
@@ -195,7 +195,10 @@ class ParameterShard:
             closed=closed,
             stop=window.stopped,
             records=window.history[rows, :RECORD_WIDTH],
-            progress=tuple(window.progress(rank) for rank in ranks),
+            progress=tuple(
+                (*window.progress(rank), window.words.rank_load(rank, Field.WAITS))
+                for rank in ranks
+            ),
             steps=tuple(window.words.rank_load(rank, Field.ARRIVED) for rank in ranks),
         )
 

@@ -20,6 +20,7 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     ENDED     epochs this rank has reported
     BEAT      heartbeats while it reads data
     ROWS      rows behind the gradient in the slot
+    WAITS     looks around while it waits for others, about one a second
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Field(IntEnum):
     ENDED = 5
     BEAT = 6
     ROWS = 7
+    WAITS = 8
 
 
 _PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT)
@@ -357,14 +359,21 @@ class Watch:
     window : Window
     timeout : float
         Seconds without progress of a rank after which waiting for it is an error.
+    rank : int
+        The rank that waits, or that is waited for on behalf of.
     alive : callable, optional
         Called once a second; raises if waiting makes no sense any more.
     """
 
     def __init__(
-        self, window: Window, timeout: float, alive: Callable[[], None] | None = None
+        self,
+        window: Window,
+        timeout: float,
+        rank: int,
+        alive: Callable[[], None] | None = None,
     ) -> None:
         self._window = window
+        self._rank = rank
         self._timeout = timeout
         self._alive = alive
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
@@ -379,6 +388,7 @@ class Watch:
         window = self._window
         if window.stopped:
             raise StoppedError("the fit was stopped")
+        window.words.rank_add(self._rank, Field.WAITS, 1)
         if self._alive is not None:
             self._alive()
         if window.file is not None and window.file.owner_is_gone():
@@ -399,11 +409,12 @@ class Watch:
 
     def _missing(self, wait: Wait) -> list[int]:
         words = self._window.words
-        ranks = range(self._window.spec.n_ranks)
+        # Who waits is not who is waited for.
+        ranks = [rank for rank in range(self._window.spec.n_ranks) if rank != self._rank]
         if isinstance(wait.of, Field):
             return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
         # A window's word is moved on by whichever rank comes last.
-        fewest = min(words.rank_load(r, Field.ENDED) for r in ranks)
+        fewest = min((words.rank_load(r, Field.ENDED) for r in ranks), default=0)
         return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]
 
     def begin(self) -> None:

@@ -311,8 +311,8 @@ class _Watcher:
         running = [rank for rank in self._progress if rank not in ended]
         if not running:
             return
-        # Whoever is behind the others is the one they wait for.
-        last = min(running, key=lambda rank: (*status.progress[rank][::-1][1:], rank))
+        # A rank that waits says so; the silent one is the one that others wait for.
+        last = min(running, key=lambda rank: (self._progress[rank][1], rank))
         if now - self._progress[last][1] > self._job.timeout:
             raise StalledError(
                 f"no progress for {self._job.timeout:g} s; is the worker frozen or overloaded? "

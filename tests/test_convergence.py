@@ -1,0 +1,180 @@
+"""Every loss, penalty and optimizer ends at the optimum of the stated objective.
+
+The objective is written again here, and its optimum found by solvers that know nothing
+of dps: L-BFGS-B on split variables for smooth losses, a linear or quadratic program by
+SLSQP for the others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import dps
+from dps.losses import LOSSES
+from dps.optimizers import OPTIMIZERS, Constant, InvScaling, Momentum, Optimizer
+
+ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
+ROWS, FEATURES = 60, 3
+NAMES = [name for name in LOSSES if name != "softmax"]
+EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
+RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "Adam": 0.05}
+FADING = {
+    "SGD": InvScaling(1.0), "Momentum": InvScaling(0.1), "Adam": InvScaling(0.1),
+    "Adagrad": Constant(0.05),
+}  # fmt: skip
+KINKED = {"hinge", "epsilon_insensitive"}
+
+
+def softplus(z: Any) -> Any:
+    return np.logaddexp(0.0, z)
+
+
+def pointwise(loss: str, y: Any, raw: Any) -> Any:
+    z, r = y * raw, np.abs(raw - y)
+    return {
+        "log_loss": lambda: softplus(-z),
+        "hinge": lambda: np.maximum(0, 1 - z),
+        "squared_hinge": lambda: np.maximum(0, 1 - z) ** 2,
+        "modified_huber": lambda: np.where(z >= -1, np.maximum(0, 1 - z) ** 2, -4 * z),
+        "squared_error": lambda: r**2 / 2,
+        "huber": lambda: np.where(r <= EPSILON, r**2 / 2, EPSILON * r - EPSILON**2 / 2),
+        "epsilon_insensitive": lambda: np.maximum(0, r - EPSILON),
+    }[loss]()
+
+
+@cache
+def problem(loss: str) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(ROWS, FEATURES))
+    raw = X @ np.array([1.0, -0.5, 0.1]) + 0.3 + 0.7 * rng.normal(size=ROWS)
+    regression = LOSSES[loss].task == "regression"
+    return X, raw if regression else np.where(raw > 0, 1.0, -1.0), rng.random(ROWS) * 2
+
+
+def ratios(penalty: str | None) -> tuple[float, float]:
+    if penalty is None:
+        return 0.0, 0.0
+    ratio = {"l1": 1.0, "l2": 0.0, "elasticnet": L1_RATIO}[penalty]
+    return ALPHA * ratio, ALPHA * (1 - ratio)
+
+
+def objective(loss: str, penalty: str | None, weighted: bool, w: Any, b: float) -> float:
+    X, y, weight = problem(loss)
+    weight = weight / weight.mean() if weighted else np.ones(ROWS)
+    l1, l2 = ratios(penalty)
+    mean = float(np.mean(weight * pointwise(loss, y, X @ w + b)))
+    return mean + l1 * np.abs(w).sum() + l2 / 2 * float(w @ w)
+
+
+@cache
+def optimum(loss: str, penalty: str | None, weighted: bool) -> float:
+    """By SLSQP on w = p - m with p, m >= 0, and an epigraph variable a row for kinks."""
+    X, y, weight = problem(loss)
+    weight = weight / weight.mean() if weighted else np.ones(ROWS)
+    l1, l2 = ratios(penalty)
+    F = FEATURES
+    split = np.hstack([X, -X, np.ones((ROWS, 1))])
+
+    def penalties(v: Any) -> float:
+        w = v[:F] - v[F : 2 * F]
+        return float(l1 * v[: 2 * F].sum() + l2 / 2 * (w @ w))
+
+    bounds = [(0, None)] * (2 * F) + [(None, None)]
+    if loss not in KINKED:
+        best = minimize(
+            lambda v: float(np.mean(weight * pointwise(loss, y, split @ v))) + penalties(v),
+            np.full(2 * F + 1, 0.1), method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": 10_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-9},
+        )  # fmt: skip
+        return float(best.fun)
+    # min mean(weight * t) with t >= 0 and t >= the kink's slopes.
+    if loss == "hinge":
+        slopes, offsets = -(y[:, None] * split), np.ones(ROWS)
+    else:
+        slopes = np.vstack([split, -split])
+        offsets = np.concatenate([-y, y]) - EPSILON
+    times = len(slopes) // ROWS
+    A = np.hstack([-slopes, np.tile(np.eye(ROWS), (times, 1))])
+    n = 2 * F + 1
+
+    def value(v: Any) -> float:
+        return float(np.mean(weight * v[n:])) + penalties(v)
+
+    def gradient(v: Any) -> Any:
+        w = v[:F] - v[F : 2 * F]
+        return np.concatenate([l1 + l2 * w, l1 - l2 * w, [0.0], weight / ROWS])
+
+    best = minimize(
+        value, np.concatenate([np.full(n, 0.1), np.full(ROWS, 5.0)]), jac=gradient,
+        method="SLSQP", bounds=bounds + [(0, None)] * ROWS,
+        constraints={"type": "ineq", "fun": lambda v: A @ v - offsets, "jac": lambda v: A},
+        options={"maxiter": 2000, "ftol": 1e-12},
+    )  # fmt: skip
+    assert best.success
+    return float(best.fun)
+
+
+def fitted(loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool) -> Any:
+    X, y, weight = problem(loss)
+    name = type(optimizer).__name__
+    kind = dps.LinearRegressor if LOSSES[loss].task == "regression" else dps.LinearClassifier
+    kinked = loss in KINKED
+    # A kink's gradient does not fade, so the rate must, and the parameters are averaged.
+    schedule: Any = FADING[name] if kinked else Constant(RATES[name])
+    epochs = 4000 if kinked else 2000
+    model = kind(
+        loss=loss, penalty=penalty, alpha=ALPHA, l1_ratio=L1_RATIO, optimizer=optimizer,
+        learning_rate=schedule, max_iter=epochs, tol=None, shuffle=False, n_replicas=1,
+        batch_size=ROWS, average=ROWS * epochs // 2 if kinked else False,
+    )  # fmt: skip
+    model.fit(X, y, weight if weighted else None)
+    return model
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
+@pytest.mark.parametrize("penalty", [None, "l1", "l2", "elasticnet"])
+@pytest.mark.parametrize("loss", NAMES)
+def test_every_loss_penalty_and_optimizer_ends_at_the_optimum(
+    loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool
+) -> None:
+    model = fitted(loss, penalty, optimizer, weighted)
+    reached = objective(loss, penalty, weighted, np.ravel(model.coef_), float(model.intercept_[0]))
+    best = optimum(loss, penalty, weighted)
+    assert -1e-6 <= reached / best - 1 <= 1e-4
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("option", ["plain", "weighted", "balanced"])
+def test_the_default_objective_is_that_of_logistic_regression(classes: int, option: str) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(120, 4))
+    y = (X @ rng.normal(size=(4, classes)) + rng.gumbel(size=(120, classes))).argmax(axis=1)
+    weight = rng.random(120) + 0.2 if option == "weighted" else None
+    balance = "balanced" if option == "balanced" else None
+    peer = LogisticRegression(tol=1e-10, max_iter=10_000, class_weight=balance).fit(X, y, weight)
+    model = dps.LinearClassifier(
+        optimizer="momentum", learning_rate=0.1, max_iter=5000, tol=None, class_weight=balance
+    ).fit(X, y, weight)
+    np.testing.assert_allclose(model.predict_proba(X), peer.predict_proba(X), atol=1e-6)
+    np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_default_objective_is_that_of_ridge(weighted: bool) -> None:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(100, 4))
+    y = X @ rng.normal(size=4) + rng.normal(size=100) + 3
+    weight = rng.random(100) + 0.2 if weighted else None
+    peer = Ridge(alpha=1.0).fit(X, y, weight)
+    model = dps.LinearRegressor(
+        optimizer="momentum", learning_rate=0.05, max_iter=3000, tol=None
+    ).fit(X, y, weight)
+    np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-8)
+    np.testing.assert_allclose(model.intercept_, peer.intercept_, rtol=1e-8)
