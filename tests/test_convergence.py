@@ -26,7 +26,7 @@ EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=
 RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "Adam": 0.05}
 FADING = {
     "SGD": InvScaling(1.0), "Momentum": InvScaling(0.1), "Adam": InvScaling(0.1),
-    "Adagrad": Constant(0.05),
+    "Adagrad": InvScaling(3.0),
 }  # fmt: skip
 KINKED = {"hinge", "epsilon_insensitive"}
 
@@ -127,7 +127,7 @@ def fitted(loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool)
     kinked = loss in KINKED
     # A kink's gradient does not fade, so the rate must, and the parameters are averaged.
     schedule: Any = FADING[name] if kinked else Constant(RATES[name])
-    epochs = 4000 if kinked else 2000
+    epochs = 4000 if kinked or loss == "huber" else 2000
     model = kind(
         loss=loss, penalty=penalty, alpha=ALPHA, l1_ratio=L1_RATIO, optimizer=optimizer,
         learning_rate=schedule, max_iter=epochs, tol=None, shuffle=False, n_replicas=1,

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,12 +27,13 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "dask.array" in capsys.readouterr().out
 
 
-def test_every_recipe_for_an_extension_runs() -> None:
+def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6
-    names: dict[str, Any] = {"__name__": "recipes"}
+    module = ModuleType("recipes")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "recipes", module)
     for recipe in recipes:
-        exec(compile(recipe, "docs/extending.md", "exec"), names)
+        exec(compile(recipe, "docs/extending.md", "exec"), vars(module))
 
 
 @pytest.mark.parametrize("name", ["numpy_only.py", "compare_modes.py"])
