@@ -1,0 +1,178 @@
+"""Bad input gets a clear error: what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from distributed import Client, LocalCluster
+
+import dps
+from dps.errors import ClusterError, VersionError
+
+ROWS = 40
+
+
+def data() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 3))
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def dask_data(chunk: int = 10) -> tuple[Any, Any]:
+    X, y = data()
+    return da.from_array(X, chunks=(chunk, 3)), da.from_array(y, chunks=chunk)
+
+
+def unknown(array: Any) -> Any:
+    """The same blocks with lengths that nobody knows."""
+    return array.map_blocks(
+        lambda block: block, chunks=((np.nan,) * array.numblocks[0], *array.chunks[1:])
+    )
+
+
+def fails(
+    message: str, X: Any, y: Any, weight: Any = None, kind: Any = ValueError, **options: Any
+) -> None:
+    with pytest.raises(kind, match=message):
+        dps.LinearClassifier(**options).fit(X, y, weight)
+
+
+def test_lengths_that_differ() -> None:
+    X, y = data()
+    fails("inconsistent numbers of samples: \\[40, 39\\]", X, y[:-1])
+    X, y = dask_data()
+    fails("y has 30 rows, X has 40: they must be equal", X, y[:30])
+
+
+def test_partition_counts_that_differ_name_the_remedy() -> None:
+    X, y = dask_data()
+    fails(r"y has 2 partitions, X has 4: rechunk y to X.chunks\[0\]", X, y.rechunk(20))
+    fails("sample_weight has 2 partitions, X has 4", X, y, y.rechunk(20))
+
+
+def test_lengths_that_differ_inside_equal_partition_counts() -> None:
+    X, y = dask_data()
+    other = y.rechunk(((10, 12, 8, 10),))
+    fails("partition 1 of y has 12 rows, that of X has 10", X, other)
+    fails("y in partition 1 has 12 rows, X has 10", unknown(X), unknown(other))
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")]
+)
+def test_values_that_are_not_finite_are_found(value: float, name: str) -> None:
+    X, y = data()
+    X[37, 1] = value
+    fails(f"X holds {name}.*row 37", X, y)
+    fails(f"X holds {name}.*row 37", scipy.sparse.csr_matrix(X), y)
+    blocks, labels = da.from_array(X, chunks=(10, 3)), da.from_array(y, chunks=10)
+    fails(f"X in partition 3 holds {name}.*row 7", blocks, labels)
+    frame = dd.from_pandas(pd.DataFrame(X, columns=list("abc")), npartitions=4)
+    fails(f"X in partition 3 holds {name}.*row 7 of column 'b'", frame, labels)
+    with pytest.raises(ValueError, match=f"y in partition 3 holds {name}.*row 7"):
+        dps.LinearRegressor().fit(da.zeros((ROWS, 3), chunks=(10, 3)), blocks[:, 1])
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_weights_that_are_no_weights(bad: float) -> None:
+    X, y = data()
+    weight = np.ones(ROWS)
+    weight[11] = bad
+    fails("sample_weight|weights", X, y, weight)
+    X, y = dask_data()
+    fails("sample_weight in partition 1 .* row 1", X, y, da.from_array(weight, chunks=10))
+
+
+def test_columns_that_hold_no_numbers_are_named() -> None:
+    frame = pd.DataFrame({"a": np.arange(ROWS), "city": ["x", "y"] * (ROWS // 2)})
+    X = dd.from_pandas(frame, npartitions=4)
+    fails(r"columns \['city'\] of X hold no numbers .*get_dummies", X, dask_data()[1])
+    X = X.categorize()
+    fails(r"columns \['city'\] of X hold no numbers .*category", X, dask_data()[1])
+
+
+def test_features_that_differ_from_fit() -> None:
+    X, y = dask_data()
+    model = dps.LinearClassifier(max_iter=2, tol=None).fit(X, y)
+    for wider in (np.zeros((2, 4)), da.zeros((2, 4))):
+        with pytest.raises(
+            ValueError, match="X has 4 features, but LinearClassifier is expecting 3"
+        ):
+            model.predict(wider)
+    frame = pd.DataFrame(data()[0], columns=list("abc"))
+    model.fit(dd.from_pandas(frame, npartitions=4), y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(dd.from_pandas(frame.rename(columns={"a": "z"}), npartitions=4))
+
+
+def test_a_single_class_and_no_rows() -> None:
+    X, y = dask_data()
+    fails("number of classes has to be greater than one; got 1 class", X, y * 0)
+    fails("0 sample", X[:0], y[:0])
+    fails("sums to zero", X, y, y * 0.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("optimizer", "adamw", r"\['adagrad', 'adam', 'momentum', 'sgd'\]. Got 'adamw'"),
+        ("loss", "squared_error", "classification .*'hinge', 'log_loss'.* Got 'squared_error'"),
+        ("mode", "hogwild", r"\['allreduce', 'async', 'sync'\].*Got 'hogwild'"),
+        ("learning_rate", "warp", r"\['auto', 'constant', 'cosine', 'invscaling', 'step'\]"),
+        ("learning_rate", -1.0, "learning_rate.*Got -1.0"),
+        ("alpha", -1.0, "alpha.*Got -1.0"),
+        ("l1_ratio", 1.5, "l1_ratio.*Got 1.5"),
+        ("penalty", "l3", "penalty.*Got 'l3'"),
+        ("max_iter", 0, "max_iter.*Got 0"),
+        ("batch_size", 0, "batch_size.*Got 0"),
+        ("n_replicas", 0, "n_replicas.*Got 0"),
+        ("n_shards", "many", "n_shards.*Got 'many'"),
+        ("timeout", 0, "timeout.*Got 0"),
+        ("validation_fraction", 1.0, "validation_fraction.*Got 1.0"),
+        ("class_weight", "fair", "class_weight.*Got 'fair'"),
+        ("class_weight", {7: 2.0}, r"names \[7\], which are no classes of y: \[0, 1\]"),
+    ],
+)  # fmt: skip
+def test_parameters_out_of_range(option: str, value: Any, message: str) -> None:
+    fails(message, *data(), **{option: value})
+
+
+def test_modes_check_their_options() -> None:
+    with pytest.raises(ValueError, match=r"'access' parameter of Sync.*Got 'nfs'"):
+        dps.Sync(access="nfs")
+
+
+def test_a_cluster_that_cannot_train() -> None:
+    X, y = data()
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        client = Client(cluster, set_as_default=False)
+        fails("has no workers: start some", X, y, client=client, kind=ClusterError)
+        client.close()
+        fails("the client is closed: make a new Client", X, y, client=client, kind=ClusterError)
+
+
+@pytest.mark.parametrize("theirs", ["0.0.1", None])
+def test_workers_with_another_dps_or_none(
+    theirs: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(self: Any, *args: Any, workers: list[str], **kwargs: Any) -> Any:
+        return {
+            worker: theirs or importlib.metadata.PackageNotFoundError("dps") for worker in workers
+        }
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        monkeypatch.setattr(Client, "_run", answer)
+        message = "a worker has dps 0.0.1" if theirs else "dps is not installed on a worker"
+        fails(message, *data(), client=client, kind=VersionError)
