@@ -1,0 +1,215 @@
+"""What users see: containers, lazy predictions, labels, copies, and honoured parameters."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+
+import dps
+
+ROWS, FEATURES = 600, 5
+RNG = np.random.default_rng(0)
+X = np.where(RNG.random((ROWS, FEATURES)) < 0.6, RNG.integers(-3, 4, (ROWS, FEATURES)), 0.0)
+Y = (X @ RNG.normal(size=FEATURES) + RNG.logistic(size=ROWS) > 0).astype(int)
+FRAME = pd.DataFrame(X, columns=list("abcde"), index=np.arange(ROWS) * 2)
+BLOCKS = da.from_array(X, chunks=(100, FEATURES))
+LABELS = da.from_array(Y, chunks=100)
+
+
+def classifier(**options: Any) -> dps.LinearClassifier:
+    return dps.LinearClassifier(
+        **{"max_iter": 5, "tol": None, "shuffle": False, "n_replicas": 1, **options}
+    )
+
+
+EXPECTED = classifier().fit(X, Y)
+UNKNOWN = BLOCKS.map_blocks(lambda block: block, chunks=((np.nan,) * 6, (FEATURES,)))
+CONTAINERS = {
+    "pandas": (FRAME, Y),
+    "csr": (scipy.sparse.csr_matrix(X), Y),
+    "csr array": (scipy.sparse.csr_array(X), Y),
+    "csc": (scipy.sparse.csc_matrix(X), Y),
+    "coo": (scipy.sparse.coo_matrix(X), Y),
+    "fortran": (np.asfortranarray(X), Y),
+    "int8": (X.astype(np.int8), Y),
+    "dask": (BLOCKS, LABELS),
+    "dask, numpy labels": (BLOCKS, Y),
+    "dask int8": (BLOCKS.astype(np.int8), LABELS),
+    "dask csr": (BLOCKS.map_blocks(scipy.sparse.csr_matrix), LABELS),
+    "dask unknown": (UNKNOWN, LABELS),
+    "dataframe": (dd.from_pandas(FRAME, npartitions=6), LABELS),
+    "dataframe of small numbers": (dd.from_pandas(FRAME.astype("int8"), npartitions=6), LABELS),
+}
+
+
+@pytest.mark.parametrize("name", list(CONTAINERS))
+def test_every_container_gives_the_same_model(name: str) -> None:
+    data, labels = CONTAINERS[name]
+    model = classifier().fit(data, labels)
+    np.testing.assert_allclose(model.coef_, EXPECTED.coef_, rtol=1e-6)
+    assert model.coef_.dtype == np.float64
+    assert model.history_[-1]["rows"] == ROWS
+
+
+def test_float32_stays_float32() -> None:
+    model = classifier().fit(X.astype(np.float32), Y)
+    assert model.coef_.dtype == np.float32
+    np.testing.assert_allclose(model.coef_, EXPECTED.coef_, rtol=1e-3)
+
+
+def test_several_chunks_of_columns_are_joined_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"cut in 2 chunks of columns.*X.rechunk\(\{1: -1\}\)"):
+        model = classifier().fit(BLOCKS.rechunk((100, 3)), LABELS)
+    np.testing.assert_allclose(model.coef_, EXPECTED.coef_)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_predictions_are_lazy_and_keep_chunks_and_index(method: str, classes: int) -> None:
+    labels = np.array(["no", "yes", "maybe"])[(np.arange(ROWS) % 3 if classes == 3 else Y)]
+    model = classifier(max_iter=2).fit(X, labels)
+    expected = getattr(model, method)(X)
+    for data in (BLOCKS, UNKNOWN, BLOCKS.map_blocks(scipy.sparse.csr_matrix)):
+        lazy = getattr(model, method)(data)
+        assert lazy.dtype == expected.dtype
+        assert str(lazy.chunks[0]) == str(data.chunks[0])
+        np.testing.assert_array_equal(lazy.compute().shape, expected.shape)
+        assert (lazy.compute() == expected).all() or np.allclose(lazy.compute(), expected)
+    frame = dd.from_pandas(FRAME, npartitions=4)
+    model = classifier(max_iter=2).fit(
+        frame, dd.from_pandas(pd.Series(labels, FRAME.index), npartitions=4)
+    )
+    lazy = getattr(model, method)(frame)
+    assert lazy.divisions == frame.divisions
+    computed = lazy.compute()
+    assert computed.index.equals(FRAME.index)
+    if computed.ndim == 2:
+        assert list(computed.columns) == list(model.classes_)
+    assert type(lazy._meta) is type(computed)
+    local = getattr(model, method)(FRAME)
+    assert (computed.to_numpy() == local).all() or np.allclose(computed.to_numpy(), local)
+
+
+def test_scores_are_computed_where_the_data_lies() -> None:
+    weight = RNG.random(ROWS)
+    lazy = da.from_array(weight, chunks=100)
+    assert EXPECTED.score(BLOCKS, LABELS) == pytest.approx(EXPECTED.score(X, Y))
+    assert EXPECTED.score(BLOCKS, LABELS, lazy) == pytest.approx(EXPECTED.score(X, Y, weight))
+    model = dps.LinearRegressor(max_iter=5, tol=None, n_replicas=1).fit(X, X[:, 0] * 2 + 1)
+    y = BLOCKS[:, 0] * 2 + 1
+    expected = model.score(X, y.compute(), weight)
+    assert model.score(BLOCKS, y, lazy) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["b", "a", "c"], [False, True, True], [7, -1, 3], list(pd.Categorical(["x", "y", "z"]))],
+    ids=["str", "bool", "int", "category"],
+)
+def test_labels_of_any_type_with_classes_missing_from_partitions(labels: list[Any]) -> None:
+    # Sorted by label: no partition holds them all.
+    y = np.array(labels)[np.sort(np.arange(ROWS) % 3)]
+    model = classifier().fit(BLOCKS, da.from_array(y, chunks=100))
+    assert model.classes_.tolist() == sorted(set(labels))
+    assert set(model.predict(X)) <= set(labels)
+
+
+def test_copies_share_the_client_and_pickles_leave_it_out() -> None:
+    class Client:
+        def __reduce__(self) -> Any:
+            raise TypeError("a client was pickled")
+
+    client = Client()
+    model = dps.LinearClassifier(client=client, alpha=0.5)
+    assert clone(model).client is client
+    assert clone(model).alpha == 0.5
+    EXPECTED.client = client
+    try:
+        copy = pickle.loads(pickle.dumps(EXPECTED))
+    finally:
+        EXPECTED.client = None
+    assert copy.client is None
+    assert np.array_equal(copy.predict(X), EXPECTED.predict(X))
+
+
+def test_grid_search() -> None:
+    search = GridSearchCV(classifier(), {"alpha": [1e-3, 10.0]}, cv=3).fit(X, Y)
+    assert search.best_params_ == {"alpha": 1e-3}
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce", "async"])
+def test_partial_fit_carries_on_where_it_was(mode: str) -> None:
+    options = {"optimizer": "adam", "learning_rate": "invscaling", "batch_size": 50, "mode": mode}
+    whole = classifier(**options, max_iter=3).fit(X, Y)
+    model = classifier(**options)
+    for _ in range(3):
+        model.partial_fit(X, Y, classes=[0, 1])
+    assert np.array_equal(model.coef_, whole.coef_)
+    copy = pickle.loads(pickle.dumps(model)).partial_fit(X, Y)
+    assert np.array_equal(copy.coef_, model.partial_fit(X, Y).coef_)
+
+
+def test_a_warm_start_starts_from_the_coefficients() -> None:
+    model = classifier(max_iter=50).fit(X, Y)
+    before = log_loss(Y, model.predict_proba(X))
+    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-12)
+    assert model.fit(X, Y).loss_ == pytest.approx(before, rel=1e-6)
+    assert model.set_params(warm_start=False).fit(X, Y).loss_ == pytest.approx(np.log(2), rel=1e-6)
+
+
+def test_averaging_is_the_mean_over_updates() -> None:
+    options = {"optimizer": "sgd", "learning_rate": 0.1, "batch_size": ROWS}
+    steps = [classifier(**options, max_iter=n).fit(X, Y).coef_ for n in (1, 2, 3)]
+    average = classifier(**options, max_iter=3, average=True).fit(X, Y)
+    np.testing.assert_allclose(average.coef_, np.mean(steps, axis=0))
+    late = classifier(**options, max_iter=3, average=ROWS + 1).fit(X, Y)
+    np.testing.assert_allclose(late.coef_, np.mean(steps[1:], axis=0))
+
+
+def test_class_weights_are_sample_weights() -> None:
+    weights = {0: 1.0, 1: 3.0}
+    by_row = np.where(Y == 1, 3.0, 1.0)
+    a = classifier(class_weight=weights).fit(X, Y)
+    b = classifier().fit(X, Y, by_row)
+    np.testing.assert_allclose(a.coef_, b.coef_)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+def test_early_stopping_holds_rows_out(mode: str) -> None:
+    model = dps.LinearClassifier(
+        early_stopping=True, validation_fraction=0.25, mode=mode, n_replicas=2, random_state=0
+    ).fit(BLOCKS, LABELS)
+    trained = model.history_[0]["rows"]
+    assert 0.65 * ROWS < trained < 0.85 * ROWS
+    assert all(record["rows"] == trained for record in model.history_)
+    assert all(0 < record["validation_loss"] < 1 for record in model.history_)
+    assert sum(rank.rows for rank in model.plan_.ranks) == trained
+
+
+def test_verbose_prints_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    model = classifier(verbose=1).fit(X, Y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == model.n_iter_ == len(model.history_) == 5
+    assert lines[-1].startswith("epoch    5  loss")
+
+
+def test_the_loss_of_an_epoch_is_the_mean_loss_seen() -> None:
+    model = classifier(max_iter=1, learning_rate=1e-12).fit(X, Y)
+    assert model.loss_ == pytest.approx(np.log(2), rel=1e-6)
+
+
+def test_importing_dps_imports_no_dask() -> None:
+    code = "import sys, dps; assert not {'dask', 'distributed'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
