@@ -151,7 +151,7 @@ def test_modes_check_their_options() -> None:
 
 def test_a_cluster_that_cannot_train() -> None:
     X, y = data()
-    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         client = Client(cluster, set_as_default=False)
         fails("has no workers: start some", X, y, client=client, kind=ClusterError)
         client.close()
@@ -169,7 +169,7 @@ def test_workers_with_another_dps_or_none(
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

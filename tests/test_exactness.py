@@ -219,7 +219,7 @@ def test_the_same_seed_and_plan_give_the_same_bits() -> None:
 @pytest.fixture(scope="module")
 def client() -> Any:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -48,7 +48,7 @@ EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
 def cluster_of(workers: int = 2, **options: Any) -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=None, **options
+            n_workers=workers, threads_per_worker=1, dashboard_address=":0", **options
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

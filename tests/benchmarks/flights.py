@@ -100,7 +100,7 @@ def main() -> None:
         results.setdefault(name, []).append((seconds, *scores, epochs))
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
         warnings.catch_warnings(),
     ):
