@@ -294,8 +294,8 @@ def test_a_partition_that_cannot_be_computed_raises_its_own_error() -> None:
         dps.LinearClassifier(client=client).fit(X.map_blocks(broken, meta=X._meta), y)
 
 
-def pss(client: Client, workers: list[str] | None = None) -> int:
-    """Memory of this process and of workers, shared pages counted once."""
+def pss(client: Client) -> int:
+    """Memory of all processes, shared pages counted once."""
 
     def collected() -> int:
         import gc
@@ -329,7 +329,6 @@ def test_twenty_fits_leave_nothing_and_take_no_memory() -> None:
 @pytest.mark.timeout(300)
 def test_twenty_fits_with_a_worker_killed_at_a_random_moment() -> None:
     rng = random.Random(0)
-    sizes = []
     X, y = classification()
     for number in range(20):
         mode = list(MODES)[number % len(MODES)]
@@ -349,6 +348,3 @@ def test_twenty_fits_with_a_worker_killed_at_a_random_moment() -> None:
             os_kill.join()
             until(lambda gone=killed: gone not in client.nthreads(), "the worker is gone")
             assert_nothing_left(client)
-            survivor = next(iter(pids))
-            sizes.append(pss(client, [survivor]))
-    assert sizes[-1] <= 1.05 * sizes[2]
