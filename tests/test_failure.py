@@ -307,9 +307,7 @@ def pss(client: Client) -> int:
         return psutil.Process(os.getpid()).memory_full_info().pss
 
     gc.collect()
-    return psutil.Process().memory_full_info().pss + sum(
-        client.run(collected, workers=workers).values()
-    )
+    return psutil.Process().memory_full_info().pss + sum(client.run(collected).values())
 
 
 def test_twenty_fits_leave_nothing_and_take_no_memory() -> None:
