@@ -210,17 +210,20 @@ def _combine_classes(
 
 def _dtype_of(X: Any) -> str:
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        return str(np.result_type(*X.dtypes)) if len(X.columns) else "float64"
-    return str(X.dtype)
+        single = len(X.columns) and all(str(dtype) in _SINGLE for dtype in X.dtypes)
+        return "float32" if single else "float64"
+    return "float32" if X.dtype == np.float32 else "float64"
 
 
 def _defect_of_lengths(
     rows: int, targets: NDArray[Any], weights: NDArray[Any] | None
 ) -> str | None:
-    if targets.ndim != 1:
-        return f"y{{place}} has {targets.ndim} dimensions, one is wanted"
     for name, values in (("y", targets), ("sample_weight", weights)):
-        if values is not None and len(values) != rows:
+        if values is None:
+            continue
+        if values.ndim != 1:
+            return f"{name}{{place}} has {values.ndim} dimensions, one is wanted"
+        if len(values) != rows:
             return (
                 f"{name}{{place}} has {len(values)} rows, X has {rows}: "
                 "they must be cut at the same rows"
@@ -231,7 +234,10 @@ def _defect_of_lengths(
 def _defect_of_features(X: Any) -> str | None:
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         for name in X.columns:
-            row = _first_not_finite(X[name].to_numpy())
+            values = X[name].to_numpy()
+            if values.dtype == object:  # a nullable column with gaps
+                values = np.where(X[name].isna(), np.nan, 0.0)
+            row = _first_not_finite(values)
             if row is not None:
                 return f"X{{place}} holds {row[1]}, in row {row[0]} of column {str(name)!r}{_FILL}"
         return None
@@ -255,6 +261,8 @@ def _defect_of_features(X: Any) -> str | None:
 
 
 _FILL = ": fill or drop such rows"
+#: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
+_SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 
 def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
@@ -294,10 +302,22 @@ def _defect_of_targets(targets: NDArray[Any], classification: bool) -> str | Non
         return f"y{{place}} holds {bad[1]}, in row {bad[0]}: Input y contains {bad[1]}"
     if classification:
         if targets.dtype == object:
-            missing = [value is None or value != value for value in targets]
+            missing = [_is_missing(value) for value in targets]
             if any(missing):
-                return f"y{{place}} holds a missing label, in row {missing.index(True)}"
+                return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
+        elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
+            row = int(broken.argmax())
+            return (
+                f"y{{place}} holds {targets[row]:g}, in row {row}: that is no label but a "
+                "continuous number, which a regressor learns"
+            )
         return None
     if targets.dtype.kind not in "biuf":
         return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
     return None
+
+
+def _is_missing(label: Any) -> bool:
+    # NaN and NaT differ from themselves; pandas' NA answers with NA.
+    same = label == label
+    return label is None or not isinstance(same, bool | np.bool_) or not same

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Partition", "is_dask", "meta_of", "partitions_of"]
+__all__ = ["Partition", "check_columns", "is_dask", "meta_of", "partitions_of"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def meta_of(X: Any) -> Any:
         Columns that are no numbers, or a collection that is no table.
     """
     if _is_dask_frame(X):
-        _check_columns(X._meta)
+        check_columns(X._meta)
         return X._meta
     _check_array(X, "X", 2)
     if np.isnan(X.shape[1]):
@@ -67,7 +67,7 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
 
     Parameters
     ----------
-    X : dask array of shape (n, n_features) or dask dataframe
+    X : dask array of shape (n, n_features) or (n,), or dask dataframe or series
         Lengths may be unknown.
     y : dask array or series of shape (n,), or (n, 1); or a local vector where the
         lengths of `X` are known
@@ -83,7 +83,7 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
     ValueError
         Numbers of partitions or known lengths differ; numbers and remedy are named.
     """
-    if not _is_dask_frame(X) and len(X.chunks[1]) > 1:
+    if not _is_dask_frame(X) and X.ndim > 1 and len(X.chunks[1]) > 1:
         warnings.warn(
             f"X is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole rows; "
             "X.rechunk({1: -1}) before fit avoids this warning",
@@ -91,6 +91,7 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
             stacklevel=2,
         )
         X = X.rechunk({1: -1})
+    X = _readable(X)
     y = _vector(_local_like(y, X, "y"), "y")
     _check_aligned(X, y, "y")
     parts = [_parts(X), _parts(y)]
@@ -107,7 +108,14 @@ def _is_dask_frame(value: Any) -> bool:
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
 
 
-def _check_columns(meta: Any) -> None:
+def check_columns(meta: Any) -> None:
+    """Raise unless all columns of a pandas dataframe are of numbers.
+
+    Raises
+    ------
+    ValueError
+        Names the columns, their dtypes and what to do.
+    """
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
     bad = [
@@ -119,9 +127,24 @@ def _check_columns(meta: Any) -> None:
         raise ValueError(
             f"columns {bad} of X hold no numbers "
             f"({', '.join(str(meta.dtypes[name]) for name in meta.columns if str(name) in bad)}): "
-            "encode them first, for example X.categorize() and dask.dataframe.get_dummies(X), "
-            "or drop them"
+            "encode them first, for example with get_dummies of pandas or dask.dataframe "
+            "(there after X.categorize()), or drop them"
         )
+
+
+def _readable(X: Any) -> Any:
+    """`X` with floats that no kernel reads, such as float16, as float64."""
+    if _is_dask_frame(X):
+        if X.ndim == 1:
+            return X
+        odd = {
+            name: np.float64
+            for name, dtype in X._meta.dtypes.items()
+            if dtype.kind == "f" and dtype.itemsize not in (4, 8)
+        }
+        return X.astype(odd) if odd else X
+    odd_float = X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)
+    return X.astype(np.float64) if odd_float or not X.dtype.isnative else X
 
 
 def _check_array(X: Any, name: str, ndim: int) -> None:

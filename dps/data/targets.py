@@ -66,6 +66,17 @@ def class_weights(
     classes : (k,) array
     weights : (k,) array
         Sample weight of each class.
+
+    Raises
+    ------
+    ValueError
+        The option is none of these, names a class that is not there, or has a factor
+        that is negative or not finite.
+
+    Examples
+    --------
+    >>> class_weights("balanced", np.array(["a", "b"]), np.array([1.0, 3.0]))
+    (2.0, 0.6666666666666666)
     """
     if option is None:
         return None
@@ -75,13 +86,20 @@ def class_weights(
                 "The 'class_weight' parameter must be a dict, 'balanced' or None. "
                 f"Got {option!r} instead."
             )
-        total = weights.sum()
-        return tuple(float(total / (len(classes) * weight)) for weight in weights)
+        # A class without weight counts as absent.
+        share = weights.sum() / max(1, np.count_nonzero(weights))
+        return tuple(float(share / weight) if weight else 0.0 for weight in weights)
     known = dict(zip(classes.tolist(), range(len(classes)), strict=True))
     unknown = [label for label in option if label not in known]
     if unknown:
         raise ValueError(
             f"The 'class_weight' parameter names {unknown}, which are no classes of y: "
             f"{classes.tolist()}"
+        )
+    bad = {label: factor for label, factor in option.items() if not 0 <= factor < np.inf}
+    if bad:
+        raise ValueError(
+            "The 'class_weight' parameter must hold finite factors that are not negative. "
+            f"Got {bad} instead."
         )
     return tuple(float(option.get(label, 1.0)) for label in classes.tolist())

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import validate_data
 
 from dps.cluster.base import Cluster
 from dps.cluster.threads import ThreadCluster
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import Partition, is_dask, meta_of, partitions_of
+from dps.data.partitions import Partition, check_columns, is_dask, meta_of, partitions_of
 from dps.data.targets import TargetEncoding
 from dps.losses import Loss
 from dps.models import Model
@@ -170,19 +170,37 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 raise ValueError("requires y to be passed, but the target y is None")
             validate_data(self, X=meta_of(X), skip_check_array=True, reset=reset)
             return partitions_of(X, y, sample_weight), False
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype="numeric", ensure_all_finite=False,
-            y_numeric=not self._classification, reset=reset,
-        )  # fmt: skip
-        if X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8):
-            X = X.astype(np.float64)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        self._check_targets(y)
-        return [Partition(X, y, sample_weight)], True
+        return [self._local_partition(X, y, sample_weight, reset)], True
 
-    def _check_targets(self, y: NDArray[Any]) -> None:
-        """Look at local targets; nothing to see for numbers."""
+    def _local_partition(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Partition:
+        """Data of this process; what its values hold is looked at with the partition."""
+        frame = X if hasattr(X, "columns") and hasattr(X, "iloc") else None
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        try:
+            X = validate_data(
+                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
+            )
+        except (TypeError, ValueError):
+            if frame is not None:
+                check_columns(frame)  # says which columns, if that is what is wrong
+            raise
+        if frame is not None and X.dtype.kind not in "biuf":
+            check_columns(frame)
+        if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
+            X = X.astype(np.float64)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        if y.dtype == object and not self._classification:
+            y = y.astype(np.float64)
+        if sample_weight is not None:
+            if isinstance(sample_weight, Real):
+                sample_weight = np.full(X.shape[0], sample_weight)
+            sample_weight = check_array(
+                sample_weight, ensure_2d=False, ensure_min_samples=0, allow_nd=True,
+                dtype=np.float64, ensure_all_finite=False, input_name="sample_weight",
+            )  # fmt: skip
+        return Partition(X, y, sample_weight)
 
     def _class_weight(
         self, summary: DataSummary, classes: NDArray[Any]
@@ -207,7 +225,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
             if weight_sum <= 0:
                 raise ValueError("class_weight leaves no row any weight")
-        self._weight_sum = weight_sum
         targets = TargetEncoding(
             loss=loss,
             classes=classes,
@@ -215,14 +232,24 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             scale=summary.total / weight_sum,
         )
         dtype = summary.dtype if start.params is None else start.params.dtype
-        return self._make_model(loss, summary.n_features, n_outputs, dtype), targets, classes
+        model = self._make_model(loss, summary.n_features, n_outputs, dtype)
+        if start.params is not None and start.params.size != model.layout.size:
+            raise ValueError(
+                f"the fit cannot start from the last one: that has {start.params.size} "
+                f"parameters, and this data and fit_intercept={self.fit_intercept} ask for "
+                f"{model.layout.size}; train a clone, or with warm_start=False"
+            )
+        return model, targets, classes
 
     def _known_classes(self, summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
         if classes is None:
             classes = summary.classes
         unknown = summary.classes[~np.isin(summary.classes, classes)]
         if len(unknown):
-            raise ValueError(f"y holds labels {unknown.tolist()}, which are not in `classes`")
+            raise ValueError(
+                f"y holds labels {unknown.tolist()}, which are not in `classes`: "
+                f"{np.asarray(classes).tolist()}"
+            )
         if len(classes) < 2:
             raise ValueError(
                 f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}"
@@ -242,7 +269,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         tol: float | None,
     ) -> Job:
         """Everything the trainer is told."""
-        alpha = 1.0 / self._weight_sum if self.alpha == "auto" else float(self.alpha)
+        # The scale makes weights sum to the rows, so this is one over their sum.
+        alpha = targets.scale / summary.total if self.alpha == "auto" else float(self.alpha)
         l1_ratio = {"l1": 1.0, "l2": 0.0, "elasticnet": self.l1_ratio}.get(self.penalty, 0.0)
         if self.penalty is None:
             alpha = 0.0

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator, Start
-from dps.estimators.prediction import LinearPredictor, apply_to, weighted_means
+from dps.estimators.prediction import LinearPredictor, apply_to
+from dps.estimators.scoring import accuracy, determination
 from dps.losses import Loss, get_loss
 from dps.models import LinearModel
 
@@ -54,10 +54,13 @@ class _Linear(DistributedEstimator):
             The cluster failed.
         """
         self._validate_params()
-        start = Start()
+        start, classes = Start(), None
         if self.warm_start and hasattr(self, "coef_"):
             start = Start(params=self._warm_params())
-        return self._run(X, y, sample_weight, start=start, max_iter=self.max_iter, tol=self.tol)
+            classes = getattr(self, "classes_", None)
+        return self._run(
+            X, y, sample_weight, start=start, max_iter=self.max_iter, tol=self.tol, classes=classes
+        )
 
     def _warm_params(self) -> NDArray[np.floating]:
         parts = [np.ravel(np.atleast_2d(self.coef_).T)]
@@ -308,14 +311,10 @@ class LinearClassifier(ClassifierMixin, _Linear):
         predicted = self.predict(X)
         if not is_dask(predicted):
             return float(super().score(X, y, sample_weight))
-        left, right = _arrays(predicted, y)
-        return weighted_means(sample_weight, left == right)[0]
+        return accuracy(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
-
-    def _check_targets(self, y: NDArray[Any]) -> None:
-        check_classification_targets(y)
 
     def _class_weight(self, summary: DataSummary, classes: NDArray[Any]) -> Any:
         weights = np.zeros(len(classes))
@@ -436,12 +435,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         predicted = self.predict(X)
         if not is_dask(predicted):
             return float(super().score(X, y, sample_weight))
-        left, right = _arrays(predicted, y)
-        (mean,) = weighted_means(sample_weight, right)
-        unexplained, variance = weighted_means(
-            sample_weight, (right - left) ** 2, (right - mean) ** 2
-        )
-        return 1.0 - unexplained / variance
+        return determination(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "regression")
@@ -449,9 +443,3 @@ class LinearRegressor(RegressorMixin, _Linear):
     def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
         coef, self.intercept_ = self._tensors(model, params)
         self.coef_ = coef[0]
-
-
-def _arrays(predicted: Any, y: Any) -> tuple[Any, Any]:
-    """Predictions and targets as arrays, block by block."""
-    values = predicted.values if hasattr(predicted, "divisions") else predicted
-    return values, y.values if hasattr(y, "divisions") else y

@@ -16,7 +16,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.partitions import is_dask
 
-__all__ = ["LinearPredictor", "apply_to", "weighted_means"]
+__all__ = ["LinearPredictor", "apply_to"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class LinearPredictor:
     def __call__(self, X: Any) -> NDArray[Any]:
         """Predict a block: array, sparse matrix, or dataframe of numbers."""
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
-            X = X.to_numpy(dtype=self.coef.dtype)
+            X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
         return self.finish(raw)
 
@@ -59,7 +59,8 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
     """
     if not is_dask(X):
         return predict(X)
-    empty = predict(np.zeros((1, predict.coef.shape[0]), predict.coef.dtype))[:0]
+    like = X._meta if hasattr(X, "divisions") else X
+    empty = predict(np.zeros((1, predict.coef.shape[0]), _dtype_of(like)))[:0]
     if hasattr(X, "divisions"):
         import pandas as pd
 
@@ -74,6 +75,15 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
     return X.map_blocks(predict, dtype=empty.dtype, chunks=chunks, meta=empty)
 
 
+def _dtype_of(X: Any) -> Any:
+    """The dtype of a container's values, as an array of them has it."""
+    if not hasattr(X, "columns"):
+        return X.dtype
+    # Nullable and pyarrow columns name the NumPy dtype that they become.
+    names = [getattr(dtype, "numpy_dtype", dtype) for dtype in X.dtypes]
+    return np.result_type(*names)
+
+
 def _predict_frame(frame: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
     import pandas as pd
 
@@ -81,23 +91,3 @@ def _predict_frame(frame: Any, predict: LinearPredictor, columns: Sequence[Any] 
     if columns is None:
         return pd.Series(values, index=frame.index)
     return pd.DataFrame(values, index=frame.index, columns=columns)
-
-
-def weighted_means(weight: Any, *values: Any) -> tuple[float, ...]:
-    """Weighted means of vectors that may lie on a cluster: only sums leave it."""
-    if weight is None:
-        means: tuple[Any, ...] = tuple(_vector(value).mean() for value in values)
-    else:
-        weight = _vector(weight)
-        total = weight.sum()
-        means = tuple((_vector(value) * weight).sum() / total for value in values)
-    if any(is_dask(mean) for mean in means):
-        import dask
-
-        means = dask.compute(*means)
-    return tuple(float(mean) for mean in means)
-
-
-def _vector(value: Any) -> Any:
-    # A series and an array do not align; arrays of unknown chunks do, block by block.
-    return value.values if hasattr(value, "divisions") else value

@@ -1,0 +1,93 @@
+"""Scores of lazy predictions: a few sums leave each partition, and nothing else.
+
+Predictions, targets and weights are aligned partition by partition, as for a fit. It
+knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.partitions import partitions_of
+
+__all__ = ["accuracy", "determination"]
+
+
+def accuracy(predicted: Any, y: Any, weight: Any, client: Any) -> float:
+    """Weighted share of rows whose label is predicted.
+
+    Parameters
+    ----------
+    predicted : dask array or series
+    y, weight : dask array or series, or a local vector; weight may be None
+    client : distributed.Client or None
+        Where to compute; None leaves it to Dask.
+    """
+    sums = _of_partitions(_hits, predicted, y, weight, client)
+    hits, total = np.sum(sums, axis=0)
+    return float(hits / total)
+
+
+def determination(predicted: Any, y: Any, weight: Any, client: Any) -> float:
+    """Weighted coefficient of determination, with scikit-learn's values for a constant y.
+
+    Parameters
+    ----------
+    predicted, y, weight, client
+        As for `accuracy`.
+    """
+    moments = np.asarray(_of_partitions(_moments, predicted, y, weight, client))
+    totals, means, squares, errors = moments.T
+    # Chan, Golub and LeVeque (1983): squares about the common mean, without cancellation.
+    mean = (totals @ means) / totals.sum()
+    variation = squares.sum() + totals @ (means - mean) ** 2
+    if variation == 0:
+        return 1.0 if errors.sum() == 0 else 0.0
+    return float(1.0 - errors.sum() / variation)
+
+
+def _of_partitions(
+    function: Callable[..., Any], predicted: Any, y: Any, weight: Any, client: Any
+) -> list[Any]:
+    import dask
+
+    tasks = [
+        dask.delayed(function)(part.X, part.y, part.weight)
+        for part in partitions_of(predicted, y, weight)
+    ]
+    if client is None:
+        return list(dask.compute(*tasks))
+    return list(client.gather(client.compute(tasks)))
+
+
+def _vectors(predicted: Any, y: Any, weight: Any) -> tuple[NDArray[Any], ...]:
+    left, right = np.asarray(predicted), np.asarray(y)
+    weights = np.ones(len(left)) if weight is None else np.asarray(weight, np.float64)
+    if not len(left) == len(right) == len(weights):
+        raise ValueError(
+            f"a partition of X has {len(left)} rows, of y {len(right)}, of sample_weight "
+            f"{len(weights)}: they must be cut at the same rows"
+        )
+    return left, right, weights
+
+
+def _hits(predicted: Any, y: Any, weight: Any) -> tuple[float, float]:
+    left, right, weights = _vectors(predicted, y, weight)
+    return float(weights[left == right].sum()), float(weights.sum())
+
+
+def _moments(predicted: Any, y: Any, weight: Any) -> tuple[float, float, float, float]:
+    left, right, weights = _vectors(predicted, y, weight)
+    values = right.astype(np.float64)
+    total = float(weights.sum())
+    mean = float(weights @ values) / total if total else 0.0
+    return (
+        total,
+        mean,
+        float(weights @ (values - mean) ** 2),
+        float(weights @ (values - left) ** 2),
+    )
