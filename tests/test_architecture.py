@@ -20,7 +20,7 @@ BELOW = {
     "optimizers": {"_kernels"},
 }
 FOR_ALL = {"errors", "_parameters"}
-MAY_IMPORT_DASK = ("cluster/dask.py", "data/", "server/", "monitor/")
+MAY_IMPORT_DASK = ("cluster/dask/", "data/", "server/", "monitor/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 from typing import Any
 
@@ -156,6 +157,18 @@ def test_a_cluster_that_cannot_train() -> None:
         fails("has no workers: start some", X, y, client=client, kind=ClusterError)
         client.close()
         fails("the client is closed: make a new Client", X, y, client=client, kind=ClusterError)
+
+
+def test_an_asynchronous_client_is_refused() -> None:
+    async def fit(address: str) -> None:
+        async with Client(address, asynchronous=True, set_as_default=False) as client:
+            fails("an asynchronous client cannot be used yet", *data(), client=client,
+                  kind=ClusterError)  # fmt: skip
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        asyncio.run(fit(cluster.scheduler_address))
 
 
 @pytest.mark.parametrize("theirs", ["0.0.1", None])

@@ -17,18 +17,26 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import dps
 from dps.losses import LOSSES
-from dps.optimizers import OPTIMIZERS, Constant, InvScaling, Momentum, Optimizer
+from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3
 NAMES = [name for name in LOSSES if name != "softmax"]
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "Adam": 0.05}
-FADING = {
-    "SGD": InvScaling(1.0), "Momentum": InvScaling(0.1), "Adam": InvScaling(0.1),
-    "Adagrad": InvScaling(3.0),
-}  # fmt: skip
+FADING = {"SGD": 1.0, "Momentum": 0.1, "Adam": 0.1, "Adagrad": 3.0}
 KINKED = {"hinge", "epsilon_insensitive"}
+
+
+#: The rows are repeated and a batch is one copy of them: that many updates an epoch.
+COPIES = 40
+
+
+class Fading(Schedule):
+    """The rate over the root of the updates done."""
+
+    def __call__(self, epochs_done: float) -> float:
+        return float(self.rate / np.sqrt(1.0 + COPIES * epochs_done))
 
 
 def softplus(z: Any) -> Any:
@@ -126,14 +134,15 @@ def fitted(loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool)
     kind = dps.LinearRegressor if LOSSES[loss].task == "regression" else dps.LinearClassifier
     kinked = loss in KINKED
     # A kink's gradient does not fade, so the rate must, and the parameters are averaged.
-    schedule: Any = FADING[name] if kinked else Constant(RATES[name])
-    epochs = 4000 if kinked or loss == "huber" else 2000
+    schedule = Fading(FADING[name]) if kinked else Constant(RATES[name])
+    epochs = (4000 if kinked or loss == "huber" else 2000) // COPIES
     model = kind(
         loss=loss, penalty=penalty, alpha=ALPHA, l1_ratio=L1_RATIO, optimizer=optimizer,
         learning_rate=schedule, max_iter=epochs, tol=None, shuffle=False, n_replicas=1,
-        batch_size=ROWS, average=ROWS * epochs // 2 if kinked else False,
+        batch_size=ROWS, average=COPIES * ROWS * epochs // 2 if kinked else False,
     )  # fmt: skip
-    model.fit(X, y, weight if weighted else None)
+    copies = (np.tile(X, (COPIES, 1)), np.tile(y, COPIES))
+    model.fit(*copies, np.tile(weight, COPIES) if weighted else None)
     return model
 
 

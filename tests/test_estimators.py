@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import dask.dataframe as dd
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -144,9 +146,16 @@ def test_copies_share_the_client_and_pickles_leave_it_out() -> None:
     assert np.array_equal(copy.predict(X), EXPECTED.predict(X))
 
 
-def test_grid_search() -> None:
-    search = GridSearchCV(classifier(), {"alpha": [1e-3, 10.0]}, cv=3).fit(X, Y)
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_grid_search(n_jobs: int | None) -> None:
+    search = GridSearchCV(classifier(), {"alpha": [1e-3, 10.0]}, cv=3, n_jobs=n_jobs).fit(X, Y)
     assert search.best_params_ == {"alpha": 1e-3}
+
+
+def test_joblib_files_hold_a_fitted_estimator(tmp_path: Path) -> None:
+    joblib.dump(EXPECTED, tmp_path / "model.joblib")
+    loaded = joblib.load(tmp_path / "model.joblib")
+    assert np.array_equal(loaded.predict_proba(X), EXPECTED.predict_proba(X))
 
 
 @pytest.mark.parametrize("mode", ["sync", "allreduce", "async"])
@@ -159,6 +168,15 @@ def test_partial_fit_carries_on_where_it_was(mode: str) -> None:
     assert np.array_equal(model.coef_, whole.coef_)
     copy = pickle.loads(pickle.dumps(model)).partial_fit(X, Y)
     assert np.array_equal(copy.coef_, model.partial_fit(X, Y).coef_)
+
+
+def test_partial_fit_carries_on_with_an_average() -> None:
+    options = {"optimizer": "sgd", "learning_rate": 0.1, "batch_size": 50, "average": True}
+    whole = classifier(**options, max_iter=3).fit(X, Y)
+    model = classifier(**options)
+    for _ in range(3):
+        model.partial_fit(X, Y, classes=[0, 1])
+    assert np.array_equal(model.coef_, whole.coef_)
 
 
 def test_a_warm_start_starts_from_the_coefficients() -> None:

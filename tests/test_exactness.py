@@ -19,6 +19,7 @@ from distributed import Client, LocalCluster
 import dps
 from dps.losses import LogLoss, Softmax
 from dps.models import CSRRows, DenseRows, LinearModel
+from dps.modes.allreduce import AllReduceChannel
 from dps.optimizers import OPTIMIZERS, InvScaling, Momentum, Optimizer
 from dps.server.placement import PLACEMENTS
 
@@ -190,6 +191,27 @@ def test_allreduce_is_sync(optimizer: Optimizer) -> None:
 
 
 @pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_all_ranks_of_an_allreduce_hold_the_same_bits(
+    optimizer: Optimizer, n_shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, list[bytes]] = {}
+    end_epoch = AllReduceChannel.end_epoch
+
+    def noting(self: AllReduceChannel, epoch: int, *args: Any) -> Any:
+        held.setdefault(epoch, []).append(self.pull_all().tobytes())
+        return end_epoch(self, epoch, *args)
+
+    monkeypatch.setattr(AllReduceChannel, "end_epoch", noting)
+    X, y, weight = problem(250, 3)
+    options = {"optimizer": optimizer, "n_replicas": 4, "n_shards": n_shards}
+    estimator(mode="allreduce", **options).fit(X, y, weight)
+    assert [len(copies) for _, copies in sorted(held.items())] == [4] * EPOCHS
+    assert [len(set(copies)) for copies in held.values()] == [1] * EPOCHS
+    assert len(set.union(*map(set, held.values()))) == EPOCHS  # and they do move
+
+
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
 def test_async_with_one_replica_is_sequential_training(optimizer: Optimizer) -> None:
     X, y, weight = problem(250)
     model = estimator(mode="async", optimizer=optimizer, n_replicas=1).fit(X, y, weight)
@@ -246,6 +268,16 @@ def test_the_gateway_gives_the_bits_of_the_mapped_window(
     expected = reference.run(ranks_of(model, lengths), 32)
     for result in results:
         assert np.array_equal(result, expected)
+
+
+def test_the_gateway_of_a_large_shard_works_in_its_own_thread(client: Client) -> None:
+    features, lengths = 140_000, (20, 20)  # from 131,072 on
+    X = scipy.sparse.random(40, features, 0.001, "csr", rng=0)
+    y = np.arange(40) % 2
+    data = partitioned(X, lengths), partitioned(y, lengths)
+    model = estimator(client=client, n_replicas=2, mode=dps.Sync(access="gateway")).fit(*data)
+    expected = Sequential(X, y, None, Momentum(), lengths=lengths).run(ranks_of(model, lengths), 32)
+    assert np.array_equal(flat(model), expected)
 
 
 def test_two_fits_at_once_do_not_disturb_each_other(client: Client) -> None:

@@ -145,14 +145,19 @@ class Batches:
 
 
 def _take(group: Group, rows: int, left: int) -> Iterator[Segment]:
-    """Take rows from all parts of a group, in proportion to what is left of each."""
+    """Take rows from all parts of a group, in proportion to what is left of each.
+
+    What rounding leaves over goes to the largest remainders, one row each.
+    """
     shares = [part.left * rows // left for part in group]
     short = rows - sum(shares)
+    if short:
+        by_remainder = sorted(range(len(group)), key=lambda p: -(group[p].left * rows % left))
+        for chosen in by_remainder[:short]:
+            shares[chosen] += 1
     for part, share in zip(group, shares, strict=True):
-        extra = min(short, part.left - share)
-        short -= extra
-        if share + extra:
-            yield part.take(share + extra)
+        if share:
+            yield part.take(share)
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:

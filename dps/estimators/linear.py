@@ -41,6 +41,7 @@ class _Linear(DistributedEstimator):
         y : vector of length n
             Cut like `X` where that is a Dask collection.
         sample_weight : vector of length n, optional
+            Scaled to average 1 over all rows, also those kept for validation.
 
         Returns
         -------
@@ -255,6 +256,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
+        ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of this call: give numbers
+        where they should be those of all data.
+
         Parameters
         ----------
         X, y, sample_weight
@@ -414,6 +418,9 @@ class LinearRegressor(RegressorMixin, _Linear):
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
+
+        ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of this call: give numbers
+        where they should be those of all data.
 
         Parameters
         ----------

@@ -137,7 +137,7 @@ def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
     sizes : sequence of int
         Elements of each tensor.
     n_shards : int
-        Shards wanted. Fewer are made where there are fewer elements.
+        Shards wanted. Fewer are made where there are too few pieces to go round.
 
     Returns
     -------

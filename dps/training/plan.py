@@ -138,7 +138,10 @@ def make_plan(
     # In order of their first partition, so that the plan does not depend on addresses.
     lying: dict[str, list[int]] = {}
     for partition, holder in enumerate(holders):
-        lying.setdefault(holder, []).append(partition)
+        if rows[partition]:
+            lying.setdefault(holder, []).append(partition)
+    if not lying:
+        raise ValueError("no row is left to train on: every partition is empty")
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
         counts = {

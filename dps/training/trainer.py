@@ -40,7 +40,7 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
-_PATIENCE = 2.0  # seconds that stopped replicas are given to go home
+_PATIENCE = 2.0  # seconds that stopped replicas, and news of a death, are given
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -267,7 +267,7 @@ class _Watcher:
         try:
             self._watch()
         except ServerLostError:
-            self._gang.check()  # says which worker, if one has died
+            self._look_for_the_dead()
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
             self._server.stop(self._gang.check)
@@ -329,6 +329,8 @@ class _Watcher:
         if not real:
             return
         # A worker that died explains what its peers say better than they do.
+        if any(isinstance(o.error, ServerLostError) for o in real):
+            self._look_for_the_dead()
         self._gang.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
@@ -336,6 +338,16 @@ class _Watcher:
         if error.worker is None and error.rank is not None:  # a rank that others waited for
             error.worker = self._plan.ranks[error.rank].worker
         raise error from first.cause
+
+    def _look_for_the_dead(self) -> None:
+        """Raise if a worker has died, once those who count workers know it too.
+
+        A broken connection or a lock that is free is seen earlier.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            self._gang.check()
+            time.sleep(0.05)
 
     def _go_home(self) -> None:
         deadline = time.monotonic() + _PATIENCE

@@ -1,0 +1,30 @@
+"""The workers of a Dask cluster.
+
+``cluster`` is one fit's use of it, ``gang`` its replica tasks, ``loading`` how data
+comes to workers, ``calls`` how Dask is asked so that an answer always comes.
+"""
+
+from __future__ import annotations
+
+from distributed import Client, default_client, get_worker
+
+from dps.cluster.dask.cluster import DaskCluster
+
+__all__ = ["DaskCluster", "active_client", "inside_task"]
+
+
+def active_client() -> Client | None:
+    """The current client of this thread or process, if there is one."""
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def inside_task() -> bool:
+    """Whether this is the thread of a Dask task."""
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True

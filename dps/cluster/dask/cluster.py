@@ -1,0 +1,267 @@
+"""One fit's use of a Dask cluster.
+
+Owns every future, task and Actor of a fit, and gives all of them back. The scheduler
+is asked little: one long task a replica, pinned to its worker, and one Actor a shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distributed import Client, Future
+from distributed.client import _wait
+
+from dps.cluster.base import ReplicaTask
+from dps.cluster.dask.calls import (
+    PATIENCE,
+    ask,
+    await_futures,
+    check_client,
+    check_versions,
+    fetch,
+    until_known,
+)
+from dps.cluster.dask.gang import TaskGang, run_replica_task
+from dps.cluster.dask.loading import compute, scatter
+from dps.data.partitions import Partition, is_dask
+from dps.errors import ClusterError, ServerLostError, WorkerLostError
+from dps.server.host import host_id
+from dps.server.memory import remove_files_of
+from dps.server.parameter_server import ParameterServer, ShardHandle
+from dps.server.placement import Placement
+from dps.server.remote import Remote
+from dps.server.shard import ParameterShard, ShardSpec, WindowCard
+
+__all__ = ["DaskCluster"]
+
+
+class DaskCluster:
+    """One fit's use of a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    fit : str
+        Id of the fit; keys and files carry it.
+    timeout : float
+        Seconds without progress after which waiting is an error.
+
+    Raises
+    ------
+    ClusterError
+        The client is closed, or there are no workers.
+    VersionError
+        dps is missing on a worker, or another version.
+    """
+
+    def __init__(self, client: Client, fit: str, timeout: float) -> None:
+        self._client = client
+        self._fit = fit
+        self._timeout = timeout
+        self._partitions: list[Partition] = []
+        self._holders: list[str] = []
+        # What this fit has made, as opposed to the user's own futures.
+        self._owned: list[Future] = []
+        self._actors: list[Future] = []
+        self._remotes: list[Remote] = []
+        self._near: set[str] = set()  # workers of shards that are known to be on this host
+        self._gang: TaskGang | None = None
+        check_client(client)
+        self._threads: dict[str, int] = ask(client, client.scheduler.ncores, timeout)
+        if not self._threads:
+            raise ClusterError(
+                f"the cluster at {client.scheduler.address} has no workers: "
+                "start some, or wait for them with client.wait_for_workers(1)"
+            )
+        check_versions(client, set(self._threads), timeout)
+
+    def threads(self) -> Mapping[str, int]:
+        """Workers and their threads."""
+        return self._threads
+
+    def load(self, partitions: Sequence[Partition]) -> list[str]:
+        """Keep every partition in memory on one worker.
+
+        What is in memory stays where it is. What is computed now goes where its number
+        says, so that the same data makes the same plan each time.
+        """
+        workers = sorted(self._threads)
+        client = self._client
+        if partitions and (isinstance(partitions[0].X, Future) or is_dask(partitions[0].X)):
+            given = [value for part in partitions for value in vars(part).values()]
+            self._await([value for value in given if isinstance(value, Future)])
+            self._partitions, self._owned = compute(client, partitions, workers, self._timeout)
+        else:
+            self._partitions, self._owned = scatter(
+                client, partitions, workers, self._timeout, self._check_workers
+            )
+        self._await(self._owned)
+        keys = [part.X.key for part in self._partitions]
+        held = ask(client, client.scheduler.who_has, self._timeout, keys=keys)
+        lost = [number for number, key in enumerate(keys) if not held[key]]
+        if lost:  # since it was computed
+            self._check_workers()
+            raise ClusterError(f"partition {lost[0]} is no longer in memory: did its worker die?")
+        self._holders = [min(held[key]) for key in keys]
+        if not set(self._holders) <= set(self._threads):
+            self._welcome()
+        return self._holders
+
+    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
+        """Run a task a partition on the worker that holds it."""
+        futures = [
+            self._client.submit(
+                function, part.X, part.y, part.weight, **options,
+                workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{number}",
+            )
+            for number, (part, holder) in enumerate(
+                zip(self._partitions, self._holders, strict=True)
+            )
+        ]  # fmt: skip
+        self._owned += futures
+        self._await(futures)
+        return fetch(self._client, futures, self._timeout, self._check_workers)
+
+    def serve(
+        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+    ) -> ParameterServer:
+        """Make an Actor a shard, each on its worker."""
+        for number, (spec, worker) in enumerate(zip(specs, workers, strict=True)):
+            future = self._client.submit(
+                ParameterShard, spec, actor=True, workers=[worker],
+                key=f"dps-shard-{self._fit}-{number}",
+            )  # fmt: skip
+            self._actors.append(future)
+            self._remotes.append(Remote(worker, future.key, self._client))
+        self._await(self._actors)
+        handles = []
+        for remote in self._remotes:
+            card = self._card(remote)
+            handles.append(ShardHandle(card, remote))
+            if card.host == host_id():
+                self._near.add(remote.address)
+        return ParameterServer(tuple(handles), placement, self._timeout)
+
+    def _card(self, remote: Remote) -> WindowCard:
+        try:
+            card: WindowCard = remote.call("card", timeout=self._timeout, check=self._check_workers)
+        except ServerLostError:
+            # A broken connection is seen before the scheduler knows of the death.
+            until_known(self._check_workers)
+            raise
+        return card
+
+    def launch(
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+    ) -> TaskGang:
+        """Start a task a replica, strictly on its worker."""
+        futures = {}
+        for task in tasks:
+            parts = [self._partitions[number] for number in task.partitions]
+            futures[task.rank] = self._client.submit(
+                run_replica_task, function, task.spec, server,
+                [part.X for part in parts],
+                [part.y for part in parts],
+                [part.weight for part in parts],
+                workers=[task.worker], allow_other_workers=False, pure=False,
+                key=f"dps-replica-{self._fit}-{task.rank}",
+            )  # fmt: skip
+        places = {task.rank: task.worker for task in tasks}
+        shards = [remote.address for remote in self._remotes]
+        self._gang = TaskGang(self._client, futures, places, shards, self._timeout)
+        return self._gang
+
+    def _await(self, futures: Sequence[Future]) -> None:
+        """Wait for tasks, which are pinned to workers."""
+        await_futures(self._client, futures, self._timeout, self._check_workers)
+
+    def _welcome(self) -> None:
+        """Take in workers that have joined since the start and hold data."""
+        self._check_workers()
+        self._threads = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        check_versions(self._client, set(self._threads), self._timeout)
+        self._check_holders()
+
+    def _check_holders(self) -> None:
+        for number, holder in enumerate(self._holders):
+            if holder not in self._threads:
+                raise WorkerLostError(
+                    f"the worker that holds partition {number} died or left the cluster",
+                    worker=holder,
+                )
+
+    def _check_workers(self) -> None:
+        """Raise if a worker that was there at the start is gone."""
+        alive = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        for worker in self._threads:
+            if worker not in alive:
+                raise WorkerLostError(
+                    "a worker died or left the cluster before training began", worker=worker
+                )
+
+    def close(self) -> None:
+        """Stop replicas, free the windows, release every future."""
+        if self._client.status != "running":
+            remove_files_of(self._fit)
+            return
+        try:
+            alive = ask(self._client, self._client.scheduler.ncores, PATIENCE)
+        except ClusterError:
+            alive = {}
+        deadline = time.monotonic() + PATIENCE
+        calls = [remote.start("close") for remote in self._made(alive, deadline)]
+        clean = len(calls) == len(self._actors)
+        if self._gang is not None:
+            clean &= self._gang.drain(alive, deadline)
+        for call in calls:
+            try:
+                call.result(max(0.1, deadline - time.monotonic()))
+            except ServerLostError:
+                clean = False
+        if self._gang is not None:
+            self._gang.release()
+        # Explicitly: a traceback may keep this object, and what is pinned to a dead worker
+        # would stay with the scheduler and stand in the way of the next fit.
+        for future in [*self._actors, *self._owned]:
+            future.release()
+        self._actors, self._owned = [], []
+        self._partitions = []
+        if not clean:
+            self._remove_files(alive)
+
+    def _made(self, alive: Mapping[str, int], deadline: float) -> list[Remote]:
+        """The shards of living workers; one that is just being made is waited for."""
+        shards = [
+            (future, remote)
+            for future, remote in zip(self._actors, self._remotes, strict=True)
+            if remote.address in alive
+        ]
+        making = [future for future, _ in shards if future.status == "pending"]
+        if making:
+            with contextlib.suppress(TimeoutError, CancelledError):
+                left = max(0.1, deadline - time.monotonic())
+                self._client.sync(_wait, making, timeout=left)
+        return [remote for future, remote in shards if future.status == "finished"]
+
+    def _remove_files(self, alive: Mapping[str, int]) -> None:
+        """Unlink the windows of owners that could not do it themselves."""
+        remove_files_of(self._fit)
+        shards = {remote.address for remote in self._remotes}
+        strangers = sorted((shards - self._near) & set(alive))
+        if not strangers:
+            return
+        try:
+            self._client.sync(
+                self._client._run,
+                remove_files_of,
+                self._fit,
+                workers=strangers,
+                on_error="ignore",
+                callback_timeout=PATIENCE,
+            )
+        except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
+            return

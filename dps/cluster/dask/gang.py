@@ -1,0 +1,124 @@
+"""The replica tasks of a fit: one long task a rank, strictly on its worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distributed import Client, Future, get_worker, secede
+from distributed.core import Status
+
+from dps.cluster.dask.calls import ask, fetch
+from dps.data.partitions import Partition
+from dps.errors import ClusterError, WorkerLostError
+from dps.server.parameter_server import ParameterServer
+
+__all__ = ["TaskGang", "run_replica_task"]
+
+
+class TaskGang:
+    """Replica tasks and what they returned."""
+
+    def __init__(
+        self,
+        client: Client,
+        futures: dict[int, Future],
+        places: Mapping[int, str],
+        shards: Sequence[str],
+        timeout: float,
+    ) -> None:
+        self._client = client
+        self._futures = futures
+        self._places = places
+        self._shards = shards
+        self._timeout = timeout
+        self._outcomes: dict[int, Any] = {}
+        self._change = threading.Event()
+        for future in futures.values():
+            future.add_done_callback(lambda _: self._change.set())
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a change; whether all have ended."""
+        if len(self._outcomes) < len(self._futures):
+            self._change.wait(seconds)
+            self._change.clear()
+        return len(self.outcomes()) == len(self._futures)
+
+    def outcomes(self) -> dict[int, Any]:
+        """What the replicas that have ended returned, by rank."""
+        for rank, future in self._futures.items():
+            if rank not in self._outcomes and future.status != "pending":
+                self._outcomes[rank] = self._outcome(rank, future)
+        return dict(self._outcomes)
+
+    def _outcome(self, rank: int, future: Future) -> Any:
+        if future.status == "finished":
+            return fetch(self._client, [future], self._timeout, self.check)[0]
+        worker = self._places[rank]
+        self.check()
+        if future.status == "error":
+            error = future.exception(timeout=self._timeout)
+            raise ClusterError(f"Dask could not run a replica: {error!r}", worker=worker, rank=rank)
+        raise ClusterError("the replica's task was cancelled", worker=worker, rank=rank)
+
+    def check(self) -> None:
+        """Raise if a worker that takes part, or the scheduler, is gone.
+
+        Raises
+        ------
+        WorkerLostError, ClusterError
+        """
+        alive = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        for rank, worker in self._places.items():
+            if worker not in alive:
+                raise WorkerLostError(
+                    "a worker died or left the cluster during the fit", worker=worker, rank=rank
+                )
+        for number, worker in enumerate(self._shards):
+            if worker not in alive:
+                raise WorkerLostError(
+                    f"the worker of shard {number} died or left the cluster", worker=worker
+                )
+
+    def drain(self, alive: Mapping[str, int], deadline: float) -> bool:
+        """Wait for the replicas of living workers to end; whether all have, in order."""
+        # A task that is pinned to a dead worker waits for ever.
+        living = [f for rank, f in self._futures.items() if self._places[rank] in alive]
+        while any(future.status == "pending" for future in living):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._change.wait(min(left, 0.1))
+            self._change.clear()
+        return all(future.status == "finished" for future in self._futures.values())
+
+    def release(self) -> None:
+        """Forget the tasks; one that has not started is cancelled."""
+        pending = [future for future in self._futures.values() if future.status == "pending"]
+        if pending:
+            self._client.cancel(pending, force=True)
+        for future in self._futures.values():
+            future.release()
+        self._futures = {}
+
+
+def run_replica_task(
+    function: Callable[..., Any],
+    spec: Any,
+    server: ParameterServer,
+    X: list[Any],
+    y: list[Any],
+    weight: list[Any],
+) -> Any:
+    """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot."""
+    worker = get_worker()
+    secede()
+
+    def alive() -> None:
+        if worker.status not in (Status.running, Status.paused):
+            raise ClusterError("the worker is closing", worker=worker.address)
+
+    partitions = [Partition(*part) for part in zip(X, y, weight, strict=True)]
+    return function(spec, server, partitions, alive)

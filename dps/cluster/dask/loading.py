@@ -1,0 +1,77 @@
+"""Bring partitions into the memory of workers, each to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distributed import Client, Future
+
+from dps.cluster.dask.calls import ask, watched
+from dps.data.partitions import Partition
+
+__all__ = ["compute", "scatter"]
+
+
+def scatter(
+    client: Client,
+    partitions: Sequence[Partition],
+    workers: Sequence[str],
+    timeout: float,
+    check: Callable[[], None],
+) -> tuple[list[Partition], list[Future]]:
+    """Send local data to the workers, cut into as many pieces; all futures made."""
+    pieces: list[Partition] = []
+    made: list[Future] = []
+    for part in partitions:
+        rows = part.X.shape[0]
+        for number, worker in enumerate(workers):
+            at = slice(rows * number // len(workers), rows * (number + 1) // len(workers))
+            if at.start < at.stop:
+                values = [_cut(part.X, at), _cut(part.y, at)]
+                if part.weight is not None:
+                    values.append(_cut(part.weight, at))
+                sent = client._scatter(values, workers=[worker], hash=False)
+                futures = watched(client, sent, "sending data to a worker", timeout, check)
+                made += futures
+                pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
+    return pieces, made
+
+
+def _cut(values: Any, at: slice) -> Any:
+    return values.iloc[at] if hasattr(values, "iloc") else values[at]
+
+
+def compute(
+    client: Client,
+    partitions: Sequence[Partition],
+    workers: Sequence[str],
+    timeout: float,
+) -> tuple[list[Partition], list[Future]]:
+    """Have Delayed partitions computed on a worker chosen by their number; all futures made.
+
+    Where X is in memory, y and weights are computed beside it.
+    """
+    in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
+    keys = [future.key for future in in_memory]
+    held = ask(client, client.scheduler.who_has, timeout, keys=keys) if keys else {}
+    homes: dict[str, list[int]] = {}
+    for number, part in enumerate(partitions):
+        holders = held.get(part.X.key) if isinstance(part.X, Future) else None
+        home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
+        homes.setdefault(home, []).append(number)
+    futures: dict[tuple[int, str], Any] = {}
+    for home, numbers in homes.items():
+        wanted = {
+            (number, name): value
+            for number in numbers
+            for name, value in vars(partitions[number]).items()
+            if value is not None and not isinstance(value, Future)
+        }
+        computed = client.compute(list(wanted.values()), workers=[home], allow_other_workers=False)
+        futures.update(zip(wanted, computed, strict=True))
+    computed_partitions = [
+        Partition(*(futures.get((number, name), value) for name, value in vars(part).items()))
+        for number, part in enumerate(partitions)
+    ]
+    return computed_partitions, list(futures.values())

@@ -1,0 +1,199 @@
+"""Mini-batches of a rank: each row once an epoch, in its share of steps, in a seeded order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dps.data.batches import Batches, InMemory, held_out_rows
+from dps.data.blocks import Block, features_of
+from dps.models import CSRRows
+from dps.modes import Sync
+from dps.training.plan import make_plan
+
+quick = settings(max_examples=50, deadline=None)
+SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)
+#: Forms in which a partition's X may come.
+FORMS: dict[str, Any] = {
+    "dense": lambda X: X,
+    "fortran": np.asfortranarray,
+    "int64": lambda X: X.astype(np.int64),
+    "strided": lambda X: np.repeat(X, 2, axis=0)[::2],
+    "frame": lambda X: pd.DataFrame(X).astype({0: "float32"}),
+    "csr": scipy.sparse.csr_array,
+    "csc": scipy.sparse.csc_matrix,
+}
+
+
+def block(number: int, rows: int, cut: Any = None, held: Any = None, form: str = "dense") -> Block:
+    """A block whose rows say where they are from: in X, y and weight."""
+    ids = 100.0 * (number + 1) + np.arange(rows)
+    X = FORMS[form](np.outer(ids, [1.0, 0.0, -1.0]))
+    return Block(number, features_of(X, float), ids, ids + 0.5, *(cut or (0, rows)), held)
+
+
+@st.composite
+def lists_of_blocks(draw: Any) -> tuple[list[Block], list[float]]:
+    """Blocks of distinct partitions, and the training rows in them by their definition."""
+    blocks, training = [], []
+    for number in draw(st.permutations(range(draw(st.integers(0, 20))))):
+        rows = draw(st.integers(0, 9))
+        start, stop = sorted((draw(st.integers(0, rows)), draw(st.integers(0, rows))))
+        held = draw(st.none() | st.lists(st.booleans(), min_size=rows, max_size=rows))
+        mask = None if held is None else np.array(held, bool)
+        form = st.sampled_from(["dense", "int64", "frame", "csr"])
+        blocks.append(block(number, rows, (start, stop), mask, draw(form)))
+        kept = [row for row in range(start, stop) if not (held and held[row])]
+        training += [100.0 * (number + 1) + row for row in kept]
+    return blocks, training
+
+
+def dense(X: Any) -> Any:
+    """The rows that a model would read."""
+    if isinstance(X, CSRRows):
+        values = np.zeros((len(X.indptr) - 1, X.n_features))
+        for row, (start, stop) in enumerate(pairwise(X.indptr)):
+            values[row, X.indices[start:stop]] = X.data[start:stop]
+    else:
+        values = X.values
+    return values if X.order is None else values[X.order]
+
+
+def seen(blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 0) -> Any:
+    """The rows of each step, after a look at what comes with them."""
+    taken = []
+    for rows, segments in Batches(InMemory(blocks, seed, rank), steps).epoch(epoch):
+        for segment in segments:  # all of a step are valid together
+            assert len(segment.X) == len(segment.y) > 0
+            np.testing.assert_array_equal(dense(segment.X), np.outer(segment.y, [1, 0, -1]))
+            np.testing.assert_array_equal(segment.weight, segment.y + 0.5)
+        taken.append([float(row) for segment in segments for row in segment.y])
+        assert len(taken[-1]) == rows
+    return taken
+
+
+def flat(steps: Any) -> list[float]:
+    return [row for step in steps for row in step]
+
+
+@quick
+@given(made=lists_of_blocks(), seed=st.none() | SEEDS, steps=SOME)
+def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, steps: int) -> None:
+    (blocks, rows), n = made, len(made[1])
+    assert InMemory(blocks, seed, 0).rows == n
+    for epoch in (0, 7):
+        taken = seen(blocks, seed, steps, epoch)
+        assert sorted(flat(taken)) == sorted(rows)
+        assert seed is not None or flat(taken) == rows
+        shares = [n * (t + 1) // steps - n * t // steps for t in range(steps)]
+        assert [len(step) for step in taken] == shares
+
+
+def test_a_batch_crosses_partitions_without_a_copy() -> None:
+    blocks = [block(0, 4), block(1, 0), block(2, 1), block(3, 5)]
+    first, second = (segments for _, segments in Batches(InMemory(blocks, None, 0), 2).epoch(0))
+    assert [list(s.y) for s in first] == [[100, 101, 102, 103], [300]]
+    assert [list(s.y) for s in second] == [[400, 401, 402, 403, 404]]
+    assert np.shares_memory(first[0].y, blocks[0].y)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("blocks", [[], [block(0, 0)], [block(0, 3, held=np.ones(3, bool))]])
+def test_a_rank_without_rows_takes_empty_steps(blocks: list[Block], seed: int | None) -> None:
+    assert seen(blocks, seed, 3) == [[], [], []]
+    assert seen(blocks, seed, 0) == []
+
+
+@quick
+@given(made=lists_of_blocks(), seed=SEEDS, steps=SOME)
+def test_the_order_is_a_function_of_the_seed(made: Any, seed: int, steps: int) -> None:
+    first, second = (seen(made[0], seed, steps, epoch) for epoch in (0, 1))
+    assert [seen(tuple(made[0]), seed, steps, epoch) for epoch in (1, 0)] == [second, first]
+    for b in made[0]:  # and within a block, of nothing else
+        mine = [[r for r in flat(e) if r in b.y] for e in (first, seen(made[0][::-1], seed, 1))]
+        assert mine[0] == mine[1]
+
+
+@pytest.mark.parametrize("blocks", [[block(0, 40)], [block(b, 1) for b in range(40)]])
+def test_another_seed_epoch_or_rank_gives_another_order(blocks: list[Block]) -> None:
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**31 - 2, 0, 0)]
+    orders = [flat(seen(blocks, seed, 1, epoch, rank)) for seed, epoch, rank in keys]
+    assert len({tuple(order) for order in orders}) == len(keys)
+    assert sorted(orders[0]) not in orders
+
+
+def test_every_row_is_as_likely_to_come_first() -> None:
+    source = InMemory([block(b, 2) for b in range(3)], 0, 0)
+    first = Counter(next(Batches(source, 6).epoch(e))[1][0].y[0] for e in range(600))
+    assert len(first) == 6
+    assert all(abs(times - 100) < 46 for times in first.values())  # five standard deviations
+
+
+@quick
+@given(sizes=st.lists(st.integers(1, 60), min_size=2, max_size=8), steps=st.integers(1, 9))
+def test_a_batch_is_mixed_from_up_to_eight_blocks(sizes: list[int], steps: int) -> None:
+    left = dict(enumerate(sizes))
+    for step in seen([block(number, rows) for number, rows in left.items()], 0, steps):
+        total, taken = sum(left.values()), Counter(int(row // 100) - 1 for row in step)
+        for number in left:  # in proportion, but for the rows that rounding leaves over
+            assert abs(taken[number] - left[number] * len(step) / total) <= 1
+            left[number] -= taken[number]
+
+
+@quick
+@given(rows=st.integers(0, 50), cuts=st.lists(st.integers(0, 50), max_size=4), seed=SEEDS)
+def test_a_row_is_for_training_or_for_validation(rows: int, cuts: list[int], seed: int) -> None:
+    held = held_out_rows(seed, 7, rows, 0.3)
+    np.testing.assert_array_equal(held, held_out_rows(seed, 7, rows, 0.3))
+    edges = [0, *sorted(min(cut, rows) for cut in cuts), rows]
+    pieces = [block(7, rows, cut, held) for cut in pairwise(edges)]
+    validation = [row for piece in pieces for row in piece.validation_rows()]
+    training = [row for piece in pieces for row in piece.training_rows()]
+    assert validation == [row for row in range(rows) if held[row]]
+    assert training == [row for row in range(rows) if not held[row]]
+
+
+def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_partition() -> None:
+    a, b, c = (held_out_rows(*key, 10_000, 0.2) for key in ((0, 0), (1, 0), (0, 1)))
+    assert all(abs(held.sum() - 2000) < 200 for held in (a, b, c))  # five standard deviations
+    assert all(abs(both.sum() - 400) < 100 for both in (a & b, a & c, b & c))
+
+
+@quick
+@given(sizes=st.lists(st.integers(0, 30), max_size=6).filter(any), n=SOME, batch=SOME)
+def test_all_ranks_see_each_row_once_and_share_every_batch(sizes: Any, n: int, batch: int) -> None:
+    where = {"holders": "abaabb"[: len(sizes)], "threads": {"a": 1, "b": 1}, "n_shards": 1}
+    size: Any = {"rows": sizes, "count": lambda piece: piece.rows, "elements": 0}
+    plan = make_plan(Sync(), **size, **where, batch_size=batch, n_replicas=n)
+    taken = []
+    for number, rank in enumerate(plan.ranks):
+        blocks = [block(p.partition, sizes[p.partition], (p.start, p.stop)) for p in rank.pieces]
+        taken.append(seen(blocks, 5, rank.steps, rank=number))
+    everything = [100 * (p + 1) + row for p, rows in enumerate(sizes) for row in range(rows)]
+    assert sorted(flat(flat(taken))) == everything
+    for batch in zip(*taken, strict=True):
+        assert abs(len(flat(batch)) - sum(sizes) / len(taken[0])) < len(taken)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_come_in_the_dtype_of_the_model_in_every_form(form: str, dtype: type) -> None:
+    X = np.random.default_rng(0).integers(-9, 9, (12, 3)).astype(float)
+    X.flags.writeable = False
+    source, order = FORMS[form](X), np.array([7, 3, 3, 11, 0])
+    features = features_of(source, dtype)
+    for start, stop, at, index in ((2, 9, None, slice(2, 9)), (1, 4, order, [3, 3, 11])):
+        rows = features.rows(start, stop, at)
+        values = rows.data if isinstance(rows, CSRRows) else rows.values
+        assert values.dtype == dtype
+        np.testing.assert_array_equal(dense(rows), X[index])
+        if form in ("dense", "csr") and dtype is np.float64:  # a kernel reads it as it lies
+            assert np.shares_memory(values, source.data if form == "csr" else source)

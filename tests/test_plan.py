@@ -1,0 +1,203 @@
+"""The plan of a fit: all rows are given out once, evenly, where they lie, always the same way."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dps.modes import MODES, Sync
+from dps.training.plan import Piece, Plan, make_plan
+
+quick = settings(max_examples=60, deadline=None)
+every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
+WORKERS = [f"tcp://10.0.0.{host}:{port}" for host in (1, 2, 3) for port in (4000, 4001)]
+REPLICAS = st.just("auto") | st.integers(1, 3) | st.integers(1, 12)
+#: Rows and holder of each partition; some partitions are empty, and not all are.
+LYING = st.lists(
+    st.tuples(st.one_of(st.just(0), st.integers(0, 40)), st.sampled_from(WORKERS)),
+    min_size=1,
+    max_size=9,
+).filter(lambda lying: any(rows for rows, _ in lying))
+FILLED = LYING.map(lambda lying: [(rows + 1, holder) for rows, holder in lying])
+
+
+def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
+    """A plan for much data, unless told otherwise."""
+    rows, holders = zip(*lying, strict=True)
+    defaults: dict[str, Any] = {
+        "rows": rows,
+        "count": lambda piece: piece.stop - piece.start,
+        "elements": 10**9,
+        "holders": holders,
+        "threads": dict.fromkeys(WORKERS, 4),
+        **dict.fromkeys(("batch_size", "n_replicas", "n_shards"), "auto"),
+    }
+    return make_plan(mode or Sync(), **{**defaults, **options})
+
+
+def rows_of(pieces: Any) -> list[tuple[int, int]]:
+    return [(piece.partition, row) for piece in pieces for row in range(piece.start, piece.stop)]
+
+
+def held_by(lying: Any) -> dict[str, int]:
+    return {at: sum(rows for rows, holder in lying if holder == at) for _, at in lying}
+
+
+@quick
+@given(lying=LYING, n_replicas=REPLICAS)
+def test_every_row_is_given_out_exactly_once(lying: Any, n_replicas: Any) -> None:
+    plan = plan_of(lying, n_replicas=n_replicas)
+    given_out = [row for rank in plan.ranks for row in rows_of(rank.pieces)]
+    everything = [(p, row) for p, (rows, _) in enumerate(lying) for row in range(rows)]
+    assert sorted(given_out) == everything
+    assert plan.rows == len(everything)
+    for rank in plan.ranks:
+        assert rank.rows == len(rows_of(rank.pieces)) == sum(piece.rows for piece in rank.pieces)
+        assert all(piece.rows > 0 for piece in rank.pieces)
+        assert rows_of(rank.pieces) == sorted(rows_of(rank.pieces))
+
+
+@quick
+@given(lying=LYING, n_replicas=REPLICAS)
+def test_rows_stay_where_they_lie_if_replicas_suffice(lying: Any, n_replicas: Any) -> None:
+    plan = plan_of(lying, n_replicas=n_replicas)
+    goes_to: dict[str, set[str]] = {holder: set() for _, holder in lying}
+    for rank in plan.ranks:
+        for piece in rank.pieces:
+            goes_to[lying[piece.partition][1]].add(rank.worker)
+    if n_replicas == "auto" or n_replicas >= len(goes_to):
+        assert all(workers <= {holder} for holder, workers in goes_to.items())
+    else:  # one replica a worker, and what lies together stays together
+        assert all(len(workers) <= 1 for workers in goes_to.values())
+        assert len({rank.worker for rank in plan.ranks}) == n_replicas
+    assert n_replicas in ("auto", len(plan.ranks))
+    assert set(plan.workers) <= set(goes_to)
+
+
+@quick
+@given(lying=LYING, n_replicas=REPLICAS)
+def test_replicas_of_a_worker_differ_by_at_most_a_row(lying: Any, n_replicas: Any) -> None:
+    plan = plan_of(lying, n_replicas=n_replicas)
+    for worker in plan.workers:
+        shares = [rank.rows for rank in plan.ranks if rank.worker == worker]
+        assert max(shares) - min(shares) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(lying=FILLED, extra=st.integers(0, 5))
+def test_the_largest_share_is_as_small_as_can_be(lying: Any, extra: int) -> None:
+    held = held_by(lying)
+    n_replicas = len(held) + extra
+    best = min(
+        max(-(-rows // n) for rows, n in zip(held.values(), split, strict=True))
+        for split in itertools.product(range(1, extra + 2), repeat=len(held))
+        if sum(split) == n_replicas
+    )
+    assert max(rank.rows for rank in plan_of(lying, n_replicas=n_replicas).ranks) == best
+
+
+@quick
+@given(lying=LYING, n_replicas=st.integers(1, 5))
+def test_rows_that_move_make_no_share_twice_the_fair_one(lying: Any, n_replicas: int) -> None:
+    # The two lightest of k > n workers hold at most 2/k of the rows.
+    held, plan = held_by(lying), plan_of(lying, n_replicas=n_replicas)
+    largest = max(rank.rows for rank in plan.ranks)
+    assert largest <= max(*held.values(), 2 * sum(held.values()) // (n_replicas + 1))
+
+
+@quick
+@given(lying=FILLED, threads=st.integers(1, 5))
+def test_auto_makes_a_replica_a_thread_or_one_for_little_data(lying: Any, threads: int) -> None:
+    for elements, each in ((0, 1), (10**12, threads)):
+        plan = plan_of(lying, threads=dict.fromkeys(WORKERS, threads), elements=elements)
+        assert Counter(rank.worker for rank in plan.ranks) == dict.fromkeys(held_by(lying), each)
+
+
+@every_mode
+@quick
+@given(lying=LYING, batch_size=st.one_of(st.just("auto"), st.integers(1, 60)))
+def test_batch_size_does_not_depend_on_replicas(mode: Any, lying: Any, batch_size: Any) -> None:
+    plans = [plan_of(lying, mode, n_replicas=n, batch_size=batch_size) for n in ("auto", 1, 2, 7)]
+    assert len({plan.batch_size for plan in plans}) == 1
+    assert 1 <= plans[0].batch_size <= plans[0].rows
+
+
+@pytest.mark.parametrize("rows", [1, 255, 256, 257, 5000, 10**6, 10**9])
+def test_an_auto_batch_is_all_of_few_rows_and_a_bounded_part_of_many(rows: int) -> None:
+    sizes = {plan_of([(rows, WORKERS[0])], n_replicas=n).batch_size for n in (1, 2, 9)}
+    assert len(sizes) == 1
+    assert sizes <= ({rows} if rows <= 256 else set(range(256, 4097)))
+
+
+@every_mode
+@quick
+@given(lying=LYING, n_replicas=REPLICAS, batch_size=st.integers(1, 60))
+def test_an_epoch_has_as_many_updates_as_batches(
+    mode: Any, lying: Any, n_replicas: Any, batch_size: int
+) -> None:
+    plan = plan_of(lying, mode, n_replicas=n_replicas, batch_size=batch_size)
+    updates, steps = -(-plan.rows // batch_size), [rank.steps for rank in plan.ranks]
+    if mode.name == "async":  # the last batch of each rank may be short
+        assert steps == [-(-rank.rows // min(batch_size, plan.rows)) for rank in plan.ranks]
+        assert updates <= sum(steps) < updates + len(steps)
+    else:
+        assert steps == [updates] * len(steps)
+
+
+@every_mode
+@quick
+@given(lying=LYING, n_replicas=REPLICAS, n_shards=st.one_of(st.just("auto"), st.integers(1, 9)))
+def test_the_same_numbers_give_the_same_plan_whatever_the_addresses(
+    mode: Any, lying: Any, n_replicas: Any, n_shards: Any
+) -> None:
+    options = {"n_replicas": n_replicas, "n_shards": n_shards}
+    plan = plan_of(lying, mode, **options)
+    assert plan_of(list(lying), mode, **options) == plan
+    # Other ports of the same hosts, in another order.
+    other = {worker: f"{worker[:-4]}{9999 - int(worker[-4:])}" for worker in WORKERS}
+    options["threads"] = dict.fromkeys(reversed(other.values()), 4)
+    moved = plan_of([(rows, other[holder]) for rows, holder in lying], mode, **options)
+    ranks = tuple(replace(rank, worker=other[rank.worker]) for rank in plan.ranks)
+    assert moved == replace(plan, ranks=ranks, shards=tuple(other[w] for w in plan.shards))
+
+
+@quick
+@given(lying=LYING, n_shards=st.integers(1, 14))
+def test_shards_are_one_a_host_or_dealt_out_evenly(lying: Any, n_shards: int) -> None:
+    auto, asked = plan_of(lying).shards, plan_of(lying, n_shards=n_shards).shards
+    holders = {holder for rows, holder in lying if rows}
+    assert sorted(w[:-5] for w in auto) == sorted({w[:-5] for w in holders})
+    assert set(auto) | set(asked) <= holders
+    loads = [asked.count(holder) for holder in holders]
+    assert sum(loads) == n_shards
+    assert max(loads) - min(loads) <= 1
+
+
+@quick
+@given(lying=LYING, n_replicas=REPLICAS)
+def test_rows_kept_for_validation_do_not_count(lying: Any, n_replicas: Any) -> None:
+    def every_third(piece: Piece) -> int:
+        return sum(row % 3 == 0 for row in range(piece.start, piece.stop))
+
+    plan = plan_of(lying, n_replicas=n_replicas, count=every_third)
+    assert plan.rows == sum(-(-rows // 3) for rows, _ in lying)
+    for rank in plan.ranks:
+        assert rank.rows == sum(row % 3 == 0 for _, row in rows_of(rank.pieces))
+
+
+@pytest.mark.parametrize("rows", [0, 9])
+def test_a_plan_without_a_row_to_train_on_is_refused(rows: int) -> None:
+    with pytest.raises(ValueError, match="no row is left to train on"):
+        plan_of([(rows, WORKERS[0]), (0, WORKERS[3])], count=lambda piece: 0)
+
+
+def test_a_worker_of_empty_partitions_runs_no_replica() -> None:
+    plan = plan_of([(1000, WORKERS[0]), (0, WORKERS[3])], n_replicas=2)
+    assert [(rank.worker, rank.rows) for rank in plan.ranks] == [(WORKERS[0], 500)] * 2
+    assert plan.shards == (WORKERS[0],)
