@@ -1,4 +1,4 @@
-"""The three modes side by side, on replicas with unequal rows."""
+"""Stochastic steps in the three modes side by side, on replicas with unequal rows."""
 
 import dask.array as da
 from distributed import Client, LocalCluster
@@ -18,7 +18,7 @@ def main() -> None:
         f"{'mode':10}{'epochs':>7}{'loss':>9}{'rows/s':>12}{'mean staleness':>16}{'accuracy':>10}"
     )
     for mode in ("sync", "async", "allreduce"):
-        model = LinearClassifier(mode=mode, random_state=0).fit(X, y)
+        model = LinearClassifier(mode=mode, optimizer="adagrad", random_state=0).fit(X, y)
         last = model.history_[-1]
         print(
             f"{mode:10}{model.n_iter_:>7}{model.loss_:>9.4f}{last['rows_per_second']:>12,.0f}"

@@ -145,6 +145,23 @@ def test_parameters_out_of_range(option: str, value: Any, message: str) -> None:
     fails(message, *data(), **{option: value})
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "hinge"}, {"penalty": "l1"}, {"penalty": "elasticnet"}, {"average": True},
+        {"learning_rate": 0.1}, {"batch_size": 32}, {"early_stopping": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_lbfgs_refuses_what_it_cannot_honour(options: dict[str, Any]) -> None:
+    (name,) = options
+    X, y = data()
+    with pytest.raises(ValueError, match=f"optimizer='lbfgs' is not possible with {name}"):
+        dps.LinearClassifier(optimizer="lbfgs", **options).fit(X, y)
+    with pytest.raises(ValueError, match="optimizer='lbfgs' is not possible with partial_fit"):
+        dps.LinearClassifier(optimizer="lbfgs").partial_fit(X, y, classes=[0, 1])
+
+
 def test_modes_check_their_options() -> None:
     with pytest.raises(ValueError, match=r"'access' parameter of Sync.*Got 'nfs'"):
         dps.Sync(access="nfs")

@@ -25,6 +25,7 @@ SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)
 FORMS: dict[str, Any] = {
     "dense": lambda X: X,
     "fortran": np.asfortranarray,
+    "unaligned": lambda X: np.frombuffer(b"." + X.tobytes(), X.dtype, offset=1).reshape(X.shape),
     "int64": lambda X: X.astype(np.int64),
     "strided": lambda X: np.repeat(X, 2, axis=0)[::2],
     "frame": lambda X: pd.DataFrame(X).astype({0: "float32"}),

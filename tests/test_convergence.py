@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dps
@@ -187,3 +188,58 @@ def test_the_default_objective_is_that_of_ridge(weighted: bool) -> None:
     ).fit(X, y, weight)
     np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-8)
     np.testing.assert_allclose(model.intercept_, peer.intercept_, rtol=1e-8)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("penalty", [None, "l2"])
+@pytest.mark.parametrize("loss", [name for name in NAMES if LOSSES[name].smooth])
+def test_lbfgs_ends_at_the_optimum_of_every_smooth_loss(
+    loss: str, penalty: str | None, weighted: bool
+) -> None:
+    X, y, weight = problem(loss)
+    kind = dps.LinearRegressor if LOSSES[loss].task == "regression" else dps.LinearClassifier
+    model = kind(loss=loss, penalty=penalty, alpha=ALPHA, optimizer="lbfgs", tol=1e-8)
+    model.fit(X, y, weight if weighted else None)
+    reached = objective(loss, penalty, weighted, np.ravel(model.coef_), float(model.intercept_[0]))
+    assert -1e-9 <= reached / optimum(loss, penalty, weighted) - 1 <= 1e-6
+
+
+def unscaled(name: str) -> tuple[Any, Any, Any]:
+    """Features of unlike scales and offsets, the same standardised, and their deviations."""
+    rng = np.random.default_rng(8)
+    Z = rng.normal(size=(5000, 12))
+    Z = (Z - Z.mean(axis=0)) / Z.std(axis=0)
+    scales = 10.0 ** rng.uniform(-3, 3, 12)
+    offsets = 100 * scales * rng.choice([-1, 1], 12) if name == "offsets" else 0.0
+    return Z * scales + offsets, Z, scales
+
+
+def defaults(u: Any, Z: Any, y: Any, scales: Any, classes: bool) -> tuple[float, Any]:
+    """The default objective and its gradient, at coefficients of standardised features."""
+    raw = Z @ u[:-1] + u[-1]
+    loss = np.logaddexp(0, -y * raw).mean() if classes else ((raw - y) ** 2).mean() / 2
+    slope = -y * expit(-y * raw) if classes else raw - y
+    w = u[:-1] / scales
+    gradient = np.append(Z.T @ slope / len(y) + w / scales / len(y), slope.mean())
+    return float(loss + w @ w / 2 / len(y)), gradient
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pytest.mark.parametrize("name", ["scales", "offsets"])
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.LinearRegressor])
+def test_defaults_need_no_scaled_features(kind: Any, name: str, mode: str, dtype: Any) -> None:
+    X, Z, scales = unscaled(name)
+    rng = np.random.default_rng(9)
+    score = Z @ rng.normal(size=12)
+    classes = kind is dps.LinearClassifier
+    noise = rng.logistic(size=len(X)) if classes else rng.normal(size=len(X))
+    y = np.sign(score + noise) if classes else score + noise
+    best = minimize(
+        defaults, np.zeros(13), (Z, y, scales, classes), jac=True, method="L-BFGS-B",
+        options={"maxiter": 10_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-9},
+    )  # fmt: skip
+    model = kind(mode=mode, n_replicas=2).fit(X.astype(dtype), y)
+    w = np.ravel(model.coef_).astype(float)
+    u = np.append(w * scales, X.mean(axis=0) @ w + float(np.ravel(model.intercept_)[0]))
+    assert defaults(u, Z, y, scales, classes)[0] <= 1.0001 * best.fun

@@ -167,6 +167,26 @@ def test_sync_is_sequential_training_bit_for_bit(
     np.testing.assert_allclose(flat(model), joined, rtol=tolerance, atol=tolerance)
 
 
+def by_lbfgs(**parameters: Any) -> dps.LinearClassifier:
+    return dps.LinearClassifier(optimizer="lbfgs", alpha=ALPHA, tol=1e-6, **parameters)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+def test_lbfgs_has_the_same_bits_in_every_mode_and_on_any_shards(
+    sparse: bool, classes: int
+) -> None:
+    X, y, weight = problem(300, classes, features=33)
+    X = scipy.sparse.csr_matrix(X) if sparse else X
+    expected = flat(by_lbfgs(n_replicas=3).fit(X, y, weight))
+    for mode in (dps.Sync, dps.AllReduce, dps.Async):
+        for n_shards, placement in itertools.product((1, 5), PLACEMENTS):
+            model = by_lbfgs(n_replicas=3, n_shards=n_shards, mode=mode(placement=placement))
+            assert np.array_equal(flat(model.fit(X, y, weight)), expected)
+    alone = flat(by_lbfgs(n_replicas=1).fit(X, y, weight))
+    np.testing.assert_allclose(alone, expected, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("placement", list(PLACEMENTS))
 @pytest.mark.parametrize("n_shards", [1, 2, 5])
 @pytest.mark.parametrize("mode", [dps.Sync, dps.AllReduce])
@@ -268,6 +288,19 @@ def test_the_gateway_gives_the_bits_of_the_mapped_window(
     expected = reference.run(ranks_of(model, lengths), 32)
     for result in results:
         assert np.array_equal(result, expected)
+
+
+def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: Client) -> None:
+    lengths = (60, 50, 10, 80)
+    X, y, _ = problem(sum(lengths))
+    data = partitioned(X, lengths), partitioned(y, lengths)
+    results = []
+    for access in ("mapped", "gateway"):
+        for n_shards in (1, 2):
+            mode = dps.Sync(access=access)
+            model = by_lbfgs(client=client, n_replicas=3, n_shards=n_shards, mode=mode)
+            results.append(flat(model.fit(*data)))
+    assert len({result.tobytes() for result in results}) == 1
 
 
 def test_the_gateway_of_a_large_shard_works_in_its_own_thread(client: Client) -> None:

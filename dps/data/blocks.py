@@ -55,6 +55,27 @@ class SparseFeatures:
         return CSRRows(self.data, self.indices, self.indptr, self.n_features, order[start:stop])
 
 
+class UnalignedFeatures:
+    """C-contiguous rows of the model's dtype that begin at any byte, as they come over TCP.
+
+    Rows are copied whole into a scratch block, which stays in cache.
+    """
+
+    def __init__(self, values: NDArray[np.floating]) -> None:
+        self._bytes = values.view(np.uint8)
+        self._scratch = np.empty((0, values.shape[1]), values.dtype)
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        if len(self._scratch) < stop - start:
+            self._scratch = np.empty((stop - start, self._scratch.shape[1]), self._scratch.dtype)
+        out = self._scratch[: stop - start]
+        if order is None:
+            out.view(np.uint8)[:] = self._bytes[start:stop]
+        else:
+            np.take(self._bytes, order[start:stop], axis=0, out=out.view(np.uint8), mode="clip")
+        return DenseRows(out)
+
+
 class ConvertedFeatures:
     """Columns of any number type, converted a batch at a time."""
 
@@ -90,8 +111,8 @@ def features_of(X: Any, dtype: Any) -> Features:
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
-    if X.dtype == dtype and X.flags.c_contiguous and X.flags.aligned:
-        return DenseFeatures(X)
+    if X.dtype == dtype and X.flags.c_contiguous and X.shape[1]:
+        return DenseFeatures(X) if X.flags.aligned else UnalignedFeatures(X)
     return ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)
 
 

@@ -30,9 +30,10 @@ from dps.data.targets import TargetEncoding
 from dps.losses import Loss
 from dps.models import Model
 from dps.modes import Mode, get_mode
-from dps.optimizers import SCHEDULES, Averaged, Cosine, Optimizer, get_optimizer
+from dps.optimizers import SCHEDULES, SGD, Averaged, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import auto_optimizer, auto_schedule
+from dps.training.defaults import GAIN, PROMISE, auto_optimizer, auto_schedule
+from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
@@ -119,7 +120,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         """Fit, and keep what came of it."""
         # Everything that can be wrong with parameters is found before any data moves.
         mode, loss = get_mode(self.mode), self._loss()
-        optimizer = None if self.optimizer == "auto" else get_optimizer(self.optimizer)
+        optimizer = self._optimizer(loss)
         self._schedule(optimizer or get_optimizer("sgd"), 1.0)
         partitions, whole = self._partitions(X, y, sample_weight, reset)
         fit = new_fit_id()
@@ -141,7 +142,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         self._take(model, result, start)
         if result.error is not None:
             raise result.error
-        stopped = result.history[-1].bad_epochs >= self.n_iter_no_change
+        stopped = (
+            result.history[-1].bad_epochs >= self.n_iter_no_change or len(result.history) < max_iter
+        )
         if tol is not None and not stopped:
             warnings.warn(
                 f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
@@ -150,6 +153,57 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 stacklevel=3,
             )
         return self
+
+    def _optimizer(self, loss: Loss) -> Optimizer | None:
+        """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
+        if self.optimizer != "lbfgs":
+            return None if self.optimizer == "auto" else get_optimizer(self.optimizer)
+        reasons = {
+            f"loss={self.loss!r}, whose derivative jumps": not loss.smooth,
+            f"penalty={self.penalty!r}, whose derivative jumps": self._l1_ratio() > 0,
+            f"learning_rate={self.learning_rate!r}": self.learning_rate != "auto",
+            f"batch_size={self.batch_size!r}": self.batch_size != "auto",
+            f"average={self.average!r}": bool(self.average),
+            "early_stopping": self.early_stopping,
+        }
+        for what, given in reasons.items():
+            if given:
+                raise ValueError(
+                    f"optimizer='lbfgs' is not possible with {what}: use another optimizer"
+                )
+        return SGD()  # of which no step is taken
+
+    def _check_stochastic(self) -> None:
+        if self.optimizer == "lbfgs":
+            raise ValueError(
+                "optimizer='lbfgs' is not possible with partial_fit: use another optimizer"
+            )
+
+    def _l1_ratio(self) -> float:
+        return {"l1": 1.0, "elasticnet": float(self.l1_ratio)}.get(self.penalty, 0.0)
+
+    def _full_batch(
+        self, mode: Mode, summary: DataSummary, tol: float | None, l2: float
+    ) -> FullBatch | None:
+        """L-BFGS, where it was asked for or is the better choice."""
+        better = (
+            self.optimizer == self.learning_rate == self.batch_size == "auto"
+            and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
+            and self._loss().smooth
+            and self._l1_ratio() == 0
+            and tol is not None
+            and not self.average
+            and not self.early_stopping
+        )
+        if self.optimizer != "lbfgs" and not better:
+            return None
+        return FullBatch(
+            l2=l2,
+            tolerance=0.0 if tol is None else tol * PROMISE,
+            patience=self.n_iter_no_change,
+            least=-np.inf if tol is None else tol * GAIN,
+            row_elements=summary.elements / summary.total,
+        )
 
     def _take(self, model: Model, result: FitResult, start: Start) -> None:
         self._keep(model, result.params)
@@ -271,7 +325,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         """Everything the trainer is told."""
         # The scale makes weights sum to the rows, so this is one over their sum.
         alpha = targets.scale / summary.total if self.alpha == "auto" else float(self.alpha)
-        l1_ratio = {"l1": 1.0, "l2": 0.0, "elasticnet": self.l1_ratio}.get(self.penalty, 0.0)
+        l1_ratio = self._l1_ratio()
         if self.penalty is None:
             alpha = 0.0
         batch = batch_rows(self.batch_size, summary.total)
@@ -306,6 +360,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             shuffle=self.shuffle,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             timeout=float(self.timeout),
+            full_batch=self._full_batch(mode, summary, tol, alpha * (1.0 - l1_ratio)),
             on_epoch=_print_epoch if self.verbose else None,
         )
 

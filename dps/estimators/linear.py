@@ -139,7 +139,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     max_iter : int, default=1000
         Epochs at the most.
     tol : float or None, default=1e-4
-        An epoch that does not lower the loss by this much counts as bad.
+        An epoch of stochastic steps that does not lower the loss by this much counts as
+        bad. L-BFGS ends when a step promises less than a hundredth of it, or when
+        `n_iter_no_change` passes in a row each gain less than a tenth.
     shuffle : bool, default=True
         Whether rows come in a fresh order in each epoch.
     random_state : int, RandomState or None, default=None
@@ -157,7 +159,13 @@ class LinearClassifier(ClassifierMixin, _Linear):
         rows have been seen.
     verbose : int, default=0
         1 prints a line an epoch.
-    optimizer : {"auto", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
+    optimizer : {"auto", "lbfgs", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
+        "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
+        features vary alike; features need not be scaled. It asks for a smooth loss and no
+        L1. "auto" is L-BFGS where that is possible, replicas wait for each other anyway
+        (sync, allreduce) and nothing else was asked for that only stochastic steps have:
+        `learning_rate`, `batch_size`, `average`, `early_stopping`, ``tol=None``. Otherwise
+        it is Adagrad, or Adam where a batch is all rows; scale the features for these.
     learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
     batch_size : int or "auto", default="auto"
         Rows of one update: of all replicas together, in async of one.
@@ -267,6 +275,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
             All labels that will ever come; needed in the first call.
         """
         self._validate_params()
+        self._check_stochastic()
         if isinstance(self.class_weight, str):
             raise ValueError(
                 f"class_weight={self.class_weight!r} is not possible with partial_fit: give a "
@@ -428,6 +437,7 @@ class LinearRegressor(RegressorMixin, _Linear):
             As in `fit`.
         """
         self._validate_params()
+        self._check_stochastic()
         first = not hasattr(self, "_carry")
         start = Start() if first else self._carry
         return self._run(X, y, sample_weight, start=start, max_iter=1, tol=None, reset=first)

@@ -41,6 +41,8 @@ class Loss(ABC):
     name : str
         Its name for users.
     task : {"classification", "regression"}
+    smooth : bool
+        Whether the derivative is continuous, as quasi-Newton methods need it.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     task: ClassVar[Task]
+    smooth: ClassVar[bool] = False
 
     @abstractmethod
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:

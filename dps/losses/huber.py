@@ -35,6 +35,7 @@ class Huber(Loss):
 
     name: ClassVar[str] = "huber"
     task: ClassVar[Task] = "regression"
+    smooth: ClassVar[bool] = True
 
     epsilon: float = 0.1
 

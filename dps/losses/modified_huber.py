@@ -29,6 +29,7 @@ class ModifiedHuber(MarginLoss):
     """
 
     name: ClassVar[str] = "modified_huber"
+    smooth: ClassVar[bool] = True
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

@@ -42,6 +42,11 @@ class OneVsRest(Loss):
         return n_classes
 
     @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """Whether the binary loss is smooth."""
+        return self.base.smooth
+
+    @property
     def has_probabilities(self) -> bool:
         """Whether the binary loss has probabilities."""
         return self.base.has_probabilities

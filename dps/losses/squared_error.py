@@ -23,6 +23,7 @@ class SquaredError(Loss):
 
     name: ClassVar[str] = "squared_error"
     task: ClassVar[Task] = "regression"
+    smooth: ClassVar[bool] = True
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

@@ -25,6 +25,7 @@ class SquaredHinge(MarginLoss):
     """
 
     name: ClassVar[str] = "squared_hinge"
+    smooth: ClassVar[bool] = True
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

@@ -4,11 +4,11 @@ It must not know ranks, clients, modes or optimizers.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dps.models.layout import Layout
 
-__all__ = ["CSRRows", "DenseRows", "Model", "Rows"]
+__all__ = ["CSRRows", "DenseRows", "Model", "Rows", "WithFeatures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,19 @@ class CSRRows:
 
 
 Rows = DenseRows | CSRRows
+
+
+@runtime_checkable
+class WithFeatures(Protocol):
+    """What a model offers whose steps may be taken in coordinates of its features."""
+
+    n_features: int
+
+    def column_sums(self, X: Rows, weight: Any, centre: Any = None) -> Any:
+        """Return weighted sums of each feature, or of its squared distance from ``centre``."""
+
+    def standardised(self, mean: Any, variance: Any) -> Any:
+        """Return coordinates in which features of such means and variances vary alike."""
 
 
 class Model(Protocol):

@@ -6,11 +6,13 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from dps._kernels import linear as kernels
 from dps.losses import Loss
-from dps.models.base import CSRRows, Rows
+from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
+from dps.models.standardised import Standardised
 
 __all__ = ["LinearModel"]
 
@@ -117,6 +119,48 @@ class LinearModel:
         out = np.empty((len(X), self.n_outputs), self.dtype)
         _forward(X, *self._tensors(params), out)
         return out
+
+    def column_sums(self, X: Rows, weight: Any, centre: Any = None) -> Any:
+        """Return weighted sums of each feature, or of its squared distance from ``centre``.
+
+        Parameters
+        ----------
+        X : DenseRows or CSRRows
+            A batch of m rows.
+        weight : ndarray of shape (m,) or None
+        centre : ndarray of shape (n_features,), optional
+
+        Returns
+        -------
+        ndarray of float64 of shape (n_features,)
+        """
+        counts = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
+        if isinstance(X, DenseRows):
+            values = X.values if X.order is None else X.values[X.order]
+            return counts @ (values if centre is None else (values - centre) ** 2)
+        rows = scipy.sparse.csr_array(
+            (X.data, X.indices, X.indptr), (len(X.indptr) - 1, X.n_features)
+        )
+        if X.order is not None:
+            rows = rows[X.order]
+        stored = slice(rows.indptr[0], rows.indptr[-1])
+        columns, data = rows.indices[stored], rows.data[stored]
+        weighted = np.repeat(counts, np.diff(rows.indptr)) * data
+        sums = np.bincount(columns, weighted, X.n_features)
+        if centre is None:
+            return sums
+        squares = np.bincount(columns, weighted * data, X.n_features)
+        return np.maximum(squares - 2 * centre * sums + counts.sum() * centre**2, 0.0)
+
+    def standardised(self, mean: Any, variance: Any) -> Standardised:
+        """Return coordinates in which all features vary alike; a constant one is left as it is.
+
+        Parameters
+        ----------
+        mean, variance : ndarray of shape (n_features,)
+        """
+        deviation = np.sqrt(np.where(variance > 0, variance, 1.0))
+        return Standardised(mean if self.fit_intercept else 0 * mean, deviation, self.n_outputs)
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)

@@ -121,6 +121,7 @@ class Channel(ABC):
         self._ledger = links[0]
         self._sequence = 0
         self._reductions = 0
+        self._total: NDArray[np.floating] | None = None
 
     @abstractmethod
     def pull(self) -> NDArray[np.floating]:
@@ -156,6 +157,41 @@ class Channel(ABC):
         )
         return total
 
+    def mean(self, values: NDArray[np.floating], rows: int) -> NDArray[np.floating]:
+        """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
+
+        All ranks call it, equally often, once they have settled; no push follows.
+
+        Parameters
+        ----------
+        values : (n,) array
+            As long as the parameters.
+        rows : int
+            Of all ranks, at least one has some.
+
+        Returns
+        -------
+        (n,) array
+            Valid until the next call.
+
+        Raises
+        ------
+        NonFiniteError
+            The values hold NaN or infinity.
+        """
+        if self._total is None:
+            self._total = np.empty(self._spec.size, self._spec.dtype)
+            # Ranks may have pushed unequally often: no number may come twice.
+            self._sequence = int(self.reduce([self._sequence])[0])
+        self._sequence += 1
+        placement = self._spec.placement
+        for shard, link in enumerate(self._links):
+            piece = placement.take(shard, values)
+            link.start(operations.mean, self._sequence, piece, rows)
+        for shard, link in enumerate(self._links):
+            placement.put(shard, link.finish(), self._total)
+        return self._total
+
     def beat(self) -> None:
         """Say that this rank is alive while it reads."""
         self._ledger.run(operations.beat)
@@ -177,9 +213,23 @@ class Channel(ABC):
         return self.pull()
 
     def end_epoch(
-        self, epoch: int, report: Sequence[float], decide: Decide
+        self,
+        epoch: int,
+        report: Sequence[float],
+        decide: Decide,
+        keep: NDArray[np.floating] | None = None,
     ) -> NDArray[np.float64] | None:
         """Report this rank's part of an epoch; the last rank closes it.
+
+        Parameters
+        ----------
+        epoch : int
+        report : sequence of float
+        decide : callable
+            Makes the epoch's record of all reports, and says whether it is the last.
+        keep : (1 + state_rows, n) array, optional
+            Parameters and state to keep as the epoch's snapshot, the same on all ranks,
+            after epochs in which nothing was pushed. All ranks wait for the close.
 
         Returns
         -------
@@ -191,14 +241,22 @@ class Channel(ABC):
         if reports is not None:
             previous = self._ledger.run(operations.latest_record)
             record, last = decide(previous, reports)
-            self._snapshot(epoch)
+            if keep is None:
+                self._snapshot(epoch)
+            else:
+                for shard, link in enumerate(self._links):
+                    values = self._spec.placement.take(shard, keep)
+                    link.run(operations.snapshot_epoch, epoch, values)
             self._ledger.run(operations.close_epoch, epoch, list(record))
             if last:
                 for link in self._links:
                     link.run(operations.finish)
-        return self._await(epoch)
+        return self._await(epoch) if keep is None else self._closed(epoch)
 
     def _await(self, epoch: int) -> NDArray[np.float64] | None:
+        return self._closed(epoch)
+
+    def _closed(self, epoch: int) -> NDArray[np.float64] | None:
         record: NDArray[np.float64] | None = self._ledger.run(operations.await_closed, epoch + 1)
         return record
 

@@ -45,6 +45,7 @@ __all__ = [
     "exchange",
     "finish",
     "latest_record",
+    "mean",
     "pull",
     "reduce",
     "report",
@@ -131,6 +132,21 @@ def exchange(
         use(mean, start, stop)
         words.rank_store(rank, Field.DONE, sequence)
     yield Wait(Field.DONE, sequence)
+
+
+def mean(
+    window: Window, rank: int, sequence: int, values: NDArray[np.floating], rows: int
+) -> Operation:
+    """The sum of all ranks' values over the sum of their rows, in rank order.
+
+    It stays in the window until every rank has arrived with its next values.
+    """
+
+    def use(part: NDArray[np.floating], start: int, stop: int) -> None:
+        window.total[start:stop] = part
+
+    yield from exchange(window, rank, sequence, values, rows, use)
+    return window.total
 
 
 def deliver(

@@ -138,7 +138,7 @@ class WindowSpec:
         Rows of optimizer state.
     holds_parameters : bool
         Whether parameters and state lie in the window. Otherwise it lends slots and
-        the place for their sum.
+        the place for their mean.
     history : int
         Records of closed epochs that are kept.
     digest : str
@@ -173,7 +173,7 @@ class WindowSpec:
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
             "slots": ((self.n_ranks, stride), self.dtype),
-            "total": ((0 if self.holds_parameters else self.size,), self.dtype),
+            "total": ((self.size,), self.dtype),
             "snapshots": ((2, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_tags": ((2, 2), "int64"),
         }
@@ -199,7 +199,8 @@ class Window:
     slots : (n_ranks, >= n) array
         A gradient sum for each rank.
     total : (n,) array
-        The mean gradient, where parameters are not held.
+        A mean over ranks: of gradients where parameters are not held, and what
+        :func:`~dps.server.operations.mean` is given.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     reports : (2, n_ranks, RECORD_WIDTH) float64 array
     history : (spec.history, RECORD_WIDTH) float64 array

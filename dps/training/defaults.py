@@ -11,11 +11,17 @@ from __future__ import annotations
 
 from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
 
-__all__ = ["auto_optimizer", "auto_schedule"]
+__all__ = ["GAIN", "PROMISE", "auto_optimizer", "auto_schedule"]
 
 _MANY = Adagrad(initial_accumulator=1e-6)
 _FEW = Adam()
 _RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
+
+
+#: L-BFGS ends when its next step promises less than this share of `tol`, or when some
+#: passes in a row have each gained less than the other. Its passes are cheap for what they
+#: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
+PROMISE, GAIN = 0.01, 0.1
 
 
 def auto_optimizer(rows: int, batch_size: int) -> Optimizer:

@@ -33,6 +33,10 @@ class EpochReport:
         Of the staleness of its pushes.
     steps : int
         Steps taken with rows.
+    full_batch : int
+        1: a pass over all rows at one point, which judges its progress itself.
+    converged : int
+        1: there is nothing left to gain.
     """
 
     loss_sum: float
@@ -43,6 +47,8 @@ class EpochReport:
     stale_sum: float
     stale_max: float
     steps: int
+    full_batch: int = 0
+    converged: int = 0
 
     def row(self) -> tuple[float, ...]:
         """As doubles."""

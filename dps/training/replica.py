@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from dps.errors import DPSError, NonFiniteError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Channel, ChannelSpec, Mode
 from dps.server.parameter_server import ParameterServer
+from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.plan import Piece
 from dps.training.stopping import StoppingRule
@@ -61,6 +63,8 @@ class ReplicaSpec:
         0 without early stopping.
     epochs_before : int
         Epochs done by earlier fits that this one carries on from.
+    full_batch : FullBatch or None
+        Train on all rows at once rather than by stochastic steps.
     """
 
     fit: str
@@ -77,6 +81,7 @@ class ReplicaSpec:
     shuffle: bool
     validation_fraction: float
     epochs_before: int
+    full_batch: FullBatch | None
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,18 @@ def run_replica(
             source = InMemory(
                 tuple(_blocks(spec, partitions)), spec.seed if spec.shuffle else None, rank
             )
-        _train(spec, channel, Batches(source, spec.steps), source.held)
+        if spec.full_batch is not None:
+            train_full_batch(
+                spec.full_batch,
+                rank=rank,
+                channel=channel,
+                model=copy.deepcopy(spec.model),
+                blocks=source.held,
+                state_rows=spec.channel.update.optimizer.state_rows,
+                decide=partial(_decision, spec.stopping),
+            )
+        else:
+            _train(spec, channel, Batches(source, spec.steps), source.held)
     except StoppedError as error:
         return Outcome(rank, _located(error, spec, channel))
     except DPSError as error:

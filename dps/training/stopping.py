@@ -37,7 +37,8 @@ class StoppingRule:
     Examples
     --------
     >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
-    >>> reports = np.array([[6.0, 10, 0, 0, 0.5, 0, 0, 4], [4.0, 10, 0, 0, 0.7, 0, 0, 4]])
+    >>> reports = np.zeros((2, 10))
+    >>> reports[:, 0], reports[:, 1] = (6.0, 4.0), 10
     >>> rule.decide(0, None, reports).loss
     0.5
     """
@@ -57,7 +58,7 @@ class StoppingRule:
         epoch : int
             Its number, from 0.
         previous : EpochRecord or None
-        reports : (n_ranks, >= 8) array
+        reports : (n_ranks, >= 10) array
             :class:`EpochReport` rows in rank order.
 
         Raises
@@ -81,7 +82,7 @@ class StoppingRule:
             )
         best = math.inf if previous is None else previous.best
         bad = 0 if previous is None else previous.bad_epochs
-        if self.tol is not None:
+        if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
         slowest = reports[:, :width].max(axis=0)
         return EpochRecord(
@@ -94,5 +95,7 @@ class StoppingRule:
             staleness_max=float(slowest[6]),
             best=min(best, monitored),
             bad_epochs=bad,
-            last=bad >= self.n_iter_no_change or epoch + 1 >= self.max_iter,
+            last=(
+                bad >= self.n_iter_no_change or epoch + 1 >= self.max_iter or summed.converged > 0
+            ),
         )

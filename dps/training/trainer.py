@@ -29,6 +29,7 @@ from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement, place
 from dps.server.shard import ShardSpec
 from dps.server.window import WindowSpec
+from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import Piece, Plan, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
@@ -75,6 +76,8 @@ class Job:
         0: no rows are kept for validation.
     timeout : float
         Seconds without progress that are an error.
+    full_batch : FullBatch or None
+        Train on all rows at once rather than by stochastic steps.
     on_epoch : callable, optional
         Called in the caller's thread with the :class:`EpochRecord` of each closed epoch.
     """
@@ -99,6 +102,7 @@ class Job:
     shuffle: bool
     validation_fraction: float
     timeout: float
+    full_batch: FullBatch | None = None
     on_epoch: Callable[[EpochRecord], None] | None = None
 
 
@@ -245,6 +249,7 @@ def _tasks(job: Job, plan: Plan, placement: Placement) -> list[ReplicaTask]:
                 shuffle=job.shuffle,
                 validation_fraction=job.validation_fraction,
                 epochs_before=job.epochs_before,
+                full_batch=job.full_batch,
             ),
         )
         for rank, part in enumerate(plan.ranks)
@@ -357,6 +362,8 @@ class _Watcher:
     def _result(self, error: BaseException | None) -> FitResult:
         values, version = self._server.snapshot(len(self._history), self._gang.check)
         optimizer = self._job.optimizer
+        if self._job.full_batch is not None:  # its snapshots have no state
+            optimizer.initialize(values[1:])
         return FitResult(
             params=np.array(optimizer.result(values[0], values[1:])),
             raw_params=values[0],

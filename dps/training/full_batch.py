@@ -1,0 +1,237 @@
+"""Training by L-BFGS: each step from the gradient of all rows.
+
+It is the same in every mode, and all replicas wait for each other. A pass over the rows
+is one epoch: every rank sums the gradient of its rows at the same point, the channel
+brings the sums together, rank 0 decides on the next point and hands it to the others in
+the same way. Ranks therefore hold identical bits also on unlike processors. A crash at
+any point leaves the snapshot of the last closed epoch, which holds the best point so far.
+
+As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
+for stochastic epochs in front: steps taken where features vary alike made them pointless
+(measured on the flights of ``tests/benchmarks``: one took as long as nine passes and
+saved five).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.blocks import Block, Segment
+from dps.errors import NonFiniteError
+from dps.models import Model
+from dps.models.base import WithFeatures
+from dps.modes import Channel
+from dps.training.history import EpochRecord, EpochReport
+from dps.training.quasi_newton import LBFGS
+
+__all__ = ["FullBatch", "train_full_batch"]
+
+#: Bytes of a piece of X that stay in a core's cache between forward and backward.
+_CACHED = 1 << 19
+_FEWEST, _MOST = 256, 8192  # rows of a piece
+#: Rows after which sums of the model's dtype are added to those in double.
+_SUMMED = 1 << 16
+#: Stored values of X from which a rank estimates the spread of the features.
+_SAMPLED = 1 << 21
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """How to train on all rows at once.
+
+    Parameters
+    ----------
+    l2 : float
+        Factor of ``|w|_2^2 / 2`` over the penalised parameters.
+    tolerance : float
+        The gain in the objective that another pass must promise.
+    patience : int
+        Passes in a row that each gain less than `least` and end the fit.
+    least : float
+        A gain in the objective that counts.
+    row_elements : float
+        Stored values of X a row.
+    """
+
+    l2: float
+    tolerance: float
+    patience: int
+    least: float
+    row_elements: float
+
+
+def train_full_batch(
+    how: FullBatch,
+    *,
+    rank: int,
+    channel: Channel,
+    model: Model,
+    blocks: Sequence[Block],
+    state_rows: int,
+    decide: Callable[[int], Any],
+) -> None:
+    """Minimise until nothing is gained any more, or until the last epoch.
+
+    Parameters
+    ----------
+    rank : int
+    channel : Channel
+        Over which nobody pushes.
+    model : Model
+    blocks : sequence of Block
+        The rank's rows.
+    state_rows : int
+        Rows of optimizer state in a snapshot; there is none here.
+    decide : callable
+        From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
+    """
+    rows = _Pieces(model, blocks, how.row_elements)
+    rows_of_all = float(channel.reduce([rows.count])[0])
+    point = np.array(channel.pull())
+    coordinates = _coordinates(model, channel, rows, how.l2)
+    penalty = np.zeros(len(point))
+    for first, last, penalised in model.layout.segments(0, len(point)):
+        penalty[first:last] = how.l2 if penalised else 0.0
+    precision = 4 * float(np.finfo(point.dtype).eps)
+    search = LBFGS(coordinates.point(point), how.tolerance, precision)  # told on rank 0 only
+    keep = np.zeros((1 + state_rows, len(point)), point.dtype)
+    kept_loss: float | None = None
+    idle, best = 0, np.inf  # of rank 0
+    for epoch in itertools.count():
+        began = time.monotonic()
+        loss, gradient = rows.evaluate(point)
+        total = float(channel.reduce([loss])[0])
+        finite = bool(np.isfinite(total))
+        if not finite and kept_loss is None:
+            raise NonFiniteError("the loss is NaN or infinite where the search starts")
+        mean = channel.mean(gradient, rows.count) if finite else None
+        accepted = False
+        ahead = np.zeros_like(point)
+        if rank == 0:
+            at = point.astype(np.float64)
+            value = total / rows_of_all + float(penalty @ (at * at)) / 2
+            slope = None if mean is None else coordinates.gradient(mean + penalty * at)
+            accepted = search.tell(value, slope)
+            coordinates.params(search.point, out=ahead)
+            idle = idle + 1 if value > best - how.least else 0
+            best = min(best, value)
+        enough = search.converged or idle >= how.patience
+        accepted, enough = map(bool, channel.reduce([accepted, rank == 0 and enough]))
+        if accepted:
+            keep[0], kept_loss = point, loss
+        assert kept_loss is not None
+        # Rank 0 has all of it; the sum with nothing is exact.
+        point = np.array(channel.mean(ahead, int(rank == 0)))
+        report = EpochReport(
+            kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
+            full_batch=1, converged=int(enough),
+        )  # fmt: skip
+        record = channel.end_epoch(epoch, report.row(), decide(epoch), keep)
+        if record is not None and EpochRecord.from_row(record).last:
+            return
+
+
+class _Pieces:
+    """A rank's training rows, in pieces that fit in a core's cache."""
+
+    def __init__(self, model: Model, blocks: Sequence[Block], row_elements: float) -> None:
+        self._model = model
+        self._blocks = [(block, block.training_rows()) for block in blocks]
+        self._row_elements = max(1.0, row_elements)
+        cached = _CACHED / (self._row_elements * model.dtype.itemsize)
+        self._at_once = int(min(_MOST, max(_FEWEST, cached)))
+        self._sum = np.zeros(model.layout.size, model.dtype)
+        self.count = sum(_length(block, order) for block, order in self._blocks)
+
+    def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
+        """Sums of losses and of gradients, the latter in double while they grow."""
+        loss, summed = 0.0, 0
+        total = np.zeros(len(params))
+        for segment in self._segments():
+            if summed >= _SUMMED:
+                total += self._sum
+                summed = 0
+            if not summed:
+                self._sum.fill(0)
+            loss += self._model.loss_gradient(
+                params, segment.X, segment.y, segment.weight, out=self._sum
+            )
+            summed += len(segment.y)
+        if summed:
+            total += self._sum
+        return loss, total.astype(self._sum.dtype)
+
+    def _segments(self) -> Iterator[Segment]:
+        for block, order in self._blocks:
+            first, last = (block.start, block.stop) if order is None else (0, len(order))
+            for start in range(first, last, self._at_once):
+                yield block.segment(start, min(start + self._at_once, last), order)
+
+    def sample(self) -> Iterator[Segment]:
+        """Rows that lie evenly over all blocks."""
+        wanted = _SAMPLED / self._row_elements
+        stride = max(1, round(self.count / wanted))
+        for block, order in self._blocks:
+            numbers = np.arange(block.start, block.stop) if order is None else order
+            chosen = np.ascontiguousarray(numbers[::stride])
+            for start in range(0, len(chosen), self._at_once):
+                yield block.segment(start, min(start + self._at_once, len(chosen)), chosen)
+
+
+def _length(block: Block, order: NDArray[np.int64] | None) -> int:
+    return block.stop - block.start if order is None else len(order)
+
+
+class _Coordinates(Protocol):
+    """Where the search takes its steps."""
+
+    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
+        """Write the parameters at a point."""
+
+    def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The point of parameters."""
+
+    def gradient(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The gradient with respect to the point."""
+
+
+class _Parameters:
+    """The parameters themselves as coordinates."""
+
+    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> None:
+        out[:] = point
+
+    def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
+        return params.astype(np.float64)
+
+    def gradient(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        return gradient
+
+
+def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _Coordinates:
+    """Coordinates in which features vary alike, where the model has features.
+
+    The penalty curves the objective as that much more variance of a feature would.
+    """
+    if not isinstance(model, WithFeatures):
+        return _Parameters()
+    count = sum(len(segment.y) for segment in rows.sample())
+    padded = np.zeros(model.layout.size, model.dtype)
+
+    def over_ranks(centre: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        sums = np.zeros(model.n_features)
+        for segment in rows.sample():
+            sums += model.column_sums(segment.X, segment.weight, centre)
+        padded[: len(sums)] = sums
+        return channel.mean(padded, count)[: len(sums)].astype(np.float64)
+
+    mean = over_ranks(None)
+    coordinates: _Coordinates = model.standardised(mean, over_ranks(mean) + l2)
+    return coordinates

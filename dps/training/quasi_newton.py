@@ -1,0 +1,149 @@
+"""L-BFGS for a convex function whose evaluations are somebody else's work.
+
+It is told a value and a gradient and says where it wants the next ones; it knows
+neither data nor ranks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LBFGS"]
+
+_SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
+_TRIALS = 20  # points along a direction before it is given up
+
+
+class LBFGS:
+    """Limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.4) with backtracking.
+
+    A step is shortened by quadratic interpolation until the decrease is sufficient.
+    For a convex function that is all that is needed: ``s . y`` is never negative, and a
+    pair in which it vanishes is left out.
+
+    Parameters
+    ----------
+    start : (n,) array
+    tolerance : float
+        The gain that the quadratic model must still promise for another step.
+    precision : float
+        Relative error of the values told.
+    memory : int, default=10
+        Pairs of steps and gradient differences that are kept.
+
+    Attributes
+    ----------
+    point : (n,) float64 array
+        Where the function is to be evaluated next.
+    best : (n,) float64 array
+        The best point so far.
+    converged : bool
+
+    Examples
+    --------
+    >>> search = LBFGS(np.array([3.0, -1.0]), tolerance=1e-12, precision=1e-16)
+    >>> curvature = np.array([1.0, 10.0])
+    >>> while not search.converged:
+    ...     x = search.point
+    ...     _ = search.tell(float(curvature @ x**2) / 2, curvature * x)
+    >>> bool(np.abs(search.best).max() < 1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        start: NDArray[np.float64],
+        tolerance: float,
+        precision: float,
+        memory: int = 10,
+    ) -> None:
+        self.point = np.array(start, np.float64)
+        self.best = self.point
+        self.converged = False
+        self._tolerance = tolerance
+        self._precision = precision
+        self._memory = memory
+        self._pairs: list[tuple[NDArray[np.float64], NDArray[np.float64], float]] = []
+        self._value = math.inf
+        self._gradient: NDArray[np.float64] | None = None
+        self._direction = np.zeros_like(self.point)
+        self._slope = 0.0
+        self._step = 1.0
+        self._trials = 0
+
+    def tell(self, value: float, gradient: NDArray[np.float64] | None) -> bool:
+        """Take the function's value and gradient at `point`, and choose the next point.
+
+        Parameters
+        ----------
+        value : float
+            Infinite or NaN where the function has no value.
+        gradient : (n,) array or None
+            None where there is none.
+
+        Returns
+        -------
+        bool
+            Whether the point has become the best one.
+        """
+        old = self._gradient
+        if old is not None and not self._decreased(value):
+            self._shorten(value)
+            return False
+        if gradient is None or not math.isfinite(value):
+            raise ValueError("the function has no value where the search starts")
+        gradient = np.array(gradient, np.float64)
+        if old is not None:
+            self._remember(self.point - self.best, gradient - old)
+        self._value, self._gradient, self.best = value, gradient, self.point
+        self._turn()
+        return True
+
+    def _decreased(self, value: float) -> bool:
+        # Near the optimum the values' own error hides the decrease.
+        error = self._precision * abs(self._value)
+        return value <= self._value + _SUFFICIENT * self._step * self._slope + error
+
+    def _shorten(self, value: float) -> None:
+        self._trials += 1
+        if self._trials >= _TRIALS:
+            self.converged, self.point = True, self.best
+            return
+        shorter = 0.1
+        if math.isfinite(value):
+            # The minimum of the parabola through both values and the slope.
+            excess = value - self._value - self._step * self._slope
+            shorter = min(0.5, max(0.1, -self._slope * self._step / (2.0 * excess)))
+        self._step *= shorter
+        self.point = self.best + self._step * self._direction
+
+    def _remember(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> None:
+        curvature = float(step @ change)
+        if curvature > 1e-12 * float(change @ change):
+            self._pairs.append((step, change, curvature))
+            del self._pairs[: -self._memory]
+
+    def _turn(self) -> None:
+        """Choose a new direction: minus the inverse Hessian's estimate times the gradient."""
+        assert self._gradient is not None
+        direction = -self._gradient
+        weights = []
+        for step, change, curvature in reversed(self._pairs):
+            weight = float(step @ direction) / curvature
+            direction -= weight * change
+            weights.append(weight)
+        if self._pairs:
+            _, change, curvature = self._pairs[-1]
+            direction *= curvature / float(change @ change)
+        for (step, change, curvature), weight in zip(self._pairs, reversed(weights), strict=True):
+            direction += (weight - float(change @ direction) / curvature) * step
+        self._direction, self._slope = direction, float(self._gradient @ direction)
+        self._step, self._trials = 1.0, 0
+        # Half of it is what the quadratic model promises to gain.
+        self.converged = -self._slope <= 2.0 * max(
+            self._tolerance, self._precision * abs(self._value)
+        )
+        self.point = self.best if self.converged else self.best + direction

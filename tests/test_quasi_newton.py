@@ -1,0 +1,137 @@
+"""L-BFGS finds minima, whatever its evaluations are made of; its coordinates are linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.optimize import check_grad, minimize
+from scipy.special import expit
+
+from dps.losses import LogLoss, SquaredError
+from dps.models import CSRRows, DenseRows, LinearModel
+from dps.models.standardised import Standardised
+from dps.training.quasi_newton import LBFGS
+
+
+def minimum(function: Callable[[Any], tuple[float, Any]], start: Any) -> tuple[Any, int]:
+    search = LBFGS(start, tolerance=1e-14, precision=1e-16)
+    for evaluations in range(2000):
+        if search.converged:
+            return search.best, evaluations
+        search.tell(*function(search.point))
+    raise AssertionError("the search does not end")
+
+
+def quadratic(spread: float) -> Callable[[Any], tuple[float, Any]]:
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(20, 20)))[0]
+    A = axes @ np.diag(np.geomspace(1, spread, 20)) @ axes.T
+    return lambda x: (float(x @ A @ x) / 2, A @ x)
+
+
+def logistic(x: Any) -> tuple[float, Any]:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(50, 5)) * [1, 10, 0.1, 1, 1]
+    s = np.where(rng.random(50) < 0.5, -1.0, 1.0)
+    raw = s * (X @ x)
+    value = np.logaddexp(0, -raw).sum() + float(x @ x) / 2
+    return float(value), X.T @ (-s * expit(-raw)) + x
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e2, 1e4])
+def test_a_quadratic_of_any_shape(spread: float) -> None:
+    best, evaluations = minimum(quadratic(spread), np.ones(20))
+    assert quadratic(spread)(best)[0] < 1e-10
+    assert evaluations < 1000  # scipy's L-BFGS-B takes 757 for 1e4
+
+
+def test_a_logistic_regression_ends_where_scipy_does() -> None:
+    best, _ = minimum(logistic, np.zeros(5))
+    peer = minimize(logistic, np.zeros(5), jac=True, options={"gtol": 1e-10})
+    assert logistic(best)[0] == pytest.approx(peer.fun, rel=1e-10)
+
+
+def test_a_point_without_a_value_shortens_the_step() -> None:
+    def barrier(x: Any) -> tuple[float, Any]:
+        if x[0] <= 0:
+            return float("nan"), None
+        return float(x[0] - np.log(x[0])), 1 - 1 / x
+
+    best, _ = minimum(barrier, np.array([0.01]))
+    assert best[0] == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match="no value where the search starts"):
+        LBFGS(np.zeros(1), 0.0, 0.0).tell(float("inf"), None)
+
+
+def test_the_best_point_never_gets_worse() -> None:
+    search = LBFGS(np.full(5, 3.0), tolerance=1e-12, precision=0.0)
+    values = []
+    while not search.converged:
+        value, gradient = logistic(search.point)
+        if search.tell(value, gradient):
+            values.append(value)
+            assert logistic(search.best)[0] == value
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("ordered", [False, True], ids=["lying", "ordered"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_column_sums_are_numpys(sparse: bool, weighted: bool, ordered: bool, dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    X = (rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.5)).astype(dtype)
+    order = rng.permutation(30)[:20] if ordered else None
+    taken = X if order is None else X[order]
+    weight = rng.random(len(taken)) if weighted else None
+    csr = scipy.sparse.csr_array(X)
+    rows = CSRRows(csr.data, csr.indices, csr.indptr, 4, order) if sparse else DenseRows(X, order)
+    model = LinearModel(4, 1, LogLoss(), dtype=dtype)
+    w = np.ones(len(taken)) if weight is None else weight
+    expected = (w[:, None] * taken.astype(float)).sum(axis=0)
+    np.testing.assert_allclose(model.column_sums(rows, weight), expected, rtol=1e-6, atol=1e-6)
+    centre = np.array([0.1, -0.2, 3.0, 0.0])
+    expected = (w[:, None] * (taken.astype(float) - centre) ** 2).sum(axis=0)
+    np.testing.assert_allclose(model.column_sums(rows, weight, centre), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_coordinates_are_those_of_standardised_features(outputs: int, intercept: bool) -> None:
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(40, 3)) * [1, 10, 0.1] + [0, 100, 1], rng.normal(size=(40, outputs))
+    model = LinearModel(3, outputs, SquaredError(), fit_intercept=intercept)
+    coordinates = model.standardised(X.mean(axis=0), X.var(axis=0))
+    assert isinstance(coordinates, Standardised)
+    n = model.layout.size
+    point = rng.normal(size=n)
+    params = coordinates.params(point, np.empty(n))
+    np.testing.assert_allclose(coordinates.point(params), point)
+    u = point[: 3 * outputs].reshape(3, outputs)
+    Z = (X - X.mean(axis=0) * intercept) / X.std(axis=0)
+    raw = Z @ u + (point[3 * outputs :] if intercept else 0)
+    np.testing.assert_allclose(model.raw(params, DenseRows(X)), raw)
+
+    def value(point: Any) -> float:
+        params, unused = coordinates.params(point, np.empty(n)), np.zeros(n)
+        return float(model.loss_gradient(params, DenseRows(X), y, None, unused))
+
+    def gradient(point: Any) -> Any:
+        grad = np.zeros(n)
+        params = coordinates.params(point, np.empty(n))
+        model.loss_gradient(params, DenseRows(X), y, None, grad)
+        return coordinates.gradient(grad)
+
+    assert check_grad(value, gradient, point) < 1e-3 * np.abs(gradient(point)).max()
+
+
+def test_a_constant_feature_is_left_as_it_is() -> None:
+    model = LinearModel(2, 1, SquaredError())
+    assert model.standardised(np.array([5.0, 0.0]), np.array([0.0, 4.0])).deviation.tolist() == [
+        1.0,
+        2.0,
+    ]
