@@ -5,11 +5,20 @@ a copy of it for each. It must not know models, classes' names or optimizers.
 Elements are computed in the arrays' own type and losses are summed in double.
 """
 from cython cimport floating
-from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, logf
+from libc.math cimport log, logf
 
 from dps._kernels.checks cimport DPS_DEBUG, same_length
 
+cdef extern from "logistic.h" nogil:
+    void dps_exp_float(float* x, Py_ssize_t n)
+    void dps_exp_double(double* x, Py_ssize_t n)
+    void dps_log_loss_float(
+        const float* y, const float* raw, float* loss, float* slope, Py_ssize_t n)
+    void dps_log_loss_double(
+        const double* y, const double* raw, double* loss, double* slope, Py_ssize_t n)
+
 cdef enum:
+    BLOCK = 256     # elements of the logistic loss that are computed together
     SQUARED
     LOG
     HINGE
@@ -19,36 +28,18 @@ cdef enum:
     EPSILON_INSENSITIVE
 
 
-cdef inline floating _exp(floating x) noexcept nogil:
-    return expf(x) if floating is float else exp(x)
-
-
 cdef inline floating _log(floating x) noexcept nogil:
     return logf(x) if floating is float else log(x)
-
-
-cdef inline floating _log1p(floating x) noexcept nogil:
-    return log1pf(x) if floating is float else log1p(x)
-
-
-cdef inline floating _abs(floating x) noexcept nogil:
-    return fabsf(x) if floating is float else fabs(x)
 
 
 cdef inline floating _element(
     int kind, floating y, floating raw, floating epsilon, floating* derivative
 ) noexcept nogil:
-    cdef floating z, e, half = 0.5
+    cdef floating z, half = 0.5
     if kind == SQUARED:
         z = raw - y
         derivative[0] = z
         return half * z * z
-    if kind == LOG:
-        # log(1 + exp(-z)) with exp of a negative number only, which cannot overflow.
-        z = y * raw
-        e = _exp(-_abs(z))
-        derivative[0] = -y * (e if z > 0 else 1) / (1 + e)
-        return _log1p(e) + (0 if z > 0 else -z)
     if kind == HINGE:
         z = 1 - y * raw
         derivative[0] = -y if z > 0 else 0
@@ -108,6 +99,37 @@ cdef inline double _loop(
     return total
 
 
+cdef double _log_loop(
+    const floating* y, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k, bint codes,
+) noexcept nogil:
+    cdef Py_ssize_t first, count, i, size = n * k
+    cdef floating loss[BLOCK]
+    cdef floating target[BLOCK]
+    cdef const floating* wanted
+    cdef double total = 0
+    cdef floating w
+    for first from 0 <= first < size by BLOCK:
+        count = size - first if size - first < BLOCK else BLOCK
+        wanted = y + first
+        if codes:
+            for i in range(count):
+                target[i] = 1 if y[(first + i) // k] == (first + i) % k else -1
+            wanted = target
+        if floating is float:
+            dps_log_loss_float(wanted, raw + first, loss, out + first, count)
+        else:
+            dps_log_loss_double(wanted, raw + first, loss, out + first, count)
+        for i in range(count):
+            if weight is NULL:
+                total += <double> loss[i]
+            else:
+                w = weight[(first + i) // k]
+                out[first + i] = w * out[first + i]
+                total += <double> (w * loss[i])
+    return total
+
+
 cdef double _dispatch(
     int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k, bint codes, floating epsilon,
@@ -116,7 +138,7 @@ cdef double _dispatch(
     if kind == SQUARED:
         return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
     if kind == LOG:
-        return _loop(LOG, y, raw, weight, out, n, k, codes, epsilon)
+        return _log_loop(y, raw, weight, out, n, k, codes)
     if kind == HINGE:
         return _loop(HINGE, y, raw, weight, out, n, k, codes, epsilon)
     if kind == SQUARED_HINGE:
@@ -220,21 +242,30 @@ cdef double _softmax(
     cdef floating* d
     for i in range(n):
         x = raw + i * k
-        d = out + i * k
-        c = <Py_ssize_t> codes[i]
-        if weight is not NULL:
-            w = weight[i]
         largest = x[0]
         for j in range(1, k):
             largest = x[j] if x[j] > largest else largest
+        for j in range(k):
+            out[i * k + j] = x[j] - largest
+        c = <Py_ssize_t> codes[i]
+        if weight is not NULL:
+            w = weight[i]
+        total -= <double> (w * out[i * k + c])
+    if floating is float:
+        dps_exp_float(out, n * k)
+    else:
+        dps_exp_double(out, n * k)
+    for i in range(n):
+        d = out + i * k
+        if weight is not NULL:
+            w = weight[i]
         partition = 0
         for j in range(k):
-            d[j] = _exp(x[j] - largest)
             partition += d[j]
-        total += <double> (w * (_log(partition) - (x[c] - largest)))
+        total += <double> (w * _log(partition))
         for j in range(k):
             d[j] = w * (d[j] / partition)
-        d[c] -= w
+        d[<Py_ssize_t> codes[i]] -= w
     return total
 
 

@@ -130,3 +130,44 @@ def test_bad_shapes_are_refused():
         kernels.squared(raw, raw, np.ones(2), raw.copy())
     with pytest.raises(ValueError, match="rows of out has length 1, expected 2"):
         kernels.softmax(np.zeros(3), raw, None, np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exp_and_log1p_are_good_to_a_few_units_in_the_last_place(dtype):
+    # With y = -1 and one row a call, loss and slope are log1p(exp(raw)) and its logistic.
+    limit = 87 if dtype == np.float32 else 700
+    raw = -np.concatenate([np.geomspace(1e-8, limit, 2000), np.linspace(0, limit, 2000)])
+    raw = raw.astype(dtype).reshape(-1, 1)
+    out, y = np.empty_like(raw), np.full_like(raw, -1)
+    losses = np.array(
+        [kernels.log_loss(y[i : i + 1], raw[i : i + 1], None, out[i : i + 1]) for i in range(4000)]
+    )
+    exact = raw.astype(np.longdouble)
+    ulp = np.finfo(dtype).eps
+    np.testing.assert_allclose(losses, np.log1p(np.exp(exact)).ravel().astype(float), rtol=4 * ulp)
+    logistic = (np.exp(exact) / (1 + np.exp(exact))).astype(float)
+    np.testing.assert_allclose(out.astype(float), logistic, rtol=5 * ulp)
+
+
+@pytest.mark.parametrize("name", ["log_loss", "softmax"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_and_infinity_are_not_hidden(name, dtype):
+    raw = np.array([[np.nan, 0], [0, 0], [1, 0]] * 50, dtype)
+    out = np.empty_like(raw)
+    y = np.zeros(150, dtype) if name == "softmax" else np.ones_like(raw)
+    assert np.isnan(getattr(kernels, name)(y, raw, None, out))
+    assert np.isnan(out[::3, 0]).all()
+    assert np.isfinite(out[1::3]).all()
+    raw[:] = 0
+    raw[0, 0] = -np.inf
+    assert getattr(kernels, name)(y, raw, None, out) == np.inf
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_loss_has_the_same_bits_alone_and_in_a_block(dtype):
+    y, raw, _ = example("log_loss", 1000, 1, dtype)
+    together, alone = np.empty_like(raw), np.empty_like(raw)
+    kernels.log_loss(y, raw, None, together)
+    for i in range(1000):
+        kernels.log_loss(y[i : i + 1], raw[i : i + 1], None, alone[i : i + 1])
+    assert together.tobytes() == alone.tobytes()
