@@ -11,7 +11,7 @@ import scipy.sparse
 from scipy.optimize import check_grad, minimize
 from scipy.special import expit
 
-from dps.losses import LogLoss, SquaredError
+from dps.losses import LOSSES, LogLoss, SquaredError
 from dps.models import CSRRows, DenseRows, LinearModel
 from dps.models.standardised import Standardised
 from dps.training.quasi_newton import LBFGS
@@ -105,7 +105,7 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(40, 3)) * [1, 10, 0.1] + [0, 100, 1], rng.normal(size=(40, outputs))
     model = LinearModel(3, outputs, SquaredError(), fit_intercept=intercept)
-    coordinates = model.standardised(X.mean(axis=0), X.var(axis=0))
+    coordinates = model.standardised(X.mean(axis=0), X.var(axis=0), 0.0)
     assert isinstance(coordinates, Standardised)
     n = model.layout.size
     point = rng.normal(size=n)
@@ -130,8 +130,22 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
 
 
 def test_a_constant_feature_is_left_as_it_is() -> None:
+    mean, variance = np.array([5.0, 0.0]), np.array([0.0, 4.0])
     model = LinearModel(2, 1, SquaredError())
-    assert model.standardised(np.array([5.0, 0.0]), np.array([0.0, 4.0])).deviation.tolist() == [
-        1.0,
-        2.0,
-    ]
+    assert model.standardised(mean, variance, 0.0).scale.tolist() == [1.0, 2.0]
+    assert model.standardised(mean, variance, 5.0).scale.tolist() == [5.0**0.5, 3.0]
+
+
+@pytest.mark.parametrize("name", [n for n, kind in LOSSES.items() if kind.curvature < np.inf])
+def test_no_second_derivative_is_larger_than_the_curvature(name: str) -> None:
+    loss = LOSSES[name]()
+    rng = np.random.default_rng(4)
+    k = 3 if name == "softmax" else 1
+    raw = rng.uniform(-3, 3, (500, k))
+    y = rng.integers(0, 3, 500) if name == "softmax" else rng.choice([-1.0, 1.0], (500, 1))
+    low, high, step = np.empty_like(raw), np.empty_like(raw), np.zeros(k)
+    step[0] = 1e-6
+    loss.evaluate(y.astype(float), raw - step, None, low)
+    loss.evaluate(y.astype(float), raw + step, None, high)
+    second = (high - low)[:, 0] / 2e-6
+    assert 0.9 * loss.curvature < second.max() < loss.curvature + 1e-6

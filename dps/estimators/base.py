@@ -159,7 +159,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         if self.optimizer != "lbfgs":
             return None if self.optimizer == "auto" else get_optimizer(self.optimizer)
         reasons = {
-            f"loss={self.loss!r}, whose derivative jumps": not loss.smooth,
+            f"loss={self.loss!r}, whose derivative jumps": loss.curvature == np.inf,
             f"penalty={self.penalty!r}, whose derivative jumps": self._l1_ratio() > 0,
             f"learning_rate={self.learning_rate!r}": self.learning_rate != "auto",
             f"batch_size={self.batch_size!r}": self.batch_size != "auto",
@@ -189,7 +189,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         better = (
             self.optimizer == self.learning_rate == self.batch_size == "auto"
             and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
-            and self._loss().smooth
+            and self._loss().curvature < np.inf
             and self._l1_ratio() == 0
             and tol is not None
             and not self.average

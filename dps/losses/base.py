@@ -5,6 +5,7 @@ It must not know models, data containers or classes' labels: classes come as cod
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Literal
 
 __all__ = ["Loss", "as_columns"]
@@ -41,8 +42,9 @@ class Loss(ABC):
     name : str
         Its name for users.
     task : {"classification", "regression"}
-    smooth : bool
-        Whether the derivative is continuous, as quasi-Newton methods need it.
+    curvature : float
+        The largest second derivative; infinite where the derivative jumps. Quasi-Newton
+        methods need a finite one.
 
     Examples
     --------
@@ -57,7 +59,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     task: ClassVar[Task]
-    smooth: ClassVar[bool] = False
+    curvature: ClassVar[float] = inf
 
     @abstractmethod
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:

@@ -35,7 +35,7 @@ class Huber(Loss):
 
     name: ClassVar[str] = "huber"
     task: ClassVar[Task] = "regression"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 1.0
 
     epsilon: float = 0.1
 

@@ -28,7 +28,7 @@ class LogLoss(MarginLoss):
     """
 
     name: ClassVar[str] = "log_loss"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 0.25
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

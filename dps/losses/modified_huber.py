@@ -29,7 +29,7 @@ class ModifiedHuber(MarginLoss):
     """
 
     name: ClassVar[str] = "modified_huber"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 2.0
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

@@ -42,9 +42,9 @@ class OneVsRest(Loss):
         return n_classes
 
     @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """Whether the binary loss is smooth."""
-        return self.base.smooth
+    def curvature(self) -> float:  # type: ignore[override]
+        """The largest second derivative of the binary loss."""
+        return self.base.curvature
 
     @property
     def has_probabilities(self) -> bool:

@@ -27,7 +27,7 @@ class Softmax(Loss):
 
     name: ClassVar[str] = "softmax"
     task: ClassVar[Task] = "classification"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 0.25
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`; ``y`` has codes."""

@@ -23,7 +23,7 @@ class SquaredError(Loss):
 
     name: ClassVar[str] = "squared_error"
     task: ClassVar[Task] = "regression"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 1.0
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

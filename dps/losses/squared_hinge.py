@@ -25,7 +25,7 @@ class SquaredHinge(MarginLoss):
     """
 
     name: ClassVar[str] = "squared_hinge"
-    smooth: ClassVar[bool] = True
+    curvature: ClassVar[float] = 2.0
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`."""

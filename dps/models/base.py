@@ -80,8 +80,8 @@ class WithFeatures(Protocol):
     def column_sums(self, X: Rows, weight: Any, centre: Any = None) -> Any:
         """Return weighted sums of each feature, or of its squared distance from ``centre``."""
 
-    def standardised(self, mean: Any, variance: Any) -> Any:
-        """Return coordinates in which features of such means and variances vary alike."""
+    def standardised(self, mean: Any, variance: Any, l2: float) -> Any:
+        """Return coordinates in which an objective with such features curves alike."""
 
 
 class Model(Protocol):

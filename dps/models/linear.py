@@ -152,15 +152,21 @@ class LinearModel:
         squares = np.bincount(columns, weighted * data, X.n_features)
         return np.maximum(squares - 2 * centre * sums + counts.sum() * centre**2, 0.0)
 
-    def standardised(self, mean: Any, variance: Any) -> Standardised:
-        """Return coordinates in which all features vary alike; a constant one is left as it is.
+    def standardised(self, mean: Any, variance: Any, l2: float) -> Standardised:
+        """Return coordinates in which the objective curves by about one in all directions.
+
+        The penalty curves it as that much more variance of a feature would. A feature
+        that neither varies nor is penalised is left as it is.
 
         Parameters
         ----------
         mean, variance : ndarray of shape (n_features,)
+        l2 : float
         """
-        deviation = np.sqrt(np.where(variance > 0, variance, 1.0))
-        return Standardised(mean if self.fit_intercept else 0 * mean, deviation, self.n_outputs)
+        curvature = self.loss.curvature * variance + l2
+        scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
+        mean = mean if self.fit_intercept else np.zeros_like(mean)
+        return Standardised(mean, scale, self.loss.curvature**0.5, self.n_outputs)
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)

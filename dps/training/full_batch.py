@@ -34,7 +34,7 @@ from dps.training.quasi_newton import LBFGS
 __all__ = ["FullBatch", "train_full_batch"]
 
 #: Bytes of a piece of X that stay in a core's cache between forward and backward.
-_CACHED = 1 << 19
+_CACHED = 1 << 20
 _FEWEST, _MOST = 256, 8192  # rows of a piece
 #: Rows after which sums of the model's dtype are added to those in double.
 _SUMMED = 1 << 16
@@ -216,10 +216,7 @@ class _Parameters:
 
 
 def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _Coordinates:
-    """Coordinates in which features vary alike, where the model has features.
-
-    The penalty curves the objective as that much more variance of a feature would.
-    """
+    """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
         return _Parameters()
     count = sum(len(segment.y) for segment in rows.sample())
@@ -233,5 +230,5 @@ def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _C
         return channel.mean(padded, count)[: len(sums)].astype(np.float64)
 
     mean = over_ranks(None)
-    coordinates: _Coordinates = model.standardised(mean, over_ranks(mean) + l2)
+    coordinates: _Coordinates = model.standardised(mean, over_ranks(mean), l2)
     return coordinates
