@@ -43,6 +43,24 @@ from dps.training.trainer import new_fit_id
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
+
+def slow_loss() -> LogLoss:
+    """A loss that takes its time; made in a function, so that it is pickled by value."""
+
+    @dataclass(frozen=True)
+    class Slow(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            time.sleep(0.1)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Slow()
+
+
+def options_of(way: Any) -> dict[str, Any]:
+    """A mode, or L-BFGS, which would be done before anybody can be killed."""
+    return {"optimizer": "lbfgs", "loss": slow_loss()} if way == "lbfgs" else {"mode": way}
+
+
 EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
 
 
@@ -148,15 +166,15 @@ def assert_nothing_left(client: Client) -> None:
     until(lambda: not found(), "everything is given back")
 
 
-@pytest.mark.parametrize("mode", EVERY_MODE, ids=str)
+@pytest.mark.parametrize("way", [*EVERY_MODE, "lbfgs"], ids=str)
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_worker_ends_the_fit_with_its_name(
-    mode: Any, which: int, monkeypatch: pytest.MonkeyPatch
+    way: Any, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster_of(2) as client:
         pids = client.run(os.getpid)
         address = sorted(pids)[which]
-        fit = Fit(client, monkeypatch, mode=mode)
+        fit = Fit(client, monkeypatch, **options_of(way))
         os.kill(pids[address], signal.SIGKILL)
         error = fit.end(10)
         assert isinstance(error, WorkerLostError)
@@ -167,17 +185,25 @@ def test_a_killed_worker_ends_the_fit_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("mode", "which"),
-    [("sync", 0), ("sync", 1), ("async", 1), ("allreduce", 1), (dps.Sync(access="gateway"), 1)],
+    ("way", "which"),
+    [
+        ("sync", 0),
+        ("sync", 1),
+        ("async", 1),
+        ("allreduce", 1),
+        ("lbfgs", 0),
+        ("lbfgs", 1),
+        (dps.Sync(access="gateway"), 1),
+    ],
     ids=str,
 )
 def test_a_frozen_worker_ends_the_fit_within_the_timeout(
-    mode: Any, which: int, monkeypatch: pytest.MonkeyPatch
+    way: Any, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster_of(2) as client:
         pids = client.run(os.getpid)
         address = sorted(pids)[which]
-        fit = Fit(client, monkeypatch, mode=mode, timeout=2.0)
+        fit = Fit(client, monkeypatch, timeout=2.0, **options_of(way))
         os.kill(pids[address], signal.SIGSTOP)
         try:
             error = fit.end(30)
