@@ -243,3 +243,24 @@ def test_defaults_need_no_scaled_features(kind: Any, name: str, mode: str, dtype
     w = np.ravel(model.coef_).astype(float)
     u = np.append(w * scales, X.mean(axis=0) @ w + float(np.ravel(model.intercept_)[0]))
     assert defaults(u, Z, y, scales, classes)[0] <= 1.0001 * best.fun
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_a_regression_ends_at_its_optimum_in_any_unit(unit: float, offset: float) -> None:
+    rng = np.random.default_rng(10)
+    X = rng.normal(size=(400, 5)) + 3
+    y = unit * (X @ rng.normal(size=5) + rng.normal(size=400) + offset)
+    model, peer = dps.LinearRegressor().fit(X, y), Ridge(alpha=1.0).fit(X, y)
+    np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-2, atol=1e-3 * unit)
+    np.testing.assert_allclose(model.predict(X), peer.predict(X), atol=1e-2 * unit)
+
+
+def test_features_with_offsets_need_no_intercept() -> None:
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(500, 6)) + [0, 1, 3, 10, 30, 100]
+    y = X @ rng.normal(size=6) + rng.normal(size=500)
+    peer = Ridge(alpha=1.0, fit_intercept=False).fit(X, y)
+    model = dps.LinearRegressor(fit_intercept=False).fit(X, y)
+    best, reached = (np.mean((y - m.predict(X)) ** 2) for m in (peer, model))
+    assert reached <= 1.001 * best

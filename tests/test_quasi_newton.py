@@ -112,7 +112,8 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
     params = coordinates.params(point, np.empty(n))
     np.testing.assert_allclose(coordinates.point(params), point)
     u = point[: 3 * outputs].reshape(3, outputs)
-    Z = (X - X.mean(axis=0) * intercept) / X.std(axis=0)
+    spread = X.std(axis=0) if intercept else np.sqrt((X**2).mean(axis=0))
+    Z = (X - X.mean(axis=0) * intercept) / spread
     raw = Z @ u + (point[3 * outputs :] if intercept else 0)
     np.testing.assert_allclose(model.raw(params, DenseRows(X)), raw)
 

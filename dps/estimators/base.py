@@ -6,8 +6,6 @@ run, and keeps its result. It knows no mode, no optimizer and no loss by name.
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
 import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
@@ -22,18 +20,22 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
-from dps.cluster.base import Cluster
-from dps.cluster.threads import ThreadCluster
+from dps.cluster.choice import cluster_for
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import Partition, check_columns, is_dask, meta_of, partitions_of
 from dps.data.targets import TargetEncoding
+from dps.estimators.choices import (
+    choose_full_batch,
+    choose_optimizer,
+    choose_schedule,
+    l1_ratio,
+)
 from dps.losses import Loss
 from dps.models import Model
 from dps.modes import Mode, get_mode
-from dps.optimizers import SCHEDULES, SGD, Averaged, Cosine, Optimizer, get_optimizer
-from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import GAIN, PROMISE, auto_optimizer, auto_schedule
-from dps.training.full_batch import FullBatch
+from dps.optimizers import Averaged, Optimizer, get_optimizer
+from dps.optimizers.schedules import Schedule
+from dps.training.defaults import auto_optimizer
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
@@ -120,11 +122,11 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         """Fit, and keep what came of it."""
         # Everything that can be wrong with parameters is found before any data moves.
         mode, loss = get_mode(self.mode), self._loss()
-        optimizer = self._optimizer(loss)
-        self._schedule(optimizer or get_optimizer("sgd"), 1.0)
+        optimizer = choose_optimizer(self, loss)
+        choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
         partitions, whole = self._partitions(X, y, sample_weight, reset)
         fit = new_fit_id()
-        cluster = _cluster(self.client, fit, self.timeout)
+        cluster = cluster_for(self.client, fit, self.timeout)
         try:
             holders = cluster.load(partitions)
             summary = combine(
@@ -153,57 +155,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 stacklevel=3,
             )
         return self
-
-    def _optimizer(self, loss: Loss) -> Optimizer | None:
-        """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
-        if self.optimizer != "lbfgs":
-            return None if self.optimizer == "auto" else get_optimizer(self.optimizer)
-        reasons = {
-            f"loss={self.loss!r}, whose derivative jumps": loss.curvature == np.inf,
-            f"penalty={self.penalty!r}, whose derivative jumps": self._l1_ratio() > 0,
-            f"learning_rate={self.learning_rate!r}": self.learning_rate != "auto",
-            f"batch_size={self.batch_size!r}": self.batch_size != "auto",
-            f"average={self.average!r}": bool(self.average),
-            "early_stopping": self.early_stopping,
-        }
-        for what, given in reasons.items():
-            if given:
-                raise ValueError(
-                    f"optimizer='lbfgs' is not possible with {what}: use another optimizer"
-                )
-        return SGD()  # of which no step is taken
-
-    def _check_stochastic(self) -> None:
-        if self.optimizer == "lbfgs":
-            raise ValueError(
-                "optimizer='lbfgs' is not possible with partial_fit: use another optimizer"
-            )
-
-    def _l1_ratio(self) -> float:
-        return {"l1": 1.0, "elasticnet": float(self.l1_ratio)}.get(self.penalty, 0.0)
-
-    def _full_batch(
-        self, mode: Mode, summary: DataSummary, tol: float | None, l2: float
-    ) -> FullBatch | None:
-        """L-BFGS, where it was asked for or is the better choice."""
-        better = (
-            self.optimizer == self.learning_rate == self.batch_size == "auto"
-            and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
-            and self._loss().curvature < np.inf
-            and self._l1_ratio() == 0
-            and tol is not None
-            and not self.average
-            and not self.early_stopping
-        )
-        if self.optimizer != "lbfgs" and not better:
-            return None
-        return FullBatch(
-            l2=l2,
-            tolerance=0.0 if tol is None else tol * PROMISE,
-            patience=self.n_iter_no_change,
-            least=-np.inf if tol is None else tol * GAIN,
-            row_elements=summary.elements / summary.total,
-        )
 
     def _take(self, model: Model, result: FitResult, start: Start) -> None:
         self._keep(model, result.params)
@@ -325,12 +276,12 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         """Everything the trainer is told."""
         # The scale makes weights sum to the rows, so this is one over their sum.
         alpha = targets.scale / summary.total if self.alpha == "auto" else float(self.alpha)
-        l1_ratio = self._l1_ratio()
+        share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
         batch = batch_rows(self.batch_size, summary.total)
         optimizer = optimizer or auto_optimizer(summary.total, batch)
-        schedule = self._schedule(optimizer, summary.target_std or 1.0)
+        schedule = choose_schedule(self, optimizer, summary.target_std or 1.0)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
@@ -345,8 +296,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             targets=targets,
             optimizer=optimizer,
             schedule=schedule,
-            l1=alpha * l1_ratio,
-            l2=alpha * (1.0 - l1_ratio),
+            l1=alpha * share,
+            l2=alpha * (1.0 - share),
             mode=mode,
             stopping=StoppingRule(max_iter, tol, self.n_iter_no_change, self.early_stopping),
             params=model.initial() if start.params is None else start.params,
@@ -360,28 +311,11 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             shuffle=self.shuffle,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             timeout=float(self.timeout),
-            full_batch=self._full_batch(mode, summary, tol, alpha * (1.0 - l1_ratio)),
+            full_batch=choose_full_batch(
+                self, self._loss(), mode, summary, tol, alpha * (1.0 - share)
+            ),
             on_epoch=_print_epoch if self.verbose else None,
         )
-
-    def _schedule(self, optimizer: Optimizer, scale: float) -> Schedule:
-        """The learning rate, from a number, a schedule, a schedule's name or "auto"."""
-        rate = self.learning_rate
-        if isinstance(rate, Schedule):
-            return rate
-        if isinstance(rate, str):
-            if rate == "auto":
-                return auto_schedule(optimizer, scale)
-            if rate not in SCHEDULES:
-                raise ValueError(
-                    "The 'learning_rate' parameter must be a float, a Schedule or a str among "
-                    f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
-                )
-            first = auto_schedule(optimizer, scale)(0.0)
-            if SCHEDULES[rate] is Cosine:
-                return Cosine(first, float(self.max_iter))
-            return SCHEDULES[rate](first)
-        return Constant(float(rate))
 
     # A client holds a connection and an event loop: it is shared, never copied.
     def __sklearn_clone__(self) -> Self:
@@ -403,22 +337,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _cluster(client: Any, fit: str, timeout: float) -> Cluster:
-    """Where to run: the given or the active client's workers, else threads of this process."""
-    if client is None and "distributed" in sys.modules:
-        from dps.cluster.dask import active_client, inside_task
-
-        if inside_task():  # never a gang inside a gang
-            return ThreadCluster(1)
-        client = active_client()
-    if client is not None:
-        from dps.cluster.dask import DaskCluster
-
-        return DaskCluster(client, fit, timeout)
-    # A child process is somebody's worker already: joblib's, for example.
-    return ThreadCluster(1 if multiprocessing.parent_process() is not None else None)
 
 
 def _print_epoch(record: EpochRecord) -> None:

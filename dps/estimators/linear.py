@@ -14,6 +14,7 @@ from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator, Start
+from dps.estimators.choices import check_stochastic
 from dps.estimators.prediction import LinearPredictor, apply_to
 from dps.estimators.scoring import accuracy, determination
 from dps.losses import Loss, get_loss
@@ -141,7 +142,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
     tol : float or None, default=1e-4
         An epoch of stochastic steps that does not lower the loss by this much counts as
         bad. L-BFGS ends when a step promises less than a hundredth of it, or when
-        `n_iter_no_change` passes in a row each gain less than a tenth.
+        `n_iter_no_change` passes in a row each gain less than a tenth; of a regression's
+        loss, in units of its value at a residual of one standard deviation of y, doubled.
     shuffle : bool, default=True
         Whether rows come in a fresh order in each epoch.
     random_state : int, RandomState or None, default=None
@@ -275,7 +277,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
             All labels that will ever come; needed in the first call.
         """
         self._validate_params()
-        self._check_stochastic()
+        check_stochastic(self)
         if isinstance(self.class_weight, str):
             raise ValueError(
                 f"class_weight={self.class_weight!r} is not possible with partial_fit: give a "
@@ -437,7 +439,7 @@ class LinearRegressor(RegressorMixin, _Linear):
             As in `fit`.
         """
         self._validate_params()
-        self._check_stochastic()
+        check_stochastic(self)
         first = not hasattr(self, "_carry")
         start = Start() if first else self._carry
         return self._run(X, y, sample_weight, start=start, max_iter=1, tol=None, reset=first)

@@ -163,9 +163,11 @@ class LinearModel:
         mean, variance : ndarray of shape (n_features,)
         l2 : float
         """
+        if not self.fit_intercept:  # nothing takes the means up
+            variance = variance + mean**2
+            mean = np.zeros_like(mean)
         curvature = self.loss.curvature * variance + l2
         scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
-        mean = mean if self.fit_intercept else np.zeros_like(mean)
         return Standardised(mean, scale, self.loss.curvature**0.5, self.n_outputs)
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:

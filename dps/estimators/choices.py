@@ -1,0 +1,119 @@
+"""How to train, from what was asked for: the optimizer, its learning rate, or L-BFGS.
+
+The functions take an estimator for its parameters and look at nothing else of it. What
+cannot be honoured raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dps.data.inspection import DataSummary
+from dps.losses import Loss
+from dps.modes import Mode
+from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
+from dps.optimizers.schedules import Constant, Schedule
+from dps.training.defaults import GAIN, PROMISE, auto_schedule
+from dps.training.full_batch import FullBatch
+
+__all__ = [
+    "check_stochastic",
+    "choose_full_batch",
+    "choose_optimizer",
+    "choose_schedule",
+    "l1_ratio",
+]
+
+
+def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
+    """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
+    names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
+    if isinstance(asked.optimizer, str) and asked.optimizer not in names:
+        raise ValueError(
+            f"The 'optimizer' parameter must be an Optimizer or a str among {names}. "
+            f"Got {asked.optimizer!r} instead."
+        )
+    if asked.optimizer != "lbfgs":
+        return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
+    reasons = {
+        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf,
+        f"penalty={asked.penalty!r}, whose derivative jumps": l1_ratio(asked) > 0,
+        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
+        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
+        f"average={asked.average!r}": bool(asked.average),
+        "early_stopping": asked.early_stopping,
+    }
+    for what, given in reasons.items():
+        if given:
+            raise ValueError(
+                f"optimizer='lbfgs' is not possible with {what}: use another optimizer"
+            )
+    return SGD()  # of which no step is taken
+
+
+def check_stochastic(asked: Any) -> None:
+    """Refuse to train one epoch by an algorithm that has none."""
+    if asked.optimizer == "lbfgs":
+        raise ValueError(
+            "optimizer='lbfgs' is not possible with partial_fit: use another optimizer"
+        )
+
+
+def l1_ratio(asked: Any) -> float:
+    """The share of L1 in the penalty."""
+    return {"l1": 1.0, "elasticnet": float(asked.l1_ratio)}.get(asked.penalty, 0.0)
+
+
+def choose_full_batch(
+    asked: Any, loss: Loss, mode: Mode, summary: DataSummary, tol: float | None, l2: float
+) -> FullBatch | None:
+    """L-BFGS, where it was asked for or is the better choice."""
+    better = (
+        asked.optimizer == asked.learning_rate == asked.batch_size == "auto"
+        and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
+        and loss.curvature < np.inf
+        and l1_ratio(asked) == 0
+        and tol is not None
+        and not asked.average
+        and not asked.early_stopping
+    )
+    if asked.optimizer != "lbfgs" and not better:
+        return None
+    unit = _unit(loss, summary)
+    return FullBatch(
+        l2=l2,
+        tolerance=0.0 if tol is None else tol * PROMISE * unit,
+        patience=asked.n_iter_no_change,
+        least=-np.inf if tol is None else tol * GAIN * unit,
+        row_elements=summary.elements / summary.total,
+    )
+
+
+def _unit(loss: Loss, summary: DataSummary) -> float:
+    """What a loss of one is for the data: in a regression, that of a standard deviation."""
+    if loss.task == "classification" or not summary.target_std:
+        return 1.0
+    y, raw = np.array([summary.target_std]), np.zeros((1, 1))
+    return 2.0 * loss.evaluate(y, raw, None, np.empty((1, 1)))
+
+
+def choose_schedule(asked: Any, optimizer: Optimizer, scale: float) -> Schedule:
+    """The learning rate, from a number, a schedule, a schedule's name or "auto"."""
+    rate = asked.learning_rate
+    if isinstance(rate, Schedule):
+        return rate
+    if isinstance(rate, str):
+        if rate == "auto":
+            return auto_schedule(optimizer, scale)
+        if rate not in SCHEDULES:
+            raise ValueError(
+                "The 'learning_rate' parameter must be a float, a Schedule or a str among "
+                f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
+            )
+        first = auto_schedule(optimizer, scale)(0.0)
+        if SCHEDULES[rate] is Cosine:
+            return Cosine(first, float(asked.max_iter))
+        return SCHEDULES[rate](first)
+    return Constant(float(rate))
