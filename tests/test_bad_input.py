@@ -123,7 +123,7 @@ def test_a_single_class_and_no_rows() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("optimizer", "adamw", r"\['adagrad', 'adam', 'momentum', 'sgd'\]. Got 'adamw'"),
+        ("optimizer", "adamw", r"\['auto', 'lbfgs', 'adagrad', .*\]. Got 'adamw'"),
         ("loss", "squared_error", "classification .*'hinge', 'log_loss'.* Got 'squared_error'"),
         ("mode", "hogwild", r"\['allreduce', 'async', 'sync'\].*Got 'hogwild'"),
         ("learning_rate", "warp", r"\['auto', 'constant', 'cosine', 'invscaling', 'step'\]"),

@@ -258,7 +258,7 @@ def test_a_regression_ends_at_its_optimum_in_any_unit(unit: float, offset: float
 
 def test_features_with_offsets_need_no_intercept() -> None:
     rng = np.random.default_rng(11)
-    X = rng.normal(size=(500, 6)) + [0, 1, 3, 10, 30, 100]
+    X = rng.normal(size=(500, 6)) + np.array([0, 1, 3, 10, 30, 100])
     y = X @ rng.normal(size=6) + rng.normal(size=500)
     peer = Ridge(alpha=1.0, fit_intercept=False).fit(X, y)
     model = dps.LinearRegressor(fit_intercept=False).fit(X, y)
