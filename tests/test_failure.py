@@ -214,6 +214,18 @@ def test_a_frozen_worker_ends_the_fit_within_the_timeout(
         assert_nothing_left(client)
 
 
+@pytest.mark.parametrize("access", ["auto", "gateway"])
+def test_a_pass_over_the_data_may_take_longer_than_the_timeout(access: str) -> None:
+    X, y = classification()
+    X, y = X.rechunk((200, 10)), y.rechunk(200)  # 20 calls of the loss a rank take 2 seconds
+    with cluster_of(2) as client:
+        model = dps.LinearClassifier(
+            optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=1.0, tol=None,
+            mode=dps.Sync(access=access), client=client,
+        )  # fmt: skip
+        assert model.fit(X, y).n_iter_ == 1
+
+
 def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(tmp_path / "scheduler.json")
     command = [sys.executable, "-m", "distributed.cli.dask_"]

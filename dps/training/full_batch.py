@@ -38,6 +38,7 @@ _CACHED = 1 << 20
 _FEWEST, _MOST = 256, 8192  # rows of a piece
 #: Rows after which sums of the model's dtype are added to those in double.
 _SUMMED = 1 << 16
+_BEAT_EVERY = 0.2  # seconds
 #: Stored values of X from which a rank estimates the spread of the features.
 _SAMPLED = 1 << 21
 
@@ -92,7 +93,7 @@ def train_full_batch(
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     """
-    rows = _Pieces(model, blocks, how.row_elements)
+    rows = _Pieces(model, blocks, how.row_elements, channel.beat)
     rows_of_all = float(channel.reduce([rows.count])[0])
     point = np.array(channel.pull())
     coordinates = _coordinates(model, channel, rows, how.l2)
@@ -139,10 +140,21 @@ def train_full_batch(
 
 
 class _Pieces:
-    """A rank's training rows, in pieces that fit in a core's cache."""
+    """A rank's training rows, in pieces that fit in a core's cache.
 
-    def __init__(self, model: Model, blocks: Sequence[Block], row_elements: float) -> None:
+    `beat` is called now and then while a pass is under way: it may take longer than the
+    others wait for somebody who gives no sign.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        blocks: Sequence[Block],
+        row_elements: float,
+        beat: Callable[[], None],
+    ) -> None:
         self._model = model
+        self._beat = beat
         self._blocks = [(block, block.training_rows()) for block in blocks]
         self._row_elements = max(1.0, row_elements)
         cached = _CACHED / (self._row_elements * model.dtype.itemsize)
@@ -154,6 +166,7 @@ class _Pieces:
         """Sums of losses and of gradients, the latter in double while they grow."""
         loss, summed = 0.0, 0
         total = np.zeros(len(params))
+        beaten = time.monotonic()
         for segment in self._segments():
             if summed >= _SUMMED:
                 total += self._sum
@@ -164,6 +177,9 @@ class _Pieces:
                 params, segment.X, segment.y, segment.weight, out=self._sum
             )
             summed += len(segment.y)
+            if time.monotonic() - beaten > _BEAT_EVERY:
+                self._beat()
+                beaten = time.monotonic()
         if summed:
             total += self._sum
         return loss, total.astype(self._sum.dtype)

@@ -184,7 +184,7 @@ def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequen
         validation = (0.0, 0.0)
         if spec.validation_fraction:
             params = channel.settle()
-            validation = _validate(model, params, blocks)
+            validation = _validate(model, params, blocks, channel.beat)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
         )
@@ -207,11 +207,15 @@ def _decision(
 
 
 def _validate(
-    model: Model, params: NDArray[np.floating], blocks: Sequence[Block]
+    model: Model,
+    params: NDArray[np.floating],
+    blocks: Sequence[Block],
+    beat: Callable[[], None],
 ) -> tuple[float, float]:
     loss = weight = 0.0
     unused = np.zeros_like(params)
     for block in blocks:
+        beat()
         rows = block.validation_rows()
         for start in range(0, len(rows), _VALIDATION_ROWS):
             segment = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
