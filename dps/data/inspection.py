@@ -14,9 +14,19 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.defects import (
+    defect_of_features,
+    defect_of_lengths,
+    defect_of_targets,
+    defect_of_weights,
+)
+
 __all__ = ["DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
-_CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
+_COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
+_LARGEST = 1 << 62
+#: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
+_SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 
 @dataclass(frozen=True)
@@ -107,10 +117,10 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     targets = np.asarray(y)
     weights = None if weight is None else np.asarray(weight)
     defect = (
-        _defect_of_lengths(rows, targets, weights)
-        or _defect_of_features(X)
-        or _defect_of_weights(weights)
-        or _defect_of_targets(targets, classification)
+        defect_of_lengths(rows, targets, weights)
+        or defect_of_features(X)
+        or defect_of_weights(weights)
+        or defect_of_targets(targets, classification)
     )
     classes: NDArray[Any] = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
@@ -121,13 +131,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
         if classification:
-            classes, codes = np.unique(targets, return_inverse=True)
-            class_rows = np.bincount(codes, minlength=len(classes)).astype(np.float64)
-            class_weights = (
-                class_rows
-                if weights is None
-                else np.bincount(codes, weights.astype(np.float64), len(classes)).astype(np.float64)
-            )
+            classes, class_rows, class_weights = _count_classes(targets, weights)
         else:
             values = targets.astype(np.float64)
             factor = values if weights is None else values * weights
@@ -145,6 +149,32 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         target_sum=target_sum,
         target_squares=target_squares,
     )
+
+
+def _count_classes(
+    targets: NDArray[Any], weights: NDArray[Any] | None
+) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
+    """Sorted distinct labels, and the rows and the weight of each."""
+    low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
+    if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
+        codes = targets.astype(np.int64) - low
+        present = np.flatnonzero(np.bincount(codes))
+        classes = (present + low).astype(targets.dtype)
+    else:
+        classes, codes = np.unique(targets, return_inverse=True)
+        present = np.arange(len(classes))
+    rows = np.bincount(codes)[present].astype(np.float64)
+    if weights is None:
+        return classes, rows, rows
+    weighed = np.bincount(codes, weights.astype(np.float64))[present]
+    return classes, rows, weighed.astype(np.float64)
+
+
+def _range(targets: NDArray[Any]) -> tuple[int, int]:
+    if not len(targets):
+        return 0, _COUNTED
+    low, high = int(targets.min()), int(targets.max())
+    return (low, high) if low > -_LARGEST and high < _LARGEST else (0, _COUNTED)
 
 
 def combine(
@@ -213,111 +243,3 @@ def _dtype_of(X: Any) -> str:
         single = len(X.columns) and all(str(dtype) in _SINGLE for dtype in X.dtypes)
         return "float32" if single else "float64"
     return "float32" if X.dtype == np.float32 else "float64"
-
-
-def _defect_of_lengths(
-    rows: int, targets: NDArray[Any], weights: NDArray[Any] | None
-) -> str | None:
-    for name, values in (("y", targets), ("sample_weight", weights)):
-        if values is None:
-            continue
-        if values.ndim != 1:
-            return f"{name}{{place}} has {values.ndim} dimensions, one is wanted"
-        if len(values) != rows:
-            return (
-                f"{name}{{place}} has {len(values)} rows, X has {rows}: "
-                "they must be cut at the same rows"
-            )
-    return None
-
-
-def _defect_of_features(X: Any) -> str | None:
-    if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        for name in X.columns:
-            values = X[name].to_numpy()
-            if values.dtype == object:  # a nullable column with gaps
-                values = np.where(X[name].isna(), np.nan, 0.0)
-            row = _first_not_finite(values)
-            if row is not None:
-                return f"X{{place}} holds {row[1]}, in row {row[0]} of column {str(name)!r}{_FILL}"
-        return None
-    if scipy.sparse.issparse(X):
-        at = _first_not_finite(X.data)
-        if at is None:
-            return None
-        rows = X.tocsr().indptr
-        row_number = int(np.searchsorted(rows, at[0], "right")) - 1
-        return f"X{{place}} holds {at[1]}, in row {row_number}{_FILL}"
-    if X.dtype.kind not in "biuf":
-        return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
-    if X.dtype.kind != "f":
-        return None
-    step = max(1, _CHUNK // max(1, X.shape[1]))
-    for start in range(0, len(X), step):
-        bad = _first_not_finite(X[start : start + step].ravel())
-        if bad is not None:
-            return f"X{{place}} holds {bad[1]}, in row {start + bad[0] // X.shape[1]}{_FILL}"
-    return None
-
-
-_FILL = ": fill or drop such rows"
-#: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
-_SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
-
-
-def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
-    """Position and name of the first NaN or infinity of a vector."""
-    if values.dtype.kind != "f":
-        return None
-    # A sum is finite only if all terms are; it may overflow, so look closer then.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):
-            return None
-    bad = ~np.isfinite(values)
-    if not bad.any():
-        return None
-    at = int(np.argmax(bad))
-    return at, "NaN" if np.isnan(values[at]) else "infinity (inf)"
-
-
-def _defect_of_weights(weights: NDArray[Any] | None) -> str | None:
-    if weights is None:
-        return None
-    if weights.dtype.kind not in "biuf":
-        return f"sample_weight{{place}} has dtype {weights.dtype}, numbers are wanted"
-    bad = _first_not_finite(weights)
-    if bad is not None:
-        return f"sample_weight{{place}} holds {bad[1]}, in row {bad[0]}: weights must be finite"
-    if len(weights) and weights.min() < 0:
-        return (
-            f"sample_weight{{place}} is negative ({weights.min():g}) in row "
-            f"{int(weights.argmin())}: weights must not be negative"
-        )
-    return None
-
-
-def _defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
-    bad = _first_not_finite(targets)
-    if bad is not None:
-        return f"y{{place}} holds {bad[1]}, in row {bad[0]}: Input y contains {bad[1]}"
-    if classification:
-        if targets.dtype == object:
-            missing = [_is_missing(value) for value in targets]
-            if any(missing):
-                return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
-        elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
-            row = int(broken.argmax())
-            return (
-                f"y{{place}} holds {targets[row]:g}, in row {row}: that is no label but a "
-                "continuous number, which a regressor learns"
-            )
-        return None
-    if targets.dtype.kind not in "biuf":
-        return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
-    return None
-
-
-def _is_missing(label: Any) -> bool:
-    # NaN and NaT differ from themselves; pandas' NA answers with NA.
-    same = label == label
-    return label is None or not isinstance(same, bool | np.bool_) or not same

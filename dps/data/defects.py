@@ -1,0 +1,124 @@
+"""What can be wrong with a partition, in the user's terms.
+
+Each function answers with the end of a sentence that begins with the place, or None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+__all__ = ["defect_of_features", "defect_of_lengths", "defect_of_targets", "defect_of_weights"]
+
+_CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
+
+
+def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | None) -> str | None:
+    """What is wrong with the lengths of y and weights."""
+    for name, values in (("y", targets), ("sample_weight", weights)):
+        if values is None:
+            continue
+        if values.ndim != 1:
+            return f"{name}{{place}} has {values.ndim} dimensions, one is wanted"
+        if len(values) != rows:
+            return (
+                f"{name}{{place}} has {len(values)} rows, X has {rows}: "
+                "they must be cut at the same rows"
+            )
+    return None
+
+
+def defect_of_features(X: Any) -> str | None:
+    """The first value of X that is no finite number."""
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        for name in X.columns:
+            values = X[name].to_numpy()
+            if values.dtype == object:  # a nullable column with gaps
+                values = np.where(X[name].isna(), np.nan, 0.0)
+            row = _first_not_finite(values)
+            if row is not None:
+                return f"X{{place}} holds {row[1]}, in row {row[0]} of column {str(name)!r}{_FILL}"
+        return None
+    if scipy.sparse.issparse(X):
+        at = _first_not_finite(X.data)
+        if at is None:
+            return None
+        rows = X.tocsr().indptr
+        row_number = int(np.searchsorted(rows, at[0], "right")) - 1
+        return f"X{{place}} holds {at[1]}, in row {row_number}{_FILL}"
+    if X.dtype.kind not in "biuf":
+        return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
+    if X.dtype.kind != "f":
+        return None
+    step = max(1, _CHUNK // max(1, X.shape[1]))
+    for start in range(0, len(X), step):
+        bad = _first_not_finite(X[start : start + step].ravel())
+        if bad is not None:
+            return f"X{{place}} holds {bad[1]}, in row {start + bad[0] // X.shape[1]}{_FILL}"
+    return None
+
+
+_FILL = ": fill or drop such rows"
+
+
+def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:
+    """Position and name of the first NaN or infinity of a vector."""
+    if values.dtype.kind != "f":
+        return None
+    # A sum is finite only if all terms are; it may overflow, so look closer then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return None
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return None
+    at = int(np.argmax(bad))
+    return at, "NaN" if np.isnan(values[at]) else "infinity (inf)"
+
+
+def defect_of_weights(weights: NDArray[Any] | None) -> str | None:
+    """What is wrong with sample weights."""
+    if weights is None:
+        return None
+    if weights.dtype.kind not in "biuf":
+        return f"sample_weight{{place}} has dtype {weights.dtype}, numbers are wanted"
+    bad = _first_not_finite(weights)
+    if bad is not None:
+        return f"sample_weight{{place}} holds {bad[1]}, in row {bad[0]}: weights must be finite"
+    if len(weights) and weights.min() < 0:
+        return (
+            f"sample_weight{{place}} is negative ({weights.min():g}) in row "
+            f"{int(weights.argmin())}: weights must not be negative"
+        )
+    return None
+
+
+def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
+    """What is wrong with y."""
+    bad = _first_not_finite(targets)
+    if bad is not None:
+        return f"y{{place}} holds {bad[1]}, in row {bad[0]}: Input y contains {bad[1]}"
+    if classification:
+        if targets.dtype == object:
+            missing = [_is_missing(value) for value in targets]
+            if any(missing):
+                return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
+        elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
+            row = int(broken.argmax())
+            return (
+                f"y{{place}} holds {targets[row]:g}, in row {row}: that is no label but a "
+                "continuous number, which a regressor learns"
+            )
+        return None
+    if targets.dtype.kind not in "biuf":
+        return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
+    return None
+
+
+def _is_missing(label: Any) -> bool:
+    # NaN and NaT differ from themselves; pandas' NA answers with NA.
+    same = label == label
+    return label is None or not isinstance(same, bool | np.bool_) or not same
