@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -264,3 +265,64 @@ def test_features_with_offsets_need_no_intercept() -> None:
     model = dps.LinearRegressor(fit_intercept=False).fit(X, y)
     best, reached = (np.mean((y - m.predict(X)) ** 2) for m in (peer, model))
     assert reached <= 1.001 * best
+
+
+@pytest.mark.parametrize("offset", [0.0, 20.0, 1000.0])
+def test_huber_finds_targets_that_lie_far_away(offset: float) -> None:
+    rng = np.random.default_rng(12)
+    X = rng.normal(size=(300, 3))
+    y = X.sum(axis=1) + rng.normal(size=300) + offset
+    model = dps.LinearRegressor(loss="huber").fit(X, y)
+    assert model.score(X, y) > 0.7
+    assert model.intercept_[0] == pytest.approx(offset, abs=0.3)
+
+
+@pytest.mark.parametrize(("features", "patience"), [(50, 1), (2000, 2), (20_000, 5)])
+def test_features_with_a_common_factor_are_not_given_up(features: int, patience: int) -> None:
+    rng = np.random.default_rng(13)
+    factor = rng.normal(size=60)
+    X = factor[:, None] + rng.normal(size=(60, features))
+    model = dps.LinearRegressor(n_iter_no_change=patience).fit(X, factor)
+    assert model.score(X, factor) > 0.99
+
+
+def test_almost_equal_features_are_told_apart() -> None:
+    rng = np.random.default_rng(14)
+    X = rng.normal(size=(300, 1)) + 1e-2 * rng.normal(size=(300, 2))
+    y = (X[:, 0] - X[:, 1]) * 1e2 + 0.1 * rng.normal(size=300)
+    assert dps.LinearRegressor(alpha=0.0).fit(X, y).score(X, y) > 0.99
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e5 / 3])
+def test_a_constant_feature_gets_no_coefficient_to_speak_of(value: float, sparse: bool) -> None:
+    rng = np.random.default_rng(15)
+    X = np.c_[rng.normal(size=(300, 3)), np.full(300, value)]
+    y = X[:, :3].sum(axis=1) + rng.normal(size=300)
+    model = dps.LinearRegressor(alpha=0.0).fit(csr_array(X) if sparse else X, y)
+    assert abs(model.coef_[-1]) < 1e-6
+    assert model.score(X, y) > 0.6
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_starts_of_one_epoch_get_on() -> None:
+    rng = np.random.default_rng(16)
+    X = rng.normal(size=(300, 3))
+    y = (X.sum(axis=1) + rng.logistic(size=300) > 0).astype(int)
+    model = dps.LinearClassifier(warm_start=True, max_iter=1)
+    losses = [model.fit(X, y).loss_ for _ in range(15)]
+    assert losses[-1] == pytest.approx(dps.LinearClassifier().fit(X, y).loss_, rel=1e-2)
+
+
+def test_a_fit_that_converges_in_its_last_epoch_does_not_warn() -> None:
+    rng = np.random.default_rng(17)
+    X = rng.normal(size=(300, 3))
+    y = X.sum(axis=1) + rng.normal(size=300)
+    needed = dps.LinearRegressor().fit(X, y).n_iter_
+    assert dps.LinearRegressor(max_iter=needed).fit(X, y).n_iter_ == needed
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_classes_that_a_line_separates_end_in_no_error() -> None:
+    model = dps.LinearClassifier(alpha=0.0, tol=0.0).fit(np.array([[0.0], [1.0]]), [0, 1])
+    assert model.loss_ < 1e-6

@@ -144,10 +144,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         self._take(model, result, start)
         if result.error is not None:
             raise result.error
-        stopped = (
-            result.history[-1].bad_epochs >= self.n_iter_no_change or len(result.history) < max_iter
-        )
-        if tol is not None and not stopped:
+        if tol is not None and not result.history[-1].converged:
             warnings.warn(
                 f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
                 "epochs: raise max_iter, or tol",

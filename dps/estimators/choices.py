@@ -92,11 +92,12 @@ def choose_full_batch(
 
 
 def _unit(loss: Loss, summary: DataSummary) -> float:
-    """What a loss of one is for the data: in a regression, that of a standard deviation."""
+    """A square of the gradient that is large: in a regression, at a standard deviation of y."""
     if loss.task == "classification" or not summary.target_std:
         return 1.0
-    y, raw = np.array([summary.target_std]), np.zeros((1, 1))
-    return 2.0 * loss.evaluate(y, raw, None, np.empty((1, 1)))
+    y, slope = np.array([summary.target_std]), np.empty((1, 1))
+    loss.evaluate(y, np.zeros((1, 1)), None, slope)
+    return float(slope[0, 0] ** 2)
 
 
 def choose_schedule(asked: Any, optimizer: Optimizer, scale: float) -> Schedule:

@@ -142,8 +142,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
     tol : float or None, default=1e-4
         An epoch of stochastic steps that does not lower the loss by this much counts as
         bad. L-BFGS ends when a step promises less than a hundredth of it, or when
-        `n_iter_no_change` passes in a row each gain less than a tenth; of a regression's
-        loss, in units of its value at a residual of one standard deviation of y, doubled.
+        `n_iter_no_change` passes in a row each gain less than a tenth; in a
+        regression times the squared derivative of the loss at a standard deviation of y.
     shuffle : bool, default=True
         Whether rows come in a fresh order in each epoch.
     random_state : int, RandomState or None, default=None
@@ -266,8 +266,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
-        ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of this call: give numbers
-        where they should be those of all data.
+        By stochastic steps, for which features must be scaled, also after a `fit` by L-BFGS,
+        for which they need not. ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of
+        this call: give numbers where they should be those of all data.
 
         Parameters
         ----------

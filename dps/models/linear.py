@@ -145,12 +145,13 @@ class LinearModel:
             rows = rows[X.order]
         stored = slice(rows.indptr[0], rows.indptr[-1])
         columns, data = rows.indices[stored], rows.data[stored]
-        weighted = np.repeat(counts, np.diff(rows.indptr)) * data
-        sums = np.bincount(columns, weighted, X.n_features)
+        weights = np.repeat(counts, np.diff(rows.indptr))
         if centre is None:
-            return sums
-        squares = np.bincount(columns, weighted * data, X.n_features)
-        return np.maximum(squares - 2 * centre * sums + counts.sum() * centre**2, 0.0)
+            return np.bincount(columns, weights * data, X.n_features)
+        near = np.bincount(columns, weights * (data - centre[columns]) ** 2, X.n_features)
+        absent = counts.sum() - np.bincount(columns, weights, X.n_features)
+        absent[absent < 1e-9 * counts.sum()] = 0.0  # rounding
+        return near + absent * centre**2
 
     def standardised(self, mean: Any, variance: Any, l2: float) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
@@ -163,6 +164,9 @@ class LinearModel:
         mean, variance : ndarray of shape (n_features,)
         l2 : float
         """
+        # What rounding leaves of a constant feature is no variance.
+        rounding = 64 * float(np.finfo(self.dtype).eps)
+        variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
         if not self.fit_intercept:  # nothing takes the means up
             variance = variance + mean**2
             mean = np.zeros_like(mean)

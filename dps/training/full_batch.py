@@ -103,33 +103,37 @@ def train_full_batch(
     precision = 4 * float(np.finfo(point.dtype).eps)
     search = LBFGS(coordinates.point(point), how.tolerance, precision)  # told on rank 0 only
     keep = np.zeros((1 + state_rows, len(point)), point.dtype)
-    kept_loss: float | None = None
+    kept_loss, accepted, enough = 0.0, False, False
     idle, best = 0, np.inf  # of rank 0
-    for epoch in itertools.count():
+    # The start is looked at before the first epoch, so that each epoch is one step.
+    for epoch in itertools.count(-1):
         began = time.monotonic()
         loss, gradient = rows.evaluate(point)
         total = float(channel.reduce([loss])[0])
         finite = bool(np.isfinite(total))
-        if not finite and kept_loss is None:
+        if not finite and epoch < 0:
             raise NonFiniteError("the loss is NaN or infinite where the search starts")
         mean = channel.mean(gradient, rows.count) if finite else None
         accepted = False
         ahead = np.zeros_like(point)
         if rank == 0:
-            at = point.astype(np.float64)
-            value = total / rows_of_all + float(penalty @ (at * at)) / 2
-            slope = None if mean is None else coordinates.gradient(mean + penalty * at)
-            accepted = search.tell(value, slope)
+            if not search.converged:
+                at = point.astype(np.float64)
+                value = total / rows_of_all + float(penalty @ (at * at)) / 2
+                slope = None if mean is None else coordinates.gradient(mean + penalty * at)
+                accepted = search.tell(value, slope)
+                if accepted and not search.extending:  # its length is right
+                    idle = idle + 1 if value > best - how.least else 0
+                    best = min(best, value)
             coordinates.params(search.point, out=ahead)
-            idle = idle + 1 if value > best - how.least else 0
-            best = min(best, value)
-        enough = search.converged or idle >= how.patience
-        accepted, enough = map(bool, channel.reduce([accepted, rank == 0 and enough]))
+            enough = search.converged or idle >= how.patience
+        accepted, enough = map(bool, channel.reduce([accepted, enough]))
         if accepted:
             keep[0], kept_loss = point, loss
-        assert kept_loss is not None
         # Rank 0 has all of it; the sum with nothing is exact.
         point = np.array(channel.mean(ahead, int(rank == 0)))
+        if epoch < 0:
+            continue
         report = EpochReport(
             kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
             full_batch=1, converged=int(enough),

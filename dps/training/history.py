@@ -78,7 +78,9 @@ class EpochRecord:
     bad_epochs : int
         Epochs in a row without an improvement.
     last : bool
-        Whether the stopping rule ended the fit here.
+        Whether the fit ended here.
+    converged : bool
+        Whether it did because nothing is gained any more.
     """
 
     epoch: int
@@ -91,6 +93,7 @@ class EpochRecord:
     best: float
     bad_epochs: int
     last: bool
+    converged: bool
 
     def row(self) -> tuple[float, ...]:
         """As doubles."""
@@ -99,16 +102,16 @@ class EpochRecord:
     @classmethod
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
-        epoch, loss, validation, rows, seconds, mean, largest, best, bad, last = row[:10]
+        epoch, loss, validation, rows, seconds, mean, largest, best, bad, last, converged = row[:11]
         return cls(
             int(epoch), float(loss), float(validation), int(rows), float(seconds),
-            float(mean), float(largest), float(best), int(bad), bool(last),
+            float(mean), float(largest), float(best), int(bad), bool(last), bool(converged),
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
         shown = asdict(self)
-        for internal in ("best", "bad_epochs", "last"):
+        for internal in ("best", "bad_epochs", "last", "converged"):
             del shown[internal]
         shown["rows_per_second"] = self.rows / self.seconds if self.seconds > 0 else float("inf")
         return shown

@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 __all__ = ["LBFGS"]
 
 _SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
+_AS_STEEP = 0.9  # of the slope at a step's end: it was much too short
+_FARTHER = 4.0  # then the next one is so many times as long
+_TRUSTED = 100.0  # gains of so many times the tolerance let a small promise be believed
+_CURVED = 1e-10  # cosine between step and change from which a pair counts
 _TRIALS = 20  # points along a direction before it is given up
 
 
 class LBFGS:
     """Limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.4) with backtracking.
 
-    A step is shortened by quadratic interpolation until the decrease is sufficient.
-    For a convex function that is all that is needed: ``s . y`` is never negative, and a
-    pair in which it vanishes is left out.
+    A step is shortened by quadratic interpolation until the decrease is sufficient, and
+    followed by a longer one where the slope has hardly changed. For a convex function
+    ``s . y`` is never negative; a pair in which it vanishes is left out. Coordinates should
+    be such that the function curves by about one: the first step relies on it.
 
     Parameters
     ----------
@@ -41,6 +46,8 @@ class LBFGS:
     best : (n,) float64 array
         The best point so far.
     converged : bool
+    extending : bool
+        Whether the next point lies farther in the same direction.
 
     Examples
     --------
@@ -62,7 +69,7 @@ class LBFGS:
     ) -> None:
         self.point = np.array(start, np.float64)
         self.best = self.point
-        self.converged = False
+        self.converged = self.extending = False
         self._tolerance = tolerance
         self._precision = precision
         self._memory = memory
@@ -96,10 +103,19 @@ class LBFGS:
         if gradient is None or not math.isfinite(value):
             raise ValueError("the function has no value where the search starts")
         gradient = np.array(gradient, np.float64)
-        if old is not None:
-            self._remember(self.point - self.best, gradient - old)
+        step = self.point - self.best
+        gain = self._value - value
         self._value, self._gradient, self.best = value, gradient, self.point
-        self._turn()
+        self.extending = False
+        if old is not None:
+            slope = float(gradient @ self._direction)
+            if slope < _AS_STEEP * self._slope:  # nothing curves here: go on, much farther
+                self._slope, self._step, self._trials = slope, _FARTHER * self._step, 0
+                self.point = self.best + self._step * self._direction
+                self.extending = True
+                return True
+            self._remember(step, gradient - old)
+        self._turn(gain)
         return True
 
     def _decreased(self, value: float) -> bool:
@@ -116,18 +132,23 @@ class LBFGS:
         if math.isfinite(value):
             # The minimum of the parabola through both values and the slope.
             excess = value - self._value - self._step * self._slope
-            shorter = min(0.5, max(0.1, -self._slope * self._step / (2.0 * excess)))
+            shorter = min(0.5, max(1e-6, -self._slope * self._step / (2.0 * excess)))
         self._step *= shorter
         self.point = self.best + self._step * self._direction
 
     def _remember(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> None:
         curvature = float(step @ change)
-        if curvature > 1e-12 * float(change @ change):
+        # Where the change is rounding error, so is what it says.
+        least = _CURVED * float(np.linalg.norm(step) * np.linalg.norm(change))
+        if curvature > least and float(change @ change) > 0.0:
             self._pairs.append((step, change, curvature))
             del self._pairs[: -self._memory]
 
-    def _turn(self) -> None:
-        """Choose a new direction: minus the inverse Hessian's estimate times the gradient."""
+    def _turn(self, gain: float) -> None:
+        """Choose a new direction: minus the inverse Hessian's estimate times the gradient.
+
+        `gain` is what the step before has brought.
+        """
         assert self._gradient is not None
         direction = -self._gradient
         weights = []
@@ -142,8 +163,11 @@ class LBFGS:
             direction += (weight - float(change @ direction) / curvature) * step
         self._direction, self._slope = direction, float(self._gradient @ direction)
         self._step, self._trials = 1.0, 0
-        # Half of it is what the quadratic model promises to gain.
-        self.converged = -self._slope <= 2.0 * max(
-            self._tolerance, self._precision * abs(self._value)
-        )
+        # What the quadratic model promises to gain, or steepest descent if that is more. Both
+        # know little of directions in which nothing has moved yet, so they are trusted only
+        # after a step that has gained little.
+        steepest = float(self._gradient @ self._gradient)
+        promise = max(-self._slope, steepest) / 2.0
+        least = max(self._tolerance, self._precision * abs(self._value))
+        self.converged = promise <= least and gain <= _TRUSTED * least
         self.point = self.best if self.converged else self.best + direction

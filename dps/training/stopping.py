@@ -84,6 +84,7 @@ class StoppingRule:
         bad = 0 if previous is None else previous.bad_epochs
         if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
+        converged = bad >= self.n_iter_no_change or summed.converged > 0
         slowest = reports[:, :width].max(axis=0)
         return EpochRecord(
             epoch=epoch + 1,
@@ -95,7 +96,6 @@ class StoppingRule:
             staleness_max=float(slowest[6]),
             best=min(best, monitored),
             bad_epochs=bad,
-            last=(
-                bad >= self.n_iter_no_change or epoch + 1 >= self.max_iter or summed.converged > 0
-            ),
+            last=converged or epoch + 1 >= self.max_iter,
+            converged=converged,
         )
