@@ -214,14 +214,13 @@ def test_a_frozen_worker_ends_the_fit_within_the_timeout(
         assert_nothing_left(client)
 
 
-@pytest.mark.parametrize("access", ["auto", "gateway"])
-def test_a_pass_over_the_data_may_take_longer_than_the_timeout(access: str) -> None:
+def test_a_pass_over_the_data_may_take_longer_than_the_timeout() -> None:
     X, y = classification()
     X, y = X.rechunk((200, 10)), y.rechunk(200)  # 20 calls of the loss a rank take 2 seconds
     with cluster_of(2) as client:
         model = dps.LinearClassifier(
             optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=1.0, tol=None,
-            mode=dps.Sync(access=access), client=client,
+            mode=dps.Sync(access="gateway"), client=client,
         )  # fmt: skip
         assert model.fit(X, y).n_iter_ == 1
 
