@@ -23,79 +23,102 @@ typedef DPS_T DPS_V32 __attribute__((vector_size(32), aligned(sizeof(DPS_T)), ma
 typedef DPS_T DPS_V64 __attribute__((vector_size(64), aligned(sizeof(DPS_T)), may_alias));
 #endif
 
-/* The sum of the lanes, halves onto halves. */
-DPS_INLINE DPS_T DPS_NAME(dps_fold)(const DPS_VEC *part)
+/* The lanes of a sum, halves onto halves until 16 bytes are left. By value: a register whose address
+   is taken lives in memory. */
+#if DPS_BYTES == 16
+#define DPS_FOLD(part) ((part[0] + part[2]) + (part[1] + part[3]))
+#elif DPS_BYTES == 32
+#define DPS_FOLD(part) DPS_NAME(dps_fold_half)(part[0] + part[1])
+#else
+#define DPS_FOLD(part) DPS_NAME(dps_fold_whole)(part[0])
+#endif
+#if DPS_BYTES >= 32
+DPS_INLINE DPS_V16 DPS_NAME(dps_fold_half)(DPS_V32 half)
 {
     DPS_V16 low, high;
-#if DPS_BYTES == 16
-    low = part[0] + part[2];
-    high = part[1] + part[3];
-#else
-    DPS_V32 half;
-#if DPS_BYTES == 32
-    half = part[0] + part[1];
-#else
-    DPS_V32 other;
-    memcpy(&half, part, 32);
-    memcpy(&other, (const char *)part + 32, 32);
-    half = half + other;
-#endif
     memcpy(&low, &half, 16);
     memcpy(&high, (const char *)&half + 16, 16);
-#endif
-    low = low + high;
-    DPS_T lanes[16 / sizeof(DPS_T)];
-    memcpy(lanes, &low, 16);
-    return sizeof(DPS_T) == 4 ? (lanes[0] + lanes[2 % (16 / sizeof(DPS_T))])
-            + (lanes[1] + lanes[3 % (16 / sizeof(DPS_T))])
-                              : lanes[0] + lanes[1];
+    return low + high;
 }
+#endif
+#if DPS_BYTES >= 64
+DPS_INLINE DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
+{
+    DPS_V32 low, high;
+    memcpy(&low, &whole, 32);
+    memcpy(&high, (const char *)&whole + 32, 32);
+    return DPS_NAME(dps_fold_half)(low + high);
+}
+#endif
 
 /* out[i] = bias + row i . w */
 static void DPS_NAME(dps_dot_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f)
 {
-    const ptrdiff_t step = DPS_BYTES / sizeof(DPS_T);
-    ptrdiff_t whole = f - f % DPS_LANES;
+    enum { step = DPS_BYTES / sizeof(DPS_T), few = 16 / sizeof(DPS_T) };
+    ptrdiff_t whole = f - f % DPS_LANES, fours = f - f % few, last = m - 1;
     for (ptrdiff_t i = 0; i < m; i += 4) {
         /* A row beyond the end repeats the last one. */
-        ptrdiff_t last = m - 1;
         const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),
             DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};
         DPS_VEC part[4][DPS_PARTS] = {0};
-        DPS_T rest[4] = {0};
         for (ptrdiff_t j = 0; j < whole; j += DPS_LANES)
             for (int p = 0; p < DPS_PARTS; p++) {
                 DPS_VEC v = *(const DPS_VEC *)(w + j + p * step);
                 for (int r = 0; r < 4; r++)
                     part[r][p] += *(const DPS_VEC *)(row[r] + j + p * step) * v;
             }
-        for (ptrdiff_t j = whole; j < f; j++)
-            for (int r = 0; r < 4; r++) rest[r] += row[r][j] * w[j];
-        for (int r = 0; r < 4; r++) rest[r] = bias + (DPS_NAME(dps_fold)(part[r]) + rest[r]);
+        DPS_V16 lanes[4];
+        for (int r = 0; r < 4; r++) lanes[r] = DPS_FOLD(part[r]);
+        for (ptrdiff_t j = whole; j < fours; j += few) {
+            DPS_V16 v = *(const DPS_V16 *)(w + j);
+            for (int r = 0; r < 4; r++) lanes[r] += *(const DPS_V16 *)(row[r] + j) * v;
+        }
+        DPS_T sum[4];
         for (int r = 0; r < 4; r++)
-            if (i + r < m) out[i + r] = rest[r];
+            sum[r] = few == 4 ? (lanes[r][0] + lanes[r][2 % few]) + (lanes[r][1] + lanes[r][3 % few])
+                              : lanes[r][0] + lanes[r][1];
+        for (ptrdiff_t j = fours; j < f; j++)
+            for (int r = 0; r < 4; r++) sum[r] += row[r][j] * w[j];
+        for (int r = 0; r < 4; r++)
+            if (i + r < m) out[i + r] = bias + sum[r];
     }
 }
 
-/* grad += sum_i d[i] * row i */
+/* Ask for the next `count` rows of those ahead. */
+#define DPS_FETCH(count)                                                                           \
+    for (ptrdiff_t r = i; r < i + count && r < n_ahead; r++)                                       \
+        for (ptrdiff_t j = 0; j < f; j += DPS_LANES)                                               \
+            __builtin_prefetch(x + ahead[r] * stride + j, 0, 2);
+
+/* The sum over eight rows of d[r] * row r at columns j.. as one VEC. */
+#define DPS_EIGHT(VEC, j)                                                                          \
+    (((*(const VEC *)(row[0] + (j)) * d[i] + *(const VEC *)(row[1] + (j)) * d[i + 1])              \
+         + (*(const VEC *)(row[2] + (j)) * d[i + 2] + *(const VEC *)(row[3] + (j)) * d[i + 3]))    \
+        + ((*(const VEC *)(row[4] + (j)) * d[i + 4] + *(const VEC *)(row[5] + (j)) * d[i + 5])     \
+            + (*(const VEC *)(row[6] + (j)) * d[i + 6] + *(const VEC *)(row[7] + (j)) * d[i + 7])))
+
+/* grad += sum_i d[i] * row i; rows ahead[0..n_ahead] come next and are fetched meanwhile. */
 static void DPS_NAME(dps_add_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
-    const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f)
+    const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f,
+    const int64_t *restrict ahead, ptrdiff_t n_ahead)
 {
+    enum { step = DPS_BYTES / sizeof(DPS_T), few = 16 / sizeof(DPS_T) };
     ptrdiff_t i = 0;
     for (; i + 8 <= m; i += 8) {
-        const DPS_T *r0 = DPS_ROW(i), *r1 = DPS_ROW(i + 1), *r2 = DPS_ROW(i + 2),
-                    *r3 = DPS_ROW(i + 3), *r4 = DPS_ROW(i + 4), *r5 = DPS_ROW(i + 5),
-                    *r6 = DPS_ROW(i + 6), *r7 = DPS_ROW(i + 7);
-        for (ptrdiff_t j = 0; j < f; j++)
-            grad[j] += ((r0[j] * d[i] + r1[j] * d[i + 1]) + (r2[j] * d[i + 2] + r3[j] * d[i + 3]))
-                + ((r4[j] * d[i + 4] + r5[j] * d[i + 5]) + (r6[j] * d[i + 6] + r7[j] * d[i + 7]));
+        const DPS_T *row[8];
+        for (int r = 0; r < 8; r++) row[r] = DPS_ROW(i + r);
+        DPS_FETCH(8)
+        ptrdiff_t j = 0;
+        for (; j + step <= f; j += step) *(DPS_VEC *)(grad + j) += DPS_EIGHT(DPS_VEC, j);
+        for (; j + few <= f; j += few) *(DPS_V16 *)(grad + j) += DPS_EIGHT(DPS_V16, j);
+        for (; j < f; j++) grad[j] += DPS_EIGHT(DPS_T, j);
     }
     for (; i < m; i++) {
-        const DPS_T *r = DPS_ROW(i);
-        for (ptrdiff_t j = 0; j < f; j++) grad[j] += r[j] * d[i];
+        const DPS_T *row = DPS_ROW(i);
+        for (ptrdiff_t j = 0; j < f; j++) grad[j] += row[j] * d[i];
     }
 }
 
@@ -139,13 +162,15 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
     DPS_INLINE void DPS_NAME(dps_backward_##W)(                                                    \
         const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
         const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,                              \
-        ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used)                                     \
+        ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used,                                     \
+        const int64_t *restrict ahead, ptrdiff_t n_ahead)                                          \
     {                                                                                              \
         enum { step = sizeof(VEC) / sizeof(DPS_T), parts = W * sizeof(DPS_T) / sizeof(VEC) };      \
         for (ptrdiff_t i = 0; i < m; i += 4) {                                                     \
             ptrdiff_t n = m - i < 4 ? m - i : 4;                                                   \
             const DPS_T *row[4];                                                                   \
             DPS_T block[4 * W] = {0};                                                              \
+            DPS_FETCH(4)                                                                           \
             for (ptrdiff_t r = 0; r < n; r++)                                                      \
                 for (ptrdiff_t l = 0; l < used; l++) block[r * W + l] = d[(i + r) * k + l];        \
             for (ptrdiff_t r = 0; r < n; r++) row[r] = DPS_ROW(i + r);                             \
@@ -193,21 +218,25 @@ static void DPS_NAME(dps_forward_tiles)(
     }
 }
 
-/* w += rows^T . d, where w is padded to tiles. */
+/* w += rows^T . d, where w is padded to tiles; for `ahead` see dps_add_rows. */
 static void DPS_NAME(dps_backward_tiles)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,
-    ptrdiff_t m, ptrdiff_t f, ptrdiff_t k)
+    ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, const int64_t *restrict ahead, ptrdiff_t n_ahead)
 {
     ptrdiff_t tile = dps_tile(k);
     for (ptrdiff_t c = 0; c < k; c += tile) {
         ptrdiff_t used = k - c < tile ? k - c : tile;
+        if (c) n_ahead = 0;
         if (tile == 4)
-            DPS_NAME(dps_backward_4)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+            DPS_NAME(dps_backward_4)(
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
         else if (tile == 8)
-            DPS_NAME(dps_backward_8)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+            DPS_NAME(dps_backward_8)(
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
         else
-            DPS_NAME(dps_backward_16)(x, stride, order, d + c, w + c, padded, m, f, k, used);
+            DPS_NAME(dps_backward_16)(
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
     }
 }
 
@@ -217,5 +246,8 @@ static void DPS_NAME(dps_backward_tiles)(
 #undef DPS_V32
 #undef DPS_V64
 #undef DPS_VEC
+#undef DPS_FOLD
+#undef DPS_EIGHT
+#undef DPS_FETCH
 #undef DPS_FORWARD_TILE
 #undef DPS_BACKWARD_TILE

@@ -27,11 +27,6 @@ ctypedef fused source_t:
     float
     double
 
-cdef struct Column:
-    const char* data
-    Py_ssize_t stride
-    int code
-
 cdef tuple CODES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
 )
@@ -77,46 +72,54 @@ cdef void _fill_any(
         _fill(<double> 0, column, order, start, n, out, width)
 
 
+cdef void fill_rows(
+    const Column* columns, Py_ssize_t width, const int64_t* order, Py_ssize_t start,
+    Py_ssize_t n, floating* out,
+) noexcept nogil:
+    """out[i, j] = column j at row order[start + i], or start + i; for i < n."""
+    cdef Py_ssize_t block = 0, size, j
+    while block < n:
+        size = min(<Py_ssize_t> BLOCK, n - block)
+        for j in range(width):
+            _fill_any(&columns[j], order, start + block, size, out + block * width + j, width)
+        block += BLOCK
+
+
 cdef class ColumnTable:
     """Columns of equal length, as a source of blocks of rows; the arrays are kept alive."""
-
-    cdef tuple _arrays  # keeps the memory of the columns alive
-    cdef Column* _columns
-    cdef Py_ssize_t _width
-    cdef Py_ssize_t _length
 
     def __cinit__(self, columns):
         cdef Py_ssize_t j
         self._arrays = tuple(columns)
-        self._width = len(self._arrays)
-        self._length = self._arrays[0].shape[0] if self._width else 0
-        self._columns = <Column*> calloc(max(self._width, 1), sizeof(Column))
-        if self._columns is NULL:
+        self.width = len(self._arrays)
+        self.length = self._arrays[0].shape[0] if self.width else 0
+        self.columns = <Column*> calloc(max(self.width, 1), sizeof(Column))
+        if self.columns is NULL:
             raise MemoryError
         for j, array in enumerate(self._arrays):
             if array.ndim != 1:
                 raise ValueError(f"column {j} has {array.ndim} dimensions, expected 1")
-            same_length(f"column {j}", array.shape[0], self._length)
+            same_length(f"column {j}", array.shape[0], self.length)
             name = "uint8" if array.dtype.name == "bool" else array.dtype.name
             if name not in CODES or not array.dtype.isnative:
                 raise TypeError(
                     f"column {j} has dtype {array.dtype!r}, expected bool, an integer or a float "
                     "of 4 or 8 bytes in native byte order"
                 )
-            self._columns[j].data = <const char*> <uintptr_t> array.__array_interface__["data"][0]
-            self._columns[j].stride = array.strides[0]
-            self._columns[j].code = CODES.index(name)
+            self.columns[j].data = <const char*> <uintptr_t> array.__array_interface__["data"][0]
+            self.columns[j].stride = array.strides[0]
+            self.columns[j].code = CODES.index(name)
 
     def __dealloc__(self):
-        free(self._columns)
+        free(self.columns)
 
     def __len__(self):
-        return self._length
+        return self.length
 
     @property
     def n_columns(self):
         """How many columns there are."""
-        return self._width
+        return self.width
 
     def __reduce__(self):
         return ColumnTable, (self._arrays,)
@@ -125,25 +128,19 @@ cdef class ColumnTable:
         self, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop, floating[:, ::1] out
     ):
         """out[i, j] = column j at row order[start + i], or start + i; for i < stop - start."""
-        cdef Py_ssize_t n = stop - start, limit, block = 0, size, j
+        cdef Py_ssize_t n = stop - start, limit
         cdef const int64_t* picks = NULL
-        limit = self._length if order is None else order.shape[0]
+        limit = self.length if order is None else order.shape[0]
         if not 0 <= start <= stop <= limit:
             raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
         if out.shape[0] < n:
             raise ValueError(f"out has {out.shape[0]} rows, expected at least {n}")
-        same_length("rows of out", out.shape[1], self._width)
-        if n == 0 or self._width == 0:
+        same_length("rows of out", out.shape[1], self.width)
+        if n == 0 or self.width == 0:
             return
         if order is not None:
             picks = &order[0]
             if DPS_DEBUG:
-                indices_below("order", picks, limit, self._length)
+                indices_below("order", picks, limit, self.length)
         with nogil:
-            while block < n:
-                size = min(<Py_ssize_t> BLOCK, n - block)
-                for j in range(self._width):
-                    _fill_any(
-                        &self._columns[j], picks, start + block, size, &out[block, j], self._width
-                    )
-                block += BLOCK
+            fill_rows(self.columns, self.width, picks, start, n, &out[0, 0])

@@ -6,8 +6,9 @@ Row i of a batch is row ``order[i]`` of the values, or row i where there is no o
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
+
+import numpy as np
 
 from dps._kernels.checks cimport (
     DPS_DEBUG, contiguous_rows, index_t, indices_below, same_length
@@ -20,62 +21,94 @@ cdef extern from "dense.h" nogil:
         float* out, Py_ssize_t m, Py_ssize_t f) noexcept
     void dps_add_rows_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* grad,
-        Py_ssize_t m, Py_ssize_t f) noexcept
+        Py_ssize_t m, Py_ssize_t f, const int64_t* ahead, Py_ssize_t n_ahead) noexcept
     void dps_forward_tiles_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* w,
         Py_ssize_t padded, const float* bias, float* out, Py_ssize_t m, Py_ssize_t f,
         Py_ssize_t k) noexcept
     void dps_backward_tiles_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* w,
-        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k) noexcept
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
+        Py_ssize_t n_ahead) noexcept
     void dps_dot_rows_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* w, double bias,
         double* out, Py_ssize_t m, Py_ssize_t f) noexcept
     void dps_add_rows_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* grad,
-        Py_ssize_t m, Py_ssize_t f) noexcept
+        Py_ssize_t m, Py_ssize_t f, const int64_t* ahead, Py_ssize_t n_ahead) noexcept
     void dps_forward_tiles_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* w,
         Py_ssize_t padded, const double* bias, double* out, Py_ssize_t m, Py_ssize_t f,
         Py_ssize_t k) noexcept
     void dps_backward_tiles_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* w,
-        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k) noexcept
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
+        Py_ssize_t n_ahead) noexcept
 
 
 cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
     return order[i] if order is not NULL else i
 
 
-cdef inline Py_ssize_t _padded(Py_ssize_t k) noexcept nogil:
+cdef Py_ssize_t padded_outputs(Py_ssize_t k) noexcept nogil:
+    """How many outputs whole tiles have."""
     cdef Py_ssize_t tile = dps_tile(k)
     return (k + tile - 1) // tile * tile
 
 
-cdef int _forward(
+cdef void pad(const floating* w, floating* tiles, Py_ssize_t f, Py_ssize_t k) noexcept nogil:
+    """Lay out coefficients in whole tiles; the rest of ``tiles`` is zero already."""
+    cdef Py_ssize_t padded = padded_outputs(k), j
+    for j in range(f):
+        memcpy(tiles + j * padded, w + j * k, k * sizeof(floating))
+
+
+cdef void add_unpadded(
+    const floating* tiles, floating* w, Py_ssize_t f, Py_ssize_t k
+) noexcept nogil:
+    """Add what lies in whole tiles."""
+    cdef Py_ssize_t padded = padded_outputs(k), j, c
+    for j in range(f):
+        for c in range(k):
+            w[j * k + c] += tiles[j * padded + c]
+
+
+cdef void forward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* w,
     const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
 ) noexcept nogil:
-    """Return 0, or -1 if there is no memory for padded coefficients."""
-    cdef Py_ssize_t padded = _padded(k), j
-    cdef floating* tiles
+    """out = bias + rows @ w; where there are several outputs w lies in tiles, see `pad`."""
+    cdef floating shift = bias[0] if bias is not NULL else 0
     if k == 1:
         if floating is float:
-            dps_dot_rows_float(x, stride, order, w, bias[0] if bias is not NULL else 0, out, m, f)
+            dps_dot_rows_float(x, stride, order, w, shift, out, m, f)
         else:
-            dps_dot_rows_double(x, stride, order, w, bias[0] if bias is not NULL else 0, out, m, f)
-        return 0
-    tiles = <floating*> calloc(max(f * padded, 1), sizeof(floating))
-    if tiles is NULL:
-        return -1
-    for j in range(f):
-        memcpy(tiles + j * padded, w + j * k, k * sizeof(floating))
-    if floating is float:
-        dps_forward_tiles_float(x, stride, order, tiles, padded, bias, out, m, f, k)
+            dps_dot_rows_double(x, stride, order, w, shift, out, m, f)
+    elif floating is float:
+        dps_forward_tiles_float(x, stride, order, w, padded_outputs(k), bias, out, m, f, k)
     else:
-        dps_forward_tiles_double(x, stride, order, tiles, padded, bias, out, m, f, k)
-    free(tiles)
-    return 0
+        dps_forward_tiles_double(x, stride, order, w, padded_outputs(k), bias, out, m, f, k)
+
+
+cdef void backward(
+    const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
+    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
+    Py_ssize_t n_ahead,
+) noexcept nogil:
+    """grad += rows.T @ d, in tiles as in `forward`; fetches the rows ``ahead`` meanwhile."""
+    if k == 1:
+        if floating is float:
+            dps_add_rows_float(x, stride, order, d, grad, m, f, ahead, n_ahead)
+        else:
+            dps_add_rows_double(x, stride, order, d, grad, m, f, ahead, n_ahead)
+    elif floating is float:
+        dps_backward_tiles_float(
+            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, n_ahead
+        )
+    else:
+        dps_backward_tiles_double(
+            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, n_ahead
+        )
 
 
 def dense_forward(
@@ -85,7 +118,7 @@ def dense_forward(
     """out = X[order] @ coef + intercept; without ``order`` the first rows of X."""
     cdef Py_ssize_t m = out.shape[0], k = out.shape[1], f = X.shape[1]
     cdef Py_ssize_t stride = X.strides[0] // <Py_ssize_t> sizeof(floating)
-    cdef int failed
+    cdef floating[:, ::1] tiles
     cdef const int64_t* picks = NULL
     cdef const floating* bias = NULL
     cdef const floating* x = NULL
@@ -111,42 +144,18 @@ def dense_forward(
     if f:
         x = &X[0, 0]
         w = &coef[0, 0]
+    if f and k > 1:
+        tiles = np.zeros((f, padded_outputs(k)), "f4" if floating is float else "f8")
+        pad(w, &tiles[0, 0], f, k)
+        w = &tiles[0, 0]
     with nogil:
-        failed = _forward(x, stride, picks, w, bias, &out[0, 0], m, f, k)
-    if failed:
-        raise MemoryError
+        forward(x, stride, picks, w, bias, &out[0, 0], m, f, k)
 
 
-cdef int _backward(
-    const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
-    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
-) noexcept nogil:
-    """Return 0, or -1 if there is no memory for a padded gradient."""
-    cdef Py_ssize_t padded = _padded(k), j, c
-    cdef floating* tiles
-    if k == 1:
-        if floating is float:
-            dps_add_rows_float(x, stride, order, d, grad, m, f)
-        else:
-            dps_add_rows_double(x, stride, order, d, grad, m, f)
-        return 0
-    tiles = <floating*> calloc(f * padded, sizeof(floating))
-    if tiles is NULL:
-        return -1
-    if floating is float:
-        dps_backward_tiles_float(x, stride, order, d, tiles, padded, m, f, k)
-    else:
-        dps_backward_tiles_double(x, stride, order, d, tiles, padded, m, f, k)
-    for j in range(f):
-        for c in range(k):
-            grad[j * k + c] += tiles[j * padded + c]
-    free(tiles)
-    return 0
-
-
-cdef void _add_columns(
+cdef void add_columns(
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k
 ) noexcept nogil:
+    """grad += d.sum(0)."""
     cdef Py_ssize_t i, c
     cdef floating total
     for c in range(k):
@@ -163,9 +172,10 @@ def dense_backward(
     """grad_coef += X[order].T @ d and grad_intercept += d.sum(0)."""
     cdef Py_ssize_t m = d.shape[0], k = d.shape[1], f = X.shape[1]
     cdef Py_ssize_t stride = X.strides[0] // <Py_ssize_t> sizeof(floating)
-    cdef int failed = 0
+    cdef floating[:, ::1] tiles
     cdef const int64_t* picks = NULL
     cdef floating* bias = NULL
+    cdef floating* w = NULL
     contiguous_rows("X", f, X.strides[1], sizeof(floating))
     same_length("grad_coef", grad_coef.shape[0], f)
     same_length("rows of grad_coef", grad_coef.shape[1], k)
@@ -184,16 +194,21 @@ def dense_backward(
             indices_below("order", picks, m, X.shape[0])
     if grad_intercept is not None:
         bias = &grad_intercept[0]
+    if f:
+        w = &grad_coef[0, 0]
+        if k > 1:
+            tiles = np.zeros((f, padded_outputs(k)), "f4" if floating is float else "f8")
+            w = &tiles[0, 0]
     with nogil:
         if f:
-            failed = _backward(&X[0, 0], stride, picks, &d[0, 0], &grad_coef[0, 0], m, f, k)
+            backward(&X[0, 0], stride, picks, &d[0, 0], w, m, f, k, NULL, 0)
+            if k > 1:
+                add_unpadded(w, &grad_coef[0, 0], f, k)
         if bias is not NULL:
-            _add_columns(&d[0, 0], bias, m, k)
-    if failed:
-        raise MemoryError
+            add_columns(&d[0, 0], bias, m, k)
 
 
-cdef void _csr_forward(
+cdef void forward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* w, const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t k,
 ) noexcept nogil:
@@ -218,7 +233,7 @@ cdef void _csr_forward(
                 o[c] += data[p] * source[c]
 
 
-cdef void _csr_backward(
+cdef void backward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k,
 ) noexcept nogil:
@@ -281,7 +296,7 @@ def csr_forward(
         columns = &indices[0]
         w = &coef[0, 0]
     with nogil:
-        _csr_forward(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k)
+        forward_csr(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k)
 
 
 def csr_backward(
@@ -305,8 +320,8 @@ def csr_backward(
         bias = &grad_intercept[0]
     with nogil:
         if data.shape[0] and grad_coef.shape[0]:
-            _csr_backward(
+            backward_csr(
                 &data[0], &indices[0], &indptr[0], picks, &d[0, 0], &grad_coef[0, 0], m, k
             )
         if bias is not NULL:
-            _add_columns(&d[0, 0], bias, m, k)
+            add_columns(&d[0, 0], bias, m, k)

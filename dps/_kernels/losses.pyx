@@ -1,7 +1,8 @@
 """Weighted sums of losses and their derivatives with respect to the raw model output.
 
 Owns the formula of each loss for one element; a single loop serves them all, and the compiler makes
-a copy of it for each. It must not know models, classes' names or optimizers.
+a copy of it for each. It must not know models, classes' names or optimizers. A loss is added by a
+name, a formula and a line in `evaluate`.
 Elements are computed in the arrays' own type and losses are summed in double.
 """
 from cython cimport floating
@@ -26,6 +27,18 @@ cdef enum:
     MODIFIED_HUBER
     HUBER
     EPSILON_INSENSITIVE
+    SOFTMAX
+
+cdef dict KINDS = {
+    "squared": SQUARED,
+    "log": LOG,
+    "hinge": HINGE,
+    "squared_hinge": SQUARED_HINGE,
+    "modified_huber": MODIFIED_HUBER,
+    "huber": HUBER,
+    "epsilon_insensitive": EPSILON_INSENSITIVE,
+    "softmax": SOFTMAX,
+}
 
 
 cdef inline floating _log(floating x) noexcept nogil:
@@ -130,107 +143,6 @@ cdef double _log_loop(
     return total
 
 
-cdef double _dispatch(
-    int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
-    Py_ssize_t n, Py_ssize_t k, bint codes, floating epsilon,
-) noexcept nogil:
-    # Each call names a constant, so that the branches on `kind` are outside of the loops.
-    if kind == SQUARED:
-        return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
-    if kind == LOG:
-        return _log_loop(y, raw, weight, out, n, k, codes)
-    if kind == HINGE:
-        return _loop(HINGE, y, raw, weight, out, n, k, codes, epsilon)
-    if kind == SQUARED_HINGE:
-        return _loop(SQUARED_HINGE, y, raw, weight, out, n, k, codes, epsilon)
-    if kind == MODIFIED_HUBER:
-        return _loop(MODIFIED_HUBER, y, raw, weight, out, n, k, codes, epsilon)
-    if kind == HUBER:
-        return _loop(HUBER, y, raw, weight, out, n, k, codes, epsilon)
-    return _loop(EPSILON_INSENSITIVE, y, raw, weight, out, n, k, codes, epsilon)
-
-
-cdef double _evaluate(
-    int kind, const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out, double epsilon,
-) except? -1:
-    cdef Py_ssize_t n = raw.shape[0], k = raw.shape[1]
-    cdef const floating* weights = NULL
-    cdef double total
-    same_length("y", y.shape[0], n)
-    same_length("out", out.shape[0], n)
-    same_length("rows of out", out.shape[1], k)
-    if y.shape[1] != k and y.shape[1] != 1:
-        raise ValueError(f"rows of y have length {y.shape[1]}, expected {k}, or 1 for class codes")
-    if n == 0 or k == 0:
-        return 0
-    if weight is not None:
-        same_length("weight", weight.shape[0], n)
-        weights = &weight[0]
-    with nogil:
-        total = _dispatch(
-            kind, &y[0, 0], &raw[0, 0], weights, &out[0, 0], n, k, y.shape[1] != k,
-            <floating> epsilon,
-        )
-    return total
-
-
-def squared(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss (raw - y)^2 / 2; all losses return the weighted sum and write derivatives to ``out``."""
-    return _evaluate(SQUARED, y, raw, weight, out, 0)
-
-
-def log_loss(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss log(1 + exp(-y raw))."""
-    return _evaluate(LOG, y, raw, weight, out, 0)
-
-
-def hinge(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss max(0, 1 - y raw)."""
-    return _evaluate(HINGE, y, raw, weight, out, 0)
-
-
-def squared_hinge(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss max(0, 1 - y raw)^2."""
-    return _evaluate(SQUARED_HINGE, y, raw, weight, out, 0)
-
-
-def modified_huber(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss max(0, 1 - y raw)^2 where y raw >= -1, else -4 y raw."""
-    return _evaluate(MODIFIED_HUBER, y, raw, weight, out, 0)
-
-
-def huber(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out, double epsilon,
-):
-    """Loss r^2 / 2 where |r| <= epsilon, else epsilon |r| - epsilon^2 / 2, for r = raw - y."""
-    return _evaluate(HUBER, y, raw, weight, out, epsilon)
-
-
-def epsilon_insensitive(
-    const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out, double epsilon,
-):
-    """Loss max(0, |raw - y| - epsilon)."""
-    return _evaluate(EPSILON_INSENSITIVE, y, raw, weight, out, epsilon)
-
-
 cdef double _softmax(
     const floating* codes, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k,
@@ -269,26 +181,71 @@ cdef double _softmax(
     return total
 
 
-def softmax(
-    const floating[::1] codes, const floating[:, ::1] raw, const floating[::1] weight,
-    floating[:, ::1] out,
-):
-    """Loss log(sum(exp(raw))) - raw[code] for each row."""
-    cdef Py_ssize_t i, n = raw.shape[0], k = raw.shape[1]
-    cdef const floating* weights = NULL
-    cdef double total
-    same_length("codes", codes.shape[0], n)
-    same_length("out", out.shape[0], n)
-    same_length("rows of out", out.shape[1], k)
-    if n == 0 or k == 0:
-        return 0.0
-    if weight is not None:
-        same_length("weight", weight.shape[0], n)
-        weights = &weight[0]
-    if DPS_DEBUG:
-        for i in range(n):
-            if not 0 <= codes[i] < k:
-                raise IndexError(f"codes[{i}] is {codes[i]}, outside [0, {k})")
-    with nogil:
-        total = _softmax(&codes[0], &raw[0, 0], weights, &out[0, 0], n, k)
-    return total
+cdef double evaluate(
+    LossSpec loss, const floating* y, Py_ssize_t y_width, const floating* raw,
+    const floating* weight, floating* out, Py_ssize_t n, Py_ssize_t k,
+) noexcept nogil:
+    """The weighted sum over n rows of k outputs; one column of y beside several is class codes."""
+    cdef bint codes = y_width != k
+    cdef floating epsilon = <floating> loss.epsilon
+    # Each call names a constant, so that the branches on the kind are outside of the loops.
+    if loss.kind == SQUARED:
+        return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == LOG:
+        return _log_loop(y, raw, weight, out, n, k, codes)
+    if loss.kind == HINGE:
+        return _loop(HINGE, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == SQUARED_HINGE:
+        return _loop(SQUARED_HINGE, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == MODIFIED_HUBER:
+        return _loop(MODIFIED_HUBER, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == HUBER:
+        return _loop(HUBER, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == EPSILON_INSENSITIVE:
+        return _loop(EPSILON_INSENSITIVE, y, raw, weight, out, n, k, codes, epsilon)
+    return _softmax(y, raw, weight, out, n, k)
+
+
+cdef class LossKernel:
+    """A loss by name, for arrays here and for other kernels through `evaluate`."""
+
+    def __init__(self, str name, double epsilon=0.0):
+        if name not in KINDS:
+            raise ValueError(f"there is no loss {name!r}, only {sorted(KINDS)}")
+        self.name = name
+        self.spec.kind = KINDS[name]
+        self.spec.epsilon = epsilon
+
+    def __reduce__(self):
+        return LossKernel, (self.name, self.spec.epsilon)
+
+    def evaluate(
+        self, const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,
+        floating[:, ::1] out,
+    ):
+        """Return the weighted sum of losses and write derivatives to ``out``."""
+        cdef Py_ssize_t i, n = raw.shape[0], k = raw.shape[1]
+        cdef const floating* weights = NULL
+        cdef double total
+        same_length("y", y.shape[0], n)
+        same_length("out", out.shape[0], n)
+        same_length("rows of out", out.shape[1], k)
+        if y.shape[1] != 1 and (y.shape[1] != k or self.spec.kind == SOFTMAX):
+            raise ValueError(
+                f"rows of y have length {y.shape[1]}, expected {k}, or 1 for class codes"
+            )
+        if weight is not None:
+            same_length("weight", weight.shape[0], n)
+        if n == 0 or k == 0:
+            return 0.0
+        if weight is not None:
+            weights = &weight[0]
+        if DPS_DEBUG and self.spec.kind == SOFTMAX:
+            for i in range(n):
+                if not 0 <= y[i, 0] < k:
+                    raise IndexError(f"y[{i}] is {y[i, 0]}, outside [0, {k})")
+        with nogil:
+            total = evaluate(
+                self.spec, &y[0, 0], y.shape[1], &raw[0, 0], weights, &out[0, 0], n, k
+            )
+        return total

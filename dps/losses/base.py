@@ -3,10 +3,13 @@
 It must not know models, data containers or classes' labels: classes come as codes 0..C-1.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Literal
+
+from dps._kernels.losses import LossKernel
+from dps._native import unless_overridden
 
 __all__ = ["Loss", "as_columns"]
 
@@ -45,6 +48,8 @@ class Loss(ABC):
     curvature : float
         The largest second derivative; infinite where the derivative jumps. Quasi-Newton
         methods need a finite one.
+    kernel : LossKernel or None
+        The loss for loops without the interpreter.
 
     Examples
     --------
@@ -60,10 +65,16 @@ class Loss(ABC):
     name: ClassVar[str]
     task: ClassVar[Task]
     curvature: ClassVar[float] = inf
+    kernel: ClassVar[LossKernel | None] = None
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        unless_overridden(cls, "evaluate", "kernel")
+
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum of losses and write their derivatives.
+
+        A loss either has a kernel or writes this method.
 
         Parameters
         ----------
@@ -80,6 +91,9 @@ class Loss(ABC):
         -------
         float
         """
+        if self.kernel is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither evaluate nor a kernel")
+        return self.kernel.evaluate(as_columns(y), raw, weight, out)
 
     def targets(self, codes: Any) -> Any:
         """Return what `evaluate` wants for class codes.

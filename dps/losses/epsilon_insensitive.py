@@ -1,11 +1,11 @@
 """The epsilon-insensitive loss. It must not know models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import losses as kernels
+from dps._kernels.losses import LossKernel
 from dps._parameters import check_real
-from dps.losses.base import Loss, Task, as_columns
+from dps.losses.base import Loss, Task
 
 __all__ = ["EpsilonInsensitive"]
 
@@ -15,7 +15,6 @@ class EpsilonInsensitive(Loss):
     r"""The absolute error beyond a tube, :math:`\max(0, |f - y| - \epsilon)` (Vapnik, 1995).
 
     As ``SGDRegressor(loss="epsilon_insensitive")``; :math:`\epsilon` is in the units of y.
-
 
     Parameters
     ----------
@@ -38,6 +37,7 @@ class EpsilonInsensitive(Loss):
     def __post_init__(self) -> None:
         check_real(self, "epsilon", 0.0, float("inf"))
 
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.epsilon_insensitive(as_columns(y), raw, weight, out, self.epsilon)
+    @property
+    def kernel(self) -> LossKernel:  # type: ignore[override]
+        """The kernel ``epsilon_insensitive``."""
+        return LossKernel("epsilon_insensitive", self.epsilon)

@@ -1,10 +1,9 @@
 """The hinge loss. It must not know models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import losses as kernels
-from dps.losses.base import as_columns
+from dps._kernels.losses import LossKernel
 from dps.losses.margin import MarginLoss
 
 __all__ = ["Hinge"]
@@ -25,7 +24,4 @@ class Hinge(MarginLoss):
     """
 
     name: ClassVar[str] = "hinge"
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.hinge(as_columns(y), raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("hinge")

@@ -1,11 +1,11 @@
 """The Huber loss. It must not know models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import losses as kernels
+from dps._kernels.losses import LossKernel
 from dps._parameters import check_real
-from dps.losses.base import Loss, Task, as_columns
+from dps.losses.base import Loss, Task
 
 __all__ = ["Huber"]
 
@@ -18,7 +18,6 @@ class Huber(Loss):
         \epsilon |r| - \epsilon^2 / 2 \text{ otherwise}, \qquad r = f - y
 
     As ``SGDRegressor(loss="huber")``; :math:`\epsilon` is in the units of y.
-
 
     Parameters
     ----------
@@ -42,6 +41,7 @@ class Huber(Loss):
     def __post_init__(self) -> None:
         check_real(self, "epsilon", 0.0, float("inf"))
 
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.huber(as_columns(y), raw, weight, out, self.epsilon)
+    @property
+    def kernel(self) -> LossKernel:  # type: ignore[override]
+        """The kernel ``huber``."""
+        return LossKernel("huber", self.epsilon)

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dps._kernels import losses as kernels
-from dps.losses.base import Loss, as_columns
+from dps._kernels.losses import LossKernel
+from dps.losses.base import Loss
 from dps.losses.margin import MarginLoss
 from dps.losses.softmax import Softmax
 
@@ -29,10 +29,7 @@ class LogLoss(MarginLoss):
 
     name: ClassVar[str] = "log_loss"
     curvature: ClassVar[float] = 0.25
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.log_loss(as_columns(y), raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("log")
 
     def for_classes(self, n_classes: int) -> Loss:
         """Return this loss for two classes, else the softmax, see `Loss.for_classes`."""

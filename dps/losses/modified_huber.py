@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dps._kernels import losses as kernels
-from dps.losses.base import as_columns
+from dps._kernels.losses import LossKernel
 from dps.losses.margin import MarginLoss
 
 __all__ = ["ModifiedHuber"]
@@ -30,10 +29,7 @@ class ModifiedHuber(MarginLoss):
 
     name: ClassVar[str] = "modified_huber"
     curvature: ClassVar[float] = 2.0
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.modified_huber(as_columns(y), raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("modified_huber")
 
     @property
     def has_probabilities(self) -> bool:

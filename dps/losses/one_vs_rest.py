@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dps._kernels.losses import LossKernel
 from dps.losses.base import Loss, Task, as_columns
 from dps.losses.margin import MarginLoss
 
@@ -36,6 +37,11 @@ class OneVsRest(Loss):
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum and write derivatives, see `Loss.evaluate`; ``y`` has codes."""
         return self.base.evaluate(as_columns(y), raw, weight, out)
+
+    @property
+    def kernel(self) -> LossKernel | None:  # type: ignore[override]
+        """That of the binary loss."""
+        return self.base.kernel
 
     def n_outputs(self, n_classes: int) -> int:
         """Return ``n_classes``, see `Loss.n_outputs`."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dps._kernels import losses as kernels
+from dps._kernels.losses import LossKernel
 from dps.losses.base import Loss, Task
 
 __all__ = ["Softmax"]
@@ -28,10 +28,7 @@ class Softmax(Loss):
     name: ClassVar[str] = "softmax"
     task: ClassVar[Task] = "classification"
     curvature: ClassVar[float] = 0.25
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`; ``y`` has codes."""
-        return kernels.softmax(y, raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("softmax")
 
     def n_outputs(self, n_classes: int) -> int:
         """Return ``n_classes``, see `Loss.n_outputs`."""

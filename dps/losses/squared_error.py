@@ -1,10 +1,10 @@
 """The squared loss. It must not know models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import losses as kernels
-from dps.losses.base import Loss, Task, as_columns
+from dps._kernels.losses import LossKernel
+from dps.losses.base import Loss, Task
 
 __all__ = ["SquaredError"]
 
@@ -24,7 +24,4 @@ class SquaredError(Loss):
     name: ClassVar[str] = "squared_error"
     task: ClassVar[Task] = "regression"
     curvature: ClassVar[float] = 1.0
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.squared(as_columns(y), raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("squared")

@@ -1,10 +1,9 @@
 """The squared hinge loss. It must not know models."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import losses as kernels
-from dps.losses.base import as_columns
+from dps._kernels.losses import LossKernel
 from dps.losses.margin import MarginLoss
 
 __all__ = ["SquaredHinge"]
@@ -26,7 +25,4 @@ class SquaredHinge(MarginLoss):
 
     name: ClassVar[str] = "squared_hinge"
     curvature: ClassVar[float] = 2.0
-
-    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        """Return the weighted sum and write derivatives, see `Loss.evaluate`."""
-        return kernels.squared_hinge(as_columns(y), raw, weight, out)
+    kernel: ClassVar[LossKernel] = LossKernel("squared_hinge")

@@ -6,6 +6,7 @@ It must not know ranks, clients, modes or optimizers.
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from dps._kernels.rows import BlockRows, Gradient
 from dps.models.layout import Layout
 
 __all__ = ["CSRRows", "DenseRows", "Model", "Rows", "WithFeatures"]
@@ -34,6 +35,10 @@ class DenseRows:
 
     def __len__(self) -> int:
         return len(self.values if self.order is None else self.order)
+
+    def block(self, y: Any, weight: Any) -> BlockRows:
+        """Return the form for kernels, with the targets and weights of this batch."""
+        return BlockRows.dense(self.values, y, weight, self.order is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,13 @@ class CSRRows:
     def __len__(self) -> int:
         return len(self.indptr) - 1 if self.order is None else len(self.order)
 
+    def block(self, y: Any, weight: Any) -> BlockRows:
+        """Return the form for kernels, with the targets and weights of this batch."""
+        picked = self.order is not None
+        return BlockRows.csr(
+            self.data, self.indices, self.indptr, self.n_features, y, weight, picked
+        )
+
 
 Rows = DenseRows | CSRRows
 
@@ -97,6 +109,10 @@ class Model(Protocol):
     @property
     def dtype(self) -> Any:
         """The dtype of parameters, values, targets and weights."""
+
+    @property
+    def kernel(self) -> Gradient | None:
+        """`loss_gradient` for loops without the interpreter, None where there is none."""
 
     def initial(self) -> Any:
         """Return the parameters training starts from.

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from dps._kernels import linear as kernels
+from dps._kernels.linear_gradient import LinearGradient
 from dps.losses import Loss
 from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
@@ -20,8 +21,8 @@ __all__ = ["LinearModel"]
 class LinearModel:
     """``raw = X @ coef + intercept`` under a loss.
 
-    Keeps scratch memory as large as the largest batch, which is neither pickled nor safe to share:
-    each replica has its own instance, used by one thread at a time.
+    Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
+    its own instance, used by one thread at a time.
 
     Parameters
     ----------
@@ -66,14 +67,7 @@ class LinearModel:
         if fit_intercept:
             tensors.append(Tensor("intercept", (n_outputs,), penalised=False))
         self.layout = Layout(tuple(tensors))
-        self._forget()
-
-    def _forget(self) -> None:
-        self._scratch = np.empty((2, 0, self.n_outputs), self.dtype)
-        self._batch: tuple[Any, Any] = (self._scratch[0], self._scratch[1])
-        # The tensors inside the vectors of the last call, which are the same in most next calls.
-        self._params: tuple[Any, Any, Any] = (None, None, None)
-        self._out: tuple[Any, Any, Any] = (None, None, None)
+        self._kernel: LinearGradient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -87,7 +81,17 @@ class LinearModel:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._kernel = None
+
+    @property
+    def kernel(self) -> LinearGradient | None:
+        """The gradient for loops without the interpreter; None for a loss in Python."""
+        if self._kernel is None and self.loss.kernel is not None:
+            self._kernel = LinearGradient(
+                self.n_features, self.n_outputs, self.loss.kernel, self.fit_intercept,
+                self.dtype == np.float32,
+            )  # fmt: skip
+        return self._kernel
 
     def initial(self) -> Any:
         """Return zeros, see `Model.initial`."""
@@ -104,14 +108,13 @@ class LinearModel:
         state: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
-        if self._params[0] is not params:
-            self._params = (params, *self._tensors(params))
-        if self._out[0] is not out:
-            self._out = (out, *self._tensors(out))
-        raw, derivative = self._buffers(len(X))
-        _forward(X, self._params[1], self._params[2], raw)
+        if self.kernel is not None:
+            block = X.block(y, weight)
+            return self.kernel.add_batch(block, X.order, 0, len(X), params, out)
+        raw = self.raw(params, X)
+        derivative = np.empty_like(raw)
         loss = self.loss.evaluate(y, raw, weight, derivative)
-        _backward(X, derivative, self._out[1], self._out[2])
+        _backward(X, derivative, *self._tensors(out))
         return loss
 
     def raw(self, params: Any, X: Rows) -> Any:
@@ -177,13 +180,6 @@ class LinearModel:
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)
         return views["coef"], views.get("intercept")
-
-    def _buffers(self, rows: int) -> tuple[Any, Any]:
-        if len(self._batch[0]) != rows:
-            if self._scratch.shape[1] < rows:
-                self._scratch = np.empty((2, rows, self.n_outputs), self.dtype)
-            self._batch = (self._scratch[0, :rows], self._scratch[1, :rows])
-        return self._batch
 
 
 def _forward(X: Rows, coef: Any, intercept: Any, out: Any) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from dps._kernels import losses as kernels
+from dps._kernels.losses import LossKernel
 
 LENGTHS = [0, 1, 7, 64, 1000]
 DTYPES = [np.float32, np.float64]
@@ -16,7 +16,7 @@ def margin(function):
 
 
 MARGINS = {
-    "log_loss": margin(lambda z: np.logaddexp(0, -z)),
+    "log": margin(lambda z: np.logaddexp(0, -z)),
     "hinge": margin(lambda z: np.maximum(0, 1 - z)),
     "squared_hinge": margin(lambda z: np.maximum(0, 1 - z) ** 2),
     "modified_huber": margin(lambda z: np.where(z >= -1, np.maximum(0, 1 - z) ** 2, -4 * z)),
@@ -34,8 +34,7 @@ LOSSES = {**MARGINS, **RESIDUALS}
 
 
 def run(name, y, raw, weight, out):
-    extra = (EPSILON,) if name in ("huber", "epsilon_insensitive") else ()
-    return getattr(kernels, name)(y, raw, weight, out, *extra)
+    return LossKernel(name, EPSILON).evaluate(y, raw, weight, out)
 
 
 def example(name, n, k, dtype):
@@ -82,7 +81,7 @@ def test_one_column_of_codes_is_one_versus_rest(name, dtype):
 def test_log_loss_is_stable_far_from_zero(dtype):
     raw = np.array([[1e4], [-1e4], [50.0], [-50.0]], dtype)
     out = np.empty_like(raw)
-    total = kernels.log_loss(np.ones_like(raw), raw, None, out)
+    total = run("log", np.ones_like(raw), raw, None, out)
     assert total == pytest.approx(1e4 + 50, rel=1e-6)
     np.testing.assert_allclose(out.ravel(), [0, -1, -np.exp(-50.0), -1], rtol=1e-5)
 
@@ -110,7 +109,7 @@ def test_softmax_is_the_cross_entropy_and_its_slope(dtype, n, k, weighted):
     codes = rng.integers(0, k, n)
     weight = rng.uniform(0, 2, n).astype(dtype)
     out = np.empty((n, k), dtype)
-    total = kernels.softmax(codes.astype(dtype), raw, weight if weighted else None, out)
+    total = run("softmax", codes.astype(dtype)[:, None], raw, weight if weighted else None, out)
     scale = weight.astype(float) if weighted else np.ones(n)
     logs = log_softmax(raw.astype(float), axis=1) if n else raw.astype(float)
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
@@ -123,13 +122,13 @@ def test_softmax_is_the_cross_entropy_and_its_slope(dtype, n, k, weighted):
 def test_bad_shapes_are_refused():
     raw = np.zeros((3, 2))
     with pytest.raises(ValueError, match="y has length 2, expected 3"):
-        kernels.squared(np.zeros((2, 2)), raw, None, raw.copy())
+        run("squared", np.zeros((2, 2)), raw, None, raw.copy())
     with pytest.raises(ValueError, match="rows of y have length 3, expected 2"):
-        kernels.squared(np.zeros((3, 3)), raw, None, raw.copy())
+        run("squared", np.zeros((3, 3)), raw, None, raw.copy())
     with pytest.raises(ValueError, match="weight has length 2, expected 3"):
-        kernels.squared(raw, raw, np.ones(2), raw.copy())
+        run("squared", raw, raw, np.ones(2), raw.copy())
     with pytest.raises(ValueError, match="rows of out has length 1, expected 2"):
-        kernels.softmax(np.zeros(3), raw, None, np.zeros((3, 1)))
+        run("softmax", np.zeros((3, 1)), raw, None, np.zeros((3, 1)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -140,7 +139,7 @@ def test_exp_and_log1p_are_good_to_a_few_units_in_the_last_place(dtype):
     raw = raw.astype(dtype).reshape(-1, 1)
     out, y = np.empty_like(raw), np.full_like(raw, -1)
     losses = np.array(
-        [kernels.log_loss(y[i : i + 1], raw[i : i + 1], None, out[i : i + 1]) for i in range(4000)]
+        [run("log", y[i : i + 1], raw[i : i + 1], None, out[i : i + 1]) for i in range(4000)]
     )
     exact = raw.astype(np.longdouble)
     ulp = np.finfo(dtype).eps
@@ -149,25 +148,30 @@ def test_exp_and_log1p_are_good_to_a_few_units_in_the_last_place(dtype):
     np.testing.assert_allclose(out.astype(float), logistic, rtol=5 * ulp)
 
 
-@pytest.mark.parametrize("name", ["log_loss", "softmax"])
+@pytest.mark.parametrize("name", ["log", "softmax"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinity_are_not_hidden(name, dtype):
     raw = np.array([[np.nan, 0], [0, 0], [1, 0]] * 50, dtype)
     out = np.empty_like(raw)
-    y = np.zeros(150, dtype) if name == "softmax" else np.ones_like(raw)
-    assert np.isnan(getattr(kernels, name)(y, raw, None, out))
+    y = np.zeros((150, 1), dtype) if name == "softmax" else np.ones_like(raw)
+    assert np.isnan(run(name, y, raw, None, out))
     assert np.isnan(out[::3, 0]).all()
     assert np.isfinite(out[1::3]).all()
     raw[:] = 0
     raw[0, 0] = -np.inf
-    assert getattr(kernels, name)(y, raw, None, out) == np.inf
+    assert run(name, y, raw, None, out) == np.inf
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_log_loss_has_the_same_bits_alone_and_in_a_block(dtype):
-    y, raw, _ = example("log_loss", 1000, 1, dtype)
+    y, raw, _ = example("log", 1000, 1, dtype)
     together, alone = np.empty_like(raw), np.empty_like(raw)
-    kernels.log_loss(y, raw, None, together)
+    run("log", y, raw, None, together)
     for i in range(1000):
-        kernels.log_loss(y[i : i + 1], raw[i : i + 1], None, alone[i : i + 1])
+        run("log", y[i : i + 1], raw[i : i + 1], None, alone[i : i + 1])
     assert together.tobytes() == alone.tobytes()
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="there is no loss 'lof'"):
+        LossKernel("lof")

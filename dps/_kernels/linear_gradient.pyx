@@ -1,0 +1,206 @@
+"""The gradient of linear models, one read of each row: forward, loss and backward block by block.
+
+Owns how many rows a block has: as many as stay in the second cache, from the widths alone, so that
+the bits do not depend on the machine. Rows that come next in a shuffled order are asked for while
+the block before them is at work; rows in order the processor fetches itself. It must not know
+batches, ranks or modes.
+"""
+from cython cimport floating
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from dps._kernels.checks cimport same_length
+from dps._kernels.gather cimport fill_rows
+from dps._kernels.linear cimport (
+    add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
+)
+from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
+from dps._kernels.rows cimport BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+
+cdef enum:
+    CACHED = 192 * 1024     # bytes of X in a block
+    MOST = 512              # rows of a block; those of CSR have them all
+    GROUP = 8               # rows that are summed together
+
+
+cdef struct Linear:
+    Py_ssize_t f
+    Py_ssize_t k
+    bint intercept
+    LossSpec loss
+    Py_ssize_t block        # rows of a dense block
+    char* raw               # (MOST, k)
+    char* slope             # (MOST, k)
+    char* y                 # (MOST, k)
+    char* weight            # (MOST,)
+    char* x                 # (block, f), of rows that are not read where they lie
+    char* coef              # (f, padded outputs)
+    char* grad
+
+
+cdef inline void _pick(
+    const floating* source, const int64_t* order, floating* out, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    cdef Py_ssize_t i, c
+    for i in range(n):
+        for c in range(width):
+            out[i * width + c] = source[order[i] * width + c]
+
+
+cdef double _block(
+    const Linear* model, const Rows* rows, const int64_t* picks, Py_ssize_t at, Py_ssize_t first,
+    Py_ssize_t n, Py_ssize_t n_ahead, const floating* coef, const floating* bias, floating* grad,
+    floating* grad_bias,
+) noexcept nogil:
+    """n rows from ``picks`` or from row ``at``; ``first`` is their place in the batch."""
+    cdef Py_ssize_t f = model.f, k = model.k, stride = rows.stride, i, row, width, target
+    cdef floating* raw = <floating*> model.raw
+    cdef floating* slope = <floating*> model.slope
+    cdef const floating* x = <const floating*> rows.values
+    cdef const floating* y = <const floating*> rows.y
+    cdef const floating* weight = <const floating*> rows.weight
+    cdef const int64_t* order = picks
+    cdef double loss
+    if rows.kind == CSR:
+        forward_csr(
+            x, <const int*> rows.indices, <const int*> rows.indptr + at, order, coef, bias, raw,
+            n, k,
+        )
+    elif rows.kind == CSR_WIDE:
+        forward_csr(
+            x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr + at, order, coef, bias,
+            raw, n, k,
+        )
+    else:
+        if rows.kind == DENSE:
+            x += at * stride
+        else:
+            if rows.kind == COLUMNS:
+                fill_rows(rows.columns, f, order, at, n, <floating*> model.x)
+            else:
+                width = f * sizeof(floating)
+                for i in range(n):
+                    row = order[i] if order is not NULL else at + i
+                    memcpy(model.x + i * width, rows.values + row * stride, width)
+            x = <const floating*> model.x
+            stride = f
+            order = NULL
+        forward(x, stride, order, coef, bias, raw, n, f, k)
+
+    if picks is not NULL and not rows.picked:
+        _pick(y, picks, <floating*> model.y, n, rows.y_width)
+        y = <const floating*> model.y
+        if weight is not NULL:
+            _pick(weight, picks, <floating*> model.weight, n, 1)
+            weight = <const floating*> model.weight
+    else:
+        target = first if picks is not NULL else at
+        y += target * rows.y_width
+        if weight is not NULL:
+            weight += target
+    loss = evaluate(model.loss, y, rows.y_width, raw, weight, slope, n, k)
+
+    if rows.kind == CSR:
+        backward_csr(
+            x, <const int*> rows.indices, <const int*> rows.indptr + at, order, slope, grad, n, k,
+        )
+    elif rows.kind == CSR_WIDE:
+        backward_csr(
+            x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr + at, order, slope,
+            grad, n, k,
+        )
+    else:
+        backward(
+            x, stride, order, slope, grad, n, f, k, order + n if order is not NULL else NULL,
+            n_ahead if order is not NULL else 0,
+        )
+    if grad_bias is not NULL:
+        add_columns(slope, grad_bias, n, k)
+    return loss
+
+
+cdef double _add(
+    const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+    const floating* params, floating* out,
+) noexcept nogil:
+    cdef Py_ssize_t f = model.f, k = model.k, first, n, n_ahead, at, size = model.block
+    cdef const floating* coef = params
+    cdef const floating* bias = params + f * k if model.intercept else NULL
+    cdef floating* grad = out
+    cdef floating* grad_bias = out + f * k if model.intercept else NULL
+    cdef const int64_t* picks = NULL
+    cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
+    cdef double loss = 0
+    if sparse:
+        size = MOST
+    elif k > 1:
+        pad(params, <floating*> model.coef, f, k)
+        coef = <const floating*> model.coef
+        grad = <floating*> model.grad
+        memset(grad, 0, f * padded_outputs(k) * sizeof(floating))
+    for first from 0 <= first < m by size:
+        n = min(size, m - first)
+        n_ahead = min(size, m - first - n)
+        at = start + first
+        if order is not NULL:
+            picks = order + at
+            at = 0
+        loss += _block(
+            model, rows, picks, at, first, n, n_ahead, coef, bias, grad, grad_bias
+        )
+    if k > 1 and not sparse:
+        add_unpadded(grad, out, f, k)
+    return loss
+
+
+cdef class LinearGradient(Gradient):
+    """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,)."""
+
+    cdef Linear model
+    cdef tuple _arrays      # keep the room alive
+
+    def __cinit__(
+        self, Py_ssize_t n_features, Py_ssize_t n_outputs, LossKernel loss, bint intercept,
+        bint single,
+    ):
+        cdef Linear* model = &self.model
+        cdef Py_ssize_t f = n_features, k = n_outputs, itemsize = 4 if single else 8
+        self._arrays = ()
+        self.size = (f + intercept) * k
+        self.single = single
+        model.f = f
+        model.k = k
+        model.intercept = intercept
+        model.loss = loss.spec
+        model.block = min(MOST, max(GROUP, CACHED // max(1, f * itemsize) // GROUP * GROUP))
+        model.raw = self._room(MOST * k)
+        model.slope = self._room(MOST * k)
+        model.y = self._room(MOST * k)
+        model.weight = self._room(MOST)
+        model.x = self._room(model.block * f)
+        model.coef = self._room(f * padded_outputs(k))
+        model.grad = self._room(f * padded_outputs(k))
+
+    cdef char* _room(self, Py_ssize_t elements) except NULL:
+        array = np.zeros(max(1, elements), "f4" if self.single else "f8")
+        self._arrays += (array,)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    cdef int check(self, BlockRows block) except -1:
+        Gradient.check(self, block)
+        same_length("rows of X", block.rows.n_features, self.model.f)
+        if block.rows.y_width != 1:
+            same_length("rows of y", block.rows.y_width, self.model.k)
+        return 0
+
+    cdef double add(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        const void* params, void* out,
+    ) noexcept nogil:
+        if self.single:
+            return _add(
+                &self.model, rows, order, start, m, <const float*> params, <float*> out
+            )
+        return _add(&self.model, rows, order, start, m, <const double*> params, <double*> out)

@@ -1,0 +1,40 @@
+from libc.stdint cimport int64_t
+
+from dps._kernels.gather cimport Column
+
+cdef enum:
+    DENSE       # contiguous rows of the model's type
+    CSR         # with int32 indices
+    CSR_WIDE    # with int64 indices
+    BYTES       # contiguous rows that begin at any byte
+    COLUMNS     # columns of any type
+
+cdef struct Rows:
+    int kind
+    bint single             # float, else double
+    bint picked             # targets and weights are in the order of the batch already
+    Py_ssize_t length
+    Py_ssize_t n_features
+    Py_ssize_t stride       # from row to row of values, in elements, or bytes of BYTES
+    const char* values
+    const void* indices
+    const void* indptr
+    const Column* columns
+    const void* y
+    Py_ssize_t y_width
+    const void* weight      # or NULL
+
+
+cdef class BlockRows:
+    cdef Rows rows
+    cdef tuple _arrays      # keeps the memory alive
+
+
+cdef class Gradient:
+    cdef readonly Py_ssize_t size
+    cdef readonly bint single
+    cdef double add(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        const void* params, void* out,
+    ) noexcept nogil
+    cdef int check(self, BlockRows block) except -1

@@ -1,0 +1,157 @@
+"""Rows of a block with their targets and weights, and what a model computes on them.
+
+Owns the form in which data reaches the loops that run without the interpreter. It must not know
+which model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
+block, or rows ``start .. start + m`` where there is no order.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+
+from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, indices_below, same_length
+from dps._kernels.gather cimport ColumnTable
+
+
+cdef const char* _address(array) except? NULL:
+    return <const char*> <uintptr_t> array.__array_interface__["data"][0]
+
+
+cdef int _check(str name, array, dtype) except -1:
+    if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+        raise ValueError(f"{name} must be contiguous, aligned and {dtype}, got {array.dtype}")
+    return 0
+
+
+cdef BlockRows _new(
+    int kind, Py_ssize_t length, Py_ssize_t n_features, y, weight, bint picked
+):
+    cdef BlockRows block = BlockRows.__new__(BlockRows)
+    y = y if y.ndim == 2 else y[:, None]
+    if y.dtype.name not in ("float32", "float64"):
+        raise ValueError(f"y must be float32 or float64, got {y.dtype}")
+    _check("y", y, y.dtype)
+    if not picked:
+        same_length("y", y.shape[0], length)
+    if weight is not None:
+        _check("weight", weight, y.dtype)
+        same_length("weight", weight.shape[0], y.shape[0])
+        block.rows.weight = _address(weight)
+    block.rows.kind = kind
+    block.rows.single = y.dtype.itemsize == 4
+    block.rows.length = length
+    block.rows.n_features = n_features
+    block.rows.picked = picked
+    block.rows.y = _address(y)
+    block.rows.y_width = y.shape[1]
+    block._arrays = (y, weight)
+    return block
+
+
+cdef int _look_at_indices(const Rows* rows, Py_ssize_t stored) except -1:
+    if rows.kind == CSR:
+        indices_below("indptr", <const int*> rows.indptr, rows.length + 1, stored + 1)
+        indices_below("indices", <const int*> rows.indices, stored, rows.n_features)
+    else:
+        indices_below("indptr", <const int64_t*> rows.indptr, rows.length + 1, stored + 1)
+        indices_below("indices", <const int64_t*> rows.indices, stored, rows.n_features)
+    return 0
+
+
+cdef class BlockRows:
+    """Made by one of its static methods; the arrays are kept alive and must not change."""
+
+    @staticmethod
+    def dense(values, y, weight=None, bint picked=False):
+        """Rows of a matrix of the dtype of ``y``; BYTES if they are not aligned."""
+        cdef BlockRows block = _new(
+            DENSE if values.flags.aligned else BYTES, values.shape[0], values.shape[1], y, weight,
+            picked,
+        )
+        if values.dtype != y.dtype:
+            raise ValueError(f"X must be {y.dtype} as y, got {values.dtype}")
+        if values.size:
+            contiguous_rows("X", values.shape[1], values.strides[1], values.itemsize)
+        block.rows.stride = values.strides[0]
+        if block.rows.kind == DENSE:
+            block.rows.stride //= values.itemsize
+        block.rows.values = _address(values)
+        block._arrays += (values,)
+        return block
+
+    @staticmethod
+    def csr(data, indices, indptr, n_features, y, weight=None, bint picked=False):
+        """Rows in CSR form, ``data`` of the dtype of ``y``."""
+        cdef BlockRows block = _new(
+            CSR if indices.itemsize == 4 else CSR_WIDE, indptr.shape[0] - 1, n_features, y, weight,
+            picked,
+        )
+        _check("data", data, y.dtype)
+        _check("indices", indices, "i4" if indices.itemsize == 4 else "i8")
+        _check("indptr", indptr, indices.dtype)
+        same_length("indices", indices.shape[0], data.shape[0])
+        block.rows.values = _address(data)
+        block.rows.indices = _address(indices)
+        block.rows.indptr = _address(indptr)
+        block._arrays += (data, indices, indptr)
+        if DPS_DEBUG:
+            _look_at_indices(&block.rows, data.shape[0])
+        return block
+
+    @staticmethod
+    def columns(ColumnTable table, y, weight=None):
+        """Rows across columns of any number type."""
+        cdef BlockRows block = _new(
+            COLUMNS, table.length, table.width, y, weight, False
+        )
+        block.rows.columns = table.columns
+        block._arrays += (table,)
+        return block
+
+    def __len__(self):
+        return self.rows.length
+
+
+cdef class Gradient:
+    """What a model's kernel is: it adds the gradient of a batch to a sum."""
+
+    cdef double add(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        const void* params, void* out,
+    ) noexcept nogil:
+        """Add the gradient at ``params`` to ``out``, both of ``size``; the sum of losses."""
+        return 0
+
+    cdef int check(self, BlockRows block) except -1:
+        """Raise if this block is not of the model's kind."""
+        if self.single != block.rows.single:
+            raise ValueError(f"y must be {'float32' if self.single else 'float64'} as the model is")
+        return 0
+
+    def add_batch(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out):
+        """Add the gradient of rows ``order[start:stop]``, or ``start:stop``; the sum of losses."""
+        cdef const int64_t[::1] picks = order
+        cdef Py_ssize_t limit = block.rows.length if order is None else picks.shape[0]
+        cdef double loss
+        cdef const int64_t* chosen = NULL
+        cdef const char* at
+        cdef char* target
+        dtype = "f4" if self.single else "f8"
+        self.check(block)
+        if not 0 <= start <= stop <= limit:
+            raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
+        for name, array in (("params", params), ("out", out)):
+            _check(name, array, dtype)
+            same_length(name, array.shape[0], self.size)
+        if not out.flags.writeable:
+            raise ValueError("out must be writeable")
+        if block.rows.picked:
+            same_length("y", block._arrays[0].shape[0], stop - start)
+        if start == stop:
+            return 0.0
+        if order is not None:
+            chosen = &picks[0]
+            if DPS_DEBUG:
+                indices_below("order", chosen, limit, block.rows.length)
+        at = _address(params)
+        target = <char*> _address(out)
+        with nogil:
+            loss = self.add(&block.rows, chosen, start, stop - start, at, target)
+        return loss
