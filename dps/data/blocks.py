@@ -8,6 +8,7 @@ into a scratch block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from dps._kernels.gather import ColumnTable
+from dps._kernels.rows import BlockRows
 from dps.models.base import CSRRows, DenseRows, Rows
 
 __all__ = ["Block", "Features", "features_of"]
@@ -25,6 +27,10 @@ class Features(Protocol):
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
         """Rows ``order[start:stop]``, or ``start:stop``; valid until the next call."""
+        ...
+
+    def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        """All rows with their targets and weights, for kernels."""
         ...
 
 
@@ -38,6 +44,9 @@ class DenseFeatures:
         if order is None:
             return DenseRows(self.values[start:stop])
         return DenseRows(self.values, order[start:stop])
+
+    def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        return BlockRows.dense(self.values, y, weight)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,9 @@ class SparseFeatures:
             return CSRRows(self.data, self.indices, self.indptr[start : stop + 1], self.n_features)
         return CSRRows(self.data, self.indices, self.indptr, self.n_features, order[start:stop])
 
+    def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        return BlockRows.csr(self.data, self.indices, self.indptr, self.n_features, y, weight)
+
 
 class UnalignedFeatures:
     """C-contiguous rows of the model's dtype that begin at any byte, as they come over TCP.
@@ -62,6 +74,7 @@ class UnalignedFeatures:
     """
 
     def __init__(self, values: NDArray[np.floating]) -> None:
+        self._values = values
         self._bytes = values.view(np.uint8)
         self._scratch = np.empty((0, values.shape[1]), values.dtype)
 
@@ -74,6 +87,9 @@ class UnalignedFeatures:
         else:
             np.take(self._bytes, order[start:stop], axis=0, out=out.view(np.uint8), mode="clip")
         return DenseRows(out)
+
+    def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        return BlockRows.dense(self._values, y, weight)
 
 
 class ConvertedFeatures:
@@ -89,6 +105,9 @@ class ConvertedFeatures:
         out = self._scratch[: stop - start]
         self._table.rows(order, start, stop, out)
         return DenseRows(out)
+
+    def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        return BlockRows.columns(self._table, y, weight)
 
 
 def features_of(X: Any, dtype: Any) -> Features:
@@ -142,6 +161,11 @@ class Block:
     start: int
     stop: int
     held_out: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def for_kernels(self) -> BlockRows:
+        """All rows of the partition as kernels read them."""
+        return self.features.block(self.y, self.weight)
 
     def training_rows(self) -> NDArray[np.int64] | None:
         """Row numbers to train on, or None for all from `start` to `stop`."""

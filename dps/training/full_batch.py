@@ -171,16 +171,14 @@ class _Pieces:
         loss, summed = 0.0, 0
         total = np.zeros(len(params))
         beaten = time.monotonic()
-        for segment in self._segments():
+        for block, order, start, stop in self._pieces():
             if summed >= _SUMMED:
                 total += self._sum
                 summed = 0
             if not summed:
                 self._sum.fill(0)
-            loss += self._model.loss_gradient(
-                params, segment.X, segment.y, segment.weight, out=self._sum
-            )
-            summed += len(segment.y)
+            loss += self._add(params, block, order, start, stop)
+            summed += stop - start
             if time.monotonic() - beaten > _BEAT_EVERY:
                 self._beat()
                 beaten = time.monotonic()
@@ -188,11 +186,27 @@ class _Pieces:
             total += self._sum
         return loss, total.astype(self._sum.dtype)
 
-    def _segments(self) -> Iterator[Segment]:
+    def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
+        # A kernel keeps rows in cache by itself.
+        most = self._at_once if self._model.kernel is None else _SUMMED
         for block, order in self._blocks:
             first, last = (block.start, block.stop) if order is None else (0, len(order))
-            for start in range(first, last, self._at_once):
-                yield block.segment(start, min(start + self._at_once, last), order)
+            for start in range(first, last, most):
+                yield block, order, start, min(start + most, last)
+
+    def _add(
+        self,
+        params: NDArray[np.floating],
+        block: Block,
+        order: NDArray[np.int64] | None,
+        start: int,
+        stop: int,
+    ) -> float:
+        kernel = self._model.kernel
+        if kernel is not None:
+            return kernel.add_batch(block.for_kernels, order, start, stop, params, self._sum)
+        rows = block.segment(start, stop, order)
+        return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
 
     def sample(self) -> Iterator[Segment]:
         """Rows that lie evenly over all blocks."""
