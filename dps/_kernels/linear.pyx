@@ -46,6 +46,10 @@ cdef extern from "dense.h" nogil:
         Py_ssize_t n_ahead) noexcept
 
 
+cdef enum:
+    LANES = 16      # of a sum over rows
+
+
 cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
     return order[i] if order is not NULL else i
 
@@ -155,12 +159,21 @@ def dense_forward(
 cdef void add_columns(
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k
 ) noexcept nogil:
-    """grad += d.sum(0)."""
-    cdef Py_ssize_t i, c
+    """grad += d.sum(0), over one output in lanes of a fixed number."""
+    cdef Py_ssize_t i, c, l, whole = m - m % LANES if k == 1 else 0
+    cdef floating lane[LANES]
     cdef floating total
+    for l in range(LANES):
+        lane[l] = 0
+    for i from 0 <= i < whole by LANES:
+        for l in range(LANES):
+            lane[l] += d[i + l]
     for c in range(k):
         total = 0
-        for i in range(m):
+        if whole:
+            for l in range(LANES):
+                total += lane[l]
+        for i in range(whole, m):
             total += d[i * k + c]
         grad[c] += total
 

@@ -20,6 +20,7 @@ cdef extern from "logistic.h" nogil:
 
 cdef enum:
     BLOCK = 256     # elements of the logistic loss that are computed together
+    LANES = 8       # of a sum of losses
     SQUARED
     LOG
     HINGE
@@ -112,6 +113,23 @@ cdef inline double _loop(
     return total
 
 
+cdef double _sum(const floating* x, Py_ssize_t n) noexcept nogil:
+    """In lanes of a fixed number: one sum after the other would wait for each addition."""
+    cdef double lane[LANES]
+    cdef double total = 0
+    cdef Py_ssize_t i, l, whole = n - n % LANES
+    for l in range(LANES):
+        lane[l] = 0
+    for i from 0 <= i < whole by LANES:
+        for l in range(LANES):
+            lane[l] += <double> x[i + l]
+    for l in range(LANES):
+        total += lane[l]
+    for i in range(whole, n):
+        total += <double> x[i]
+    return total
+
+
 cdef double _log_loop(
     const floating* y, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k, bint codes,
@@ -133,13 +151,12 @@ cdef double _log_loop(
             dps_log_loss_float(wanted, raw + first, loss, out + first, count)
         else:
             dps_log_loss_double(wanted, raw + first, loss, out + first, count)
-        for i in range(count):
-            if weight is NULL:
-                total += <double> loss[i]
-            else:
+        if weight is not NULL:
+            for i in range(count):
                 w = weight[(first + i) // k]
                 out[first + i] = w * out[first + i]
-                total += <double> (w * loss[i])
+                loss[i] = w * loss[i]
+        total += _sum(loss, count)
     return total
 
 
