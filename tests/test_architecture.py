@@ -19,7 +19,7 @@ BELOW = {
     "losses": {"_kernels"},
     "optimizers": {"_kernels"},
 }
-FOR_ALL = {"errors", "_parameters"}
+FOR_ALL = {"errors", "_native", "_parameters"}
 MAY_IMPORT_DASK = ("cluster/dask/", "data/", "server/", "monitor/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE]
 

@@ -1,30 +1,33 @@
 from typing import Any
 
-def sgd(params: Any, grad: Any, lr: float, l1: float = ..., l2: float = ...) -> bool: ...
-def momentum(
-    params: Any,
-    grad: Any,
-    velocity: Any,
-    lr: float,
-    mu: float,
-    nesterov: bool = ...,
-    l1: float = ...,
-    l2: float = ...,
-) -> bool: ...
-def adagrad(
-    params: Any, grad: Any, accumulator: Any, lr: float, l1: float = ..., l2: float = ...
-) -> bool: ...
-def adam(
-    params: Any,
-    grad: Any,
-    first: Any,
-    second: Any,
-    step: int,
-    lr: float,
-    beta1: float = ...,
-    beta2: float = ...,
-    epsilon: float = ...,
-    l1: float = ...,
-    l2: float = ...,
-) -> bool: ...
-def average(mean: Any, params: Any, count: float) -> None: ...
+class UpdateKernel:
+    """An optimizer by name: sgd, momentum, adagrad or adam."""
+
+    name: str
+    def __init__(
+        self,
+        name: str,
+        *,
+        momentum: float = ...,
+        nesterov: bool = ...,
+        beta1: float = ...,
+        beta2: float = ...,
+        epsilon: float = ...,
+    ) -> None: ...
+    def averaged(self, start: int) -> UpdateKernel:
+        """The same with a running mean of updates after the first `start`, in one more row."""
+    def update(
+        self,
+        params: Any,
+        grad: Any,
+        state: Any,
+        *,
+        step: int,
+        lr: float,
+        l1: float = ...,
+        l2: float = ...,
+    ) -> bool:
+        """Apply update `step`, from 1, in place; True if all updated params are finite.
+
+        `params` and `grad` are (n,), `state` is (state_rows, n).
+        """

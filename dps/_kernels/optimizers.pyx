@@ -4,11 +4,23 @@ Owns the arithmetic of one update. It must not know shards, modes or who holds t
 All arithmetic is IEEE and in the arrays' own type, element by element: a vector that is updated in
 slices, or with other SIMD registers, ends with the same bits. The proximal step of an element with
 step size s is ``p = soft(p, s * l1) / (1 + s * l2)``; without penalties the bare update runs.
+An optimizer is added by a name, a loop and a line in `update`.
 """
 from cython cimport floating
 from libc.math cimport copysign, copysignf, fabs, fabsf, sqrt, sqrtf
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
 
-from dps._kernels.checks cimport NotFinite, none_seen, note, same_length
+from dps._kernels.checks cimport NotFinite, contiguous_rows, none_seen, note, same_length
+
+cdef enum:
+    SGD
+    MOMENTUM
+    ADAGRAD
+    ADAM
+
+cdef dict KINDS = {"sgd": SGD, "momentum": MOMENTUM, "adagrad": ADAGRAD, "adam": ADAM}
+cdef tuple STATE_ROWS = (0, 1, 1, 2)
 
 
 cdef inline floating _sqrt(floating x) noexcept nogil:
@@ -37,24 +49,6 @@ cdef bint _sgd(
     return none_seen(seen)
 
 
-def sgd(
-    floating[::1] params, const floating[::1] grad,
-    double lr, double l1=0.0, double l2=0.0,
-):
-    """params -= lr * grad, then the proximal step with s = lr; True if all stay finite."""
-    cdef Py_ssize_t n = params.shape[0]
-    cdef bint finite
-    same_length("grad", grad.shape[0], n)
-    if n == 0:
-        return True
-    with nogil:
-        finite = _sgd(
-            &params[0], &grad[0], n,
-            <floating> lr, <floating> l1, <floating> l2, l1 != 0 or l2 != 0,
-        )
-    return finite
-
-
 cdef inline bint _momentum(
     floating* p, const floating* g, floating* v, Py_ssize_t n,
     floating lr, floating mu, floating s, floating l1, floating l2, bint penalised, bint nesterov,
@@ -73,33 +67,6 @@ cdef inline bint _momentum(
     return none_seen(seen)
 
 
-def momentum(
-    floating[::1] params, const floating[::1] grad, floating[::1] velocity,
-    double lr, double mu, bint nesterov=False, double l1=0.0, double l2=0.0,
-):
-    """velocity = mu * velocity + grad; params -= lr * velocity, or with Nesterov lr * (grad +
-    mu * velocity); then the proximal step with s = lr / (1 - mu). True if all stay finite."""
-    cdef Py_ssize_t n = params.shape[0]
-    cdef bint finite
-    same_length("grad", grad.shape[0], n)
-    same_length("velocity", velocity.shape[0], n)
-    if n == 0:
-        return True
-    with nogil:
-        # Each call names a constant: the loop vectorises only without the choice inside.
-        if nesterov:
-            finite = _momentum(
-                &params[0], &grad[0], &velocity[0], n, <floating> lr, <floating> mu,
-                <floating> (lr / (1 - mu)), <floating> l1, <floating> l2, l1 != 0 or l2 != 0, True,
-            )
-        else:
-            finite = _momentum(
-                &params[0], &grad[0], &velocity[0], n, <floating> lr, <floating> mu,
-                <floating> (lr / (1 - mu)), <floating> l1, <floating> l2, l1 != 0 or l2 != 0, False,
-            )
-    return finite
-
-
 cdef bint _adagrad(
     floating* p, const floating* g, floating* squares, Py_ssize_t n,
     floating lr, floating l1, floating l2, bint penalised,
@@ -116,26 +83,6 @@ cdef bint _adagrad(
             p[i] = _shrink(p[i], lr / root, l1, l2)
         note(&seen, p[i])
     return none_seen(seen)
-
-
-def adagrad(
-    floating[::1] params, const floating[::1] grad, floating[::1] accumulator,
-    double lr, double l1=0.0, double l2=0.0,
-):
-    """accumulator += grad^2; params -= lr * grad / sqrt(accumulator); then the proximal step
-    with s = lr / sqrt(accumulator). True if all stay finite."""
-    cdef Py_ssize_t n = params.shape[0]
-    cdef bint finite
-    same_length("grad", grad.shape[0], n)
-    same_length("accumulator", accumulator.shape[0], n)
-    if n == 0:
-        return True
-    with nogil:
-        finite = _adagrad(
-            &params[0], &grad[0], &accumulator[0], n,
-            <floating> lr, <floating> l1, <floating> l2, l1 != 0 or l2 != 0,
-        )
-    return finite
 
 
 cdef bint _adam(
@@ -161,33 +108,6 @@ cdef bint _adam(
     return none_seen(seen)
 
 
-def adam(
-    floating[::1] params, const floating[::1] grad, floating[::1] first, floating[::1] second,
-    long step, double lr, double beta1=0.9, double beta2=0.999, double epsilon=1e-8,
-    double l1=0.0, double l2=0.0,
-):
-    """Update ``step`` (from 1) of Algorithm 1 of Kingma and Ba, epsilon as in PyTorch; then the
-    proximal step with s = lr / (sqrt(second / (1 - beta2^step)) + epsilon). True if all finite."""
-    cdef Py_ssize_t n = params.shape[0]
-    cdef bint finite
-    same_length("grad", grad.shape[0], n)
-    same_length("first", first.shape[0], n)
-    same_length("second", second.shape[0], n)
-    if step < 1:
-        raise ValueError(f"step counts updates from 1, got {step}")
-    if n == 0:
-        return True
-    with nogil:
-        finite = _adam(
-            &params[0], &grad[0], &first[0], &second[0], n,
-            <floating> lr, <floating> (lr / (1 - beta1 ** step)),
-            <floating> (1 / sqrt(1 - beta2 ** step)), <floating> epsilon,
-            <floating> beta1, <floating> (1 - beta1), <floating> beta2, <floating> (1 - beta2),
-            <floating> l1, <floating> l2, l1 != 0 or l2 != 0,
-        )
-    return finite
-
-
 cdef void _average(
     floating* mean, const floating* p, Py_ssize_t n, floating count
 ) noexcept nogil:
@@ -196,10 +116,95 @@ cdef void _average(
         mean[i] = mean[i] + (p[i] - mean[i]) / count
 
 
-def average(floating[::1] mean, const floating[::1] params, double count):
-    """mean += (params - mean) / count."""
-    cdef Py_ssize_t n = mean.shape[0]
-    same_length("params", params.shape[0], n)
-    if n:
+cdef bint update(
+    const UpdateSpec* spec, floating* p, const floating* g, floating* state, Py_ssize_t stride,
+    Py_ssize_t n, int64_t step, double lr, double l1, double l2,
+) noexcept nogil:
+    """Update number ``step``, from 1, of n elements; rows of their state are ``stride`` apart.
+
+    Returns whether all updated elements are finite.
+    """
+    cdef bint penalised = l1 != 0 or l2 != 0, finite
+    cdef floating rate = <floating> lr, a = <floating> l1, b = <floating> l2
+    cdef double beta1 = spec.beta1, beta2 = spec.beta2
+    cdef floating* mean = state + spec.state_rows * stride
+    if spec.kind == SGD:
+        finite = _sgd(p, g, n, rate, a, b, penalised)
+    elif spec.kind == MOMENTUM and spec.nesterov:
+        # Each call names a constant: the loop vectorises only without the choice inside.
+        finite = _momentum(
+            p, g, state, n, rate, <floating> spec.momentum, <floating> (lr / (1 - spec.momentum)),
+            a, b, penalised, True,
+        )
+    elif spec.kind == MOMENTUM:
+        finite = _momentum(
+            p, g, state, n, rate, <floating> spec.momentum, <floating> (lr / (1 - spec.momentum)),
+            a, b, penalised, False,
+        )
+    elif spec.kind == ADAGRAD:
+        finite = _adagrad(p, g, state, n, rate, a, b, penalised)
+    else:
+        finite = _adam(
+            p, g, state, state + stride, n, rate, <floating> (lr / (1 - beta1 ** step)),
+            <floating> (1 / sqrt(1 - beta2 ** step)), <floating> spec.epsilon,
+            <floating> beta1, <floating> (1 - beta1), <floating> beta2, <floating> (1 - beta2),
+            a, b, penalised,
+        )
+    if spec.averaged_from >= 0:
+        if step <= spec.averaged_from + 1:
+            memcpy(mean, p, n * sizeof(floating))
+        else:
+            _average(mean, p, n, <floating> (step - spec.averaged_from))
+    return finite
+
+
+cdef class UpdateKernel:
+    """An optimizer by name, for arrays here and for other kernels through `update`."""
+
+    def __init__(
+        self, str name, *, double momentum=0.0, bint nesterov=False, double beta1=0.9,
+        double beta2=0.999, double epsilon=1e-8,
+    ):
+        if name not in KINDS:
+            raise ValueError(f"there is no optimizer {name!r}, only {sorted(KINDS)}")
+        self.name = name
+        self.spec.kind = KINDS[name]
+        self.spec.momentum = momentum
+        self.spec.nesterov = nesterov
+        self.spec.beta1 = beta1
+        self.spec.beta2 = beta2
+        self.spec.epsilon = epsilon
+        self.spec.state_rows = STATE_ROWS[self.spec.kind]
+        self.spec.averaged_from = -1
+
+    def averaged(self, int64_t start):
+        """The same with a running mean of updates after the first ``start``, in one more row."""
+        cdef UpdateKernel kernel = UpdateKernel(self.name)
+        kernel.spec = self.spec
+        kernel.spec.averaged_from = start
+        return kernel
+
+    def update(
+        self, floating[::1] params, const floating[::1] grad, floating[:, :] state, *,
+        int64_t step, double lr, double l1=0.0, double l2=0.0,
+    ):
+        """Apply update ``step``, from 1, in place; True if all updated params are finite."""
+        cdef Py_ssize_t n = params.shape[0], rows = self.spec.state_rows
+        cdef Py_ssize_t stride = state.strides[0] // <Py_ssize_t> sizeof(floating)
+        cdef floating* held = NULL
+        cdef bint finite
+        same_length("grad", grad.shape[0], n)
+        same_length("rows of state", state.shape[1], n)
+        same_length("state", state.shape[0], rows + (self.spec.averaged_from >= 0))
+        contiguous_rows("state", n, state.strides[1], sizeof(floating))
+        if step < 1:
+            raise ValueError(f"step counts updates from 1, got {step}")
+        if n == 0:
+            return True
+        if state.shape[0]:
+            held = &state[0, 0]
         with nogil:
-            _average(&mean[0], &params[0], n, <floating> count)
+            finite = update(
+                &self.spec, &params[0], &grad[0], held, stride, n, step, lr, l1, l2
+            )
+        return finite

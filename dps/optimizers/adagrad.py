@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Constant, Schedule
@@ -51,8 +51,7 @@ class Adagrad(Optimizer):
         """Fill the accumulator, see `Optimizer.initialize`."""
         state[...] = self.initial_accumulator
 
-    def update(
-        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
-    ) -> bool:
-        """Apply one update, see `Optimizer.update`."""
-        return kernels.adagrad(params, grad, state[0], lr, l1, l2)
+    @property
+    def kernel(self) -> UpdateKernel:  # type: ignore[override]
+        """The kernel ``adagrad``."""
+        return UpdateKernel("adagrad")

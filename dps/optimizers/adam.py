@@ -1,9 +1,9 @@
 """Adam. It must not know where the vectors live."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import InvScaling, Schedule
@@ -60,20 +60,7 @@ class Adam(Optimizer):
         """``InvScaling(0.02)``."""
         return InvScaling(0.02)
 
-    def update(
-        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
-    ) -> bool:
-        """Apply one update, see `Optimizer.update`."""
-        return kernels.adam(
-            params,
-            grad,
-            state[0],
-            state[1],
-            step,
-            lr,
-            self.beta1,
-            self.beta2,
-            self.epsilon,
-            l1,
-            l2,
-        )
+    @property
+    def kernel(self) -> UpdateKernel:  # type: ignore[override]
+        """The kernel ``adam``."""
+        return UpdateKernel("adam", beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_integer
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Schedule
@@ -70,12 +70,19 @@ class Averaged(Optimizer):
         self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
     ) -> bool:
         """Apply one update of ``base`` and of the mean, see `Optimizer.update`."""
+        if self.kernel is not None:
+            return self.kernel.update(params, grad, state, step=step, lr=lr, l1=l1, l2=l2)
         finite = self.base.update(params, grad, state[:-1], step=step, lr=lr, l1=l1, l2=l2)
         if step <= self.start + 1:
             state[-1] = params
         else:
-            kernels.average(state[-1], params, step - self.start)
+            state[-1] += (params - state[-1]) / params.dtype.type(step - self.start)
         return finite
+
+    @property
+    def kernel(self) -> UpdateKernel | None:  # type: ignore[override]
+        """That of ``base`` with a running mean."""
+        return None if self.base.kernel is None else self.base.kernel.averaged(self.start)
 
     def result(self, params: Any, state: Any) -> Any:
         """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""

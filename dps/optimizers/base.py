@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from dps._kernels.optimizers import UpdateKernel
+from dps._native import unless_overridden
 from dps.optimizers.schedules import Schedule
 
 __all__ = ["Optimizer"]
@@ -21,6 +23,8 @@ class Optimizer(ABC):
     ----------
     state_rows : int
         How many vectors of the parameters' length it keeps between updates.
+    kernel : UpdateKernel or None
+        The update for loops without the interpreter.
 
     Examples
     --------
@@ -30,6 +34,7 @@ class Optimizer(ABC):
     """
 
     state_rows: ClassVar[int] = 0
+    kernel: ClassVar[UpdateKernel | None] = None
 
     @property
     @abstractmethod
@@ -45,11 +50,16 @@ class Optimizer(ABC):
         """
         state[...] = 0
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        unless_overridden(cls, "update", "kernel")
+
     def update(
         self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
     ) -> bool:
         """Apply one update and the proximal step of the penalty, in place.
+
+        An optimizer either has a kernel or writes this method.
 
         Parameters
         ----------
@@ -69,6 +79,10 @@ class Optimizer(ABC):
         bool
             Whether all updated parameters are finite.
         """
+        kernel = self.kernel
+        if kernel is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither update nor a kernel")
+        return kernel.update(params, grad, state, step=step, lr=lr, l1=l1, l2=l2)
 
     def result(self, params: Any, state: Any) -> Any:
         """Return the parameters to report.

@@ -1,9 +1,9 @@
 """Gradient descent with momentum. It must not know where the vectors live."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import InvScaling, Schedule
@@ -49,8 +49,7 @@ class Momentum(Optimizer):
         """``InvScaling(0.01)``."""
         return InvScaling(0.01)
 
-    def update(
-        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
-    ) -> bool:
-        """Apply one update, see `Optimizer.update`."""
-        return kernels.momentum(params, grad, state[0], lr, self.momentum, self.nesterov, l1, l2)
+    @property
+    def kernel(self) -> UpdateKernel:  # type: ignore[override]
+        """The kernel ``momentum``."""
+        return UpdateKernel("momentum", momentum=self.momentum, nesterov=self.nesterov)

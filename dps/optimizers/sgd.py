@@ -1,9 +1,8 @@
 """Stochastic gradient descent. It must not know where the vectors live."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import InvScaling, Schedule
 
@@ -31,8 +30,7 @@ class SGD(Optimizer):
         """``InvScaling(0.1)``."""
         return InvScaling(0.1)
 
-    def update(
-        self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
-    ) -> bool:
-        """Apply one update, see `Optimizer.update`."""
-        return kernels.sgd(params, grad, lr, l1, l2)
+    @property
+    def kernel(self) -> UpdateKernel:  # type: ignore[override]
+        """The kernel ``sgd``."""
+        return UpdateKernel("sgd")

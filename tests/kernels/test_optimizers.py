@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dps._kernels import optimizers as kernels
+from dps._kernels.optimizers import UpdateKernel
 
 LENGTHS = [0, 1, 7, 64, 1000]
 DTYPES = [np.float32, np.float64]
@@ -35,32 +35,27 @@ def adam(p, g, m, v, lr, l1, l2, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
     return shrink(p - lr * m / (1 - beta1**step) / root, lr / root, l1, l2), [m, v]
 
 
+def kernel(name, **options):
+    def run(p, g, s, lr, l1, l2):
+        return UpdateKernel(name, **options).update(p, g, s, step=3, lr=lr, l1=l1, l2=l2)
+
+    return run
+
+
 CASES = {
-    "sgd": (
-        0,
-        lambda p, g, s, lr, l1, l2: kernels.sgd(p, g, lr, l1, l2),
-        lambda p, g, s, lr, l1, l2: sgd(p, g, lr, l1, l2),
-    ),
+    "sgd": (0, kernel("sgd"), lambda p, g, s, *rates: sgd(p, g, *rates)),
     "momentum": (
         1,
-        lambda p, g, s, lr, l1, l2: kernels.momentum(p, g, s[0], lr, 0.9, False, l1, l2),
-        lambda p, g, s, lr, l1, l2: momentum(p, g, s[0], lr, l1, l2, False),
+        kernel("momentum", momentum=0.9),
+        lambda p, g, s, *rates: momentum(p, g, s[0], *rates, False),
     ),
     "nesterov": (
         1,
-        lambda p, g, s, lr, l1, l2: kernels.momentum(p, g, s[0], lr, 0.9, True, l1, l2),
-        lambda p, g, s, lr, l1, l2: momentum(p, g, s[0], lr, l1, l2, True),
+        kernel("momentum", momentum=0.9, nesterov=True),
+        lambda p, g, s, *rates: momentum(p, g, s[0], *rates, True),
     ),
-    "adagrad": (
-        1,
-        lambda p, g, s, lr, l1, l2: kernels.adagrad(p, g, s[0], lr, l1, l2),
-        lambda p, g, s, lr, l1, l2: adagrad(p, g, s[0], lr, l1, l2),
-    ),
-    "adam": (
-        2,
-        lambda p, g, s, lr, l1, l2: kernels.adam(p, g, s[0], s[1], 3, lr, l1=l1, l2=l2),
-        lambda p, g, s, lr, l1, l2: adam(p, g, s[0], s[1], lr, l1, l2, 3),
-    ),
+    "adagrad": (1, kernel("adagrad"), lambda p, g, s, *rates: adagrad(p, g, s[0], *rates)),
+    "adam": (2, kernel("adam"), lambda p, g, s, *rates: adam(p, g, s[0], s[1], *rates, 3)),
 }
 
 
@@ -108,7 +103,7 @@ def test_bare_sgd_has_the_bits_of_numpy(dtype):
     params, grad, _ = example(1000, 0, dtype)
     params[:2] = -0.0
     expected = params - dtype(0.1) * grad
-    kernels.sgd(params, grad, 0.1)
+    UpdateKernel("sgd").update(params, grad, np.empty((0, 1000), dtype), step=1, lr=0.1)
     assert params.tobytes() == expected.tobytes()
 
 
@@ -132,26 +127,31 @@ def test_an_l1_penalty_ends_at_exact_zeros(name):
     assert np.count_nonzero(params) == 0
 
 
+@pytest.mark.parametrize("start", [0, 2])
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_average_is_the_running_mean(dtype, n):
-    rows = np.random.default_rng(0).normal(size=(5, n)).astype(dtype)
-    mean = np.zeros(n, dtype)
-    for count, params in enumerate(rows, 1):
-        kernels.average(mean, params, count)
-    np.testing.assert_allclose(mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+def test_average_is_the_running_mean(dtype, n, start):
+    steps = np.random.default_rng(0).normal(size=(5, n)).astype(dtype)
+    params, state = np.zeros(n, dtype), np.full((1, n), np.nan, dtype)
+    seen = []
+    for step, grad in enumerate(steps, 1):
+        UpdateKernel("sgd").averaged(start).update(params, grad, state, step=step, lr=0.1)
+        seen.append(params.copy())
+        expected = np.mean(seen[start:] or seen[-1:], axis=0)
+        np.testing.assert_allclose(state[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_unequal_lengths_are_refused():
+def test_what_does_not_fit_is_refused():
+    params, kernel = np.zeros(3), UpdateKernel("momentum")
     with pytest.raises(ValueError, match="grad has length 2, expected 3"):
-        kernels.sgd(np.zeros(3), np.zeros(2), 0.1)
-    with pytest.raises(ValueError, match="velocity has length 2, expected 3"):
-        kernels.momentum(np.zeros(3), np.zeros(3), np.zeros(2), 0.1, 0.9)
-    with pytest.raises(ValueError, match="accumulator has length 2, expected 3"):
-        kernels.adagrad(np.zeros(3), np.zeros(3), np.zeros(2), 0.1)
-    with pytest.raises(ValueError, match="second has length 2, expected 3"):
-        kernels.adam(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(2), 1, 0.1)
+        kernel.update(params, np.zeros(2), np.zeros((1, 3)), step=1, lr=0.1)
+    with pytest.raises(ValueError, match="rows of state has length 2, expected 3"):
+        kernel.update(params, params, np.zeros((1, 2)), step=1, lr=0.1)
+    with pytest.raises(ValueError, match="state has length 0, expected 1"):
+        kernel.update(params, params, np.zeros((0, 3)), step=1, lr=0.1)
+    with pytest.raises(ValueError, match="rows of state must be contiguous"):
+        kernel.update(params, params, np.zeros((3, 2)).T[:1], step=1, lr=0.1)
     with pytest.raises(ValueError, match="step counts updates from 1, got 0"):
-        kernels.adam(*np.zeros((4, 3)), 0, 0.1)
-    with pytest.raises(ValueError, match="params has length 2, expected 3"):
-        kernels.average(np.zeros(3), np.zeros(2), 1)
+        kernel.update(params, params, np.zeros((1, 3)), step=0, lr=0.1)
+    with pytest.raises(ValueError, match="there is no optimizer 'adamw'"):
+        UpdateKernel("adamw")
