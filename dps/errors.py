@@ -6,7 +6,7 @@ Bad arguments and bad data are ``ValueError`` or ``TypeError``. Everything here 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "ClusterError",
@@ -101,6 +101,18 @@ class ReplicaError(DPSError):
 
 class NonFiniteError(DPSError):
     """A loss, a gradient or an update is NaN or infinite."""
+
+    @classmethod
+    def of(
+        cls,
+        what: Literal["loss", "gradient", "update"],
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+    ) -> NonFiniteError:
+        """Return the error of a step, with what to do."""
+        happened = "an update overflowed" if what == "update" else f"the {what} is NaN or infinite"
+        return cls(f"{happened}; lower learning_rate or scale the features", rank=rank, step=step)
 
 
 class FencedError(DPSError):

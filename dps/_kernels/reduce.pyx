@@ -19,15 +19,15 @@ cdef void _add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
         out[i] = out[i] + x[i]
 
 
-cdef void _divide(floating* out, const floating* x, floating by, Py_ssize_t n) noexcept nogil:
+cdef void divide_by(floating* out, const floating* x, floating by, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
         out[i] = x[i] / by
 
 
-cdef bint _sum(
-    const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, floating* out,
-    Py_ssize_t n, floating by,
+cdef bint sum_slots(
+    const floating* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks,
+    floating* out, Py_ssize_t n, floating by,
 ) noexcept nogil:
     """The sum over active ranks divided by ``by``; False, and zeros, if no rank is active."""
     cdef Py_ssize_t block = 0, size, r
@@ -35,18 +35,18 @@ cdef bint _sum(
     while block < n:
         size = min(<Py_ssize_t> BLOCK, n - block)
         active = False
-        for r in range(rows.shape[0]):
+        for r in range(n_ranks):
             if rows[r] == 0:
                 continue
             if active:
-                _add(out + block, &slots[r, start + block], size)
+                _add(out + block, slots + r * stride + block, size)
             else:
-                memcpy(out + block, &slots[r, start + block], size * sizeof(floating))
+                memcpy(out + block, slots + r * stride + block, size * sizeof(floating))
                 active = True
         if not active:
             memset(out + block, 0, size * sizeof(floating))
         elif by != 1:
-            _divide(out + block, out + block, by, size)
+            divide_by(out + block, out + block, by, size)
         block += BLOCK
     return active
 
@@ -72,7 +72,10 @@ def sum_of_slots(
     _check(slots.shape[0], slots.shape[1], rows.shape[0], start, stop, out.shape[0])
     if stop > start:
         with nogil:
-            _sum(slots, rows, start, &out[0], stop - start, <floating> 1)
+            sum_slots(
+                &slots[0, start], slots.strides[0] // <Py_ssize_t> sizeof(floating), &rows[0],
+                rows.shape[0], &out[0], stop - start, <floating> 1,
+            )
 
 
 def mean_of_slots(
@@ -90,7 +93,10 @@ def mean_of_slots(
         raise ValueError(f"total must be positive where a rank has rows, got {total}")
     if stop > start:
         with nogil:
-            _sum(slots, rows, start, &out[0], stop - start, <floating> total)
+            sum_slots(
+                &slots[0, start], slots.strides[0] // <Py_ssize_t> sizeof(floating), &rows[0],
+                rows.shape[0], &out[0], stop - start, <floating> total,
+            )
 
 
 def divide(const floating[::1] src, double by, floating[::1] out):
@@ -98,7 +104,7 @@ def divide(const floating[::1] src, double by, floating[::1] out):
     same_length("out", out.shape[0], src.shape[0])
     if src.shape[0]:
         with nogil:
-            _divide(&out[0], &src[0], <floating> by, src.shape[0])
+            divide_by(&out[0], &src[0], <floating> by, src.shape[0])
 
 
 cdef bint _finite(const floating* x, Py_ssize_t n) noexcept nogil:
@@ -109,7 +115,7 @@ cdef bint _finite(const floating* x, Py_ssize_t n) noexcept nogil:
     return none_seen(seen)
 
 
-cdef bint _copy_finite(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil:
+cdef bint copy_checked(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     cdef NotFinite seen = NotFinite(0, 0)
     cdef floating value
@@ -127,7 +133,7 @@ def copy_finite(const floating[::1] src, floating[::1] dst):
     if src.shape[0] == 0:
         return True
     with nogil:
-        finite = _copy_finite(&dst[0], &src[0], src.shape[0])
+        finite = copy_checked(&dst[0], &src[0], src.shape[0])
     return finite
 
 

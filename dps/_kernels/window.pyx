@@ -45,15 +45,85 @@ STOPPED = 1
 LATE = 2
 
 
-cdef class Header:
-    cdef object _owner
-    cdef int64_t[::1] _memory
-    cdef int64_t *_base
-    cdef readonly int n_ranks
-    cdef readonly int n_global
-    cdef readonly int n_fields
-    cdef int _stop
+cdef inline int64_t* _word(const Words* words, int word) noexcept nogil:
+    return words.base + (2 + word) * LINE
 
+
+cdef inline int64_t* _rank_word(const Words* words, int rank, int field) noexcept nogil:
+    return words.base + (2 + words.n_global + rank * words.n_fields + field) * LINE
+
+
+cdef inline void _ring(const Words* words) noexcept nogil:
+    atomic_add32(<int32_t *> words.base, 1, SEQ_CST)
+    if dps_load(words.base + LINE) > 0:
+        dps_wake(<int32_t *> words.base)
+
+
+cdef int64_t load(const Words* words, int word) noexcept nogil:
+    return dps_load(_word(words, word))
+
+
+cdef void store(const Words* words, int word, int64_t value) noexcept nogil:
+    dps_store(_word(words, word), value)
+    _ring(words)
+
+
+cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil:
+    cdef int64_t result = dps_add(_word(words, word), value)
+    _ring(words)
+    return result
+
+
+cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil:
+    return dps_load(_rank_word(words, rank, field))
+
+
+cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil:
+    dps_store(_rank_word(words, rank, field), value)
+    _ring(words)
+
+
+cdef bint _ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
+    cdef int rank
+    if field < 0:
+        return load(words, word) >= value
+    for rank in range(words.n_ranks):
+        if rank_load(words, rank, field) < value:
+            return False
+    return True
+
+
+cdef int wait_for(
+    const Words* words, int field, int word, int64_t value, double seconds
+) noexcept nogil:
+    """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
+    cdef int _spin
+    cdef int32_t heard
+    cdef double deadline, left, nap = 1e-6
+    for _spin in range(SPINS):
+        if _ready(words, field, word, value):
+            return 0
+        dps_pause()
+    deadline = dps_now() + seconds
+    while True:
+        dps_add(words.base + LINE, 1)
+        heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
+        if _ready(words, field, word, value):
+            dps_add(words.base + LINE, -1)
+            return 0
+        left = deadline - dps_now()
+        if load(words, words.stop) != 0 or left <= 0:
+            dps_add(words.base + LINE, -1)
+            return 2 if load(words, words.stop) == 0 else 1
+        if DPS_FUTEX:
+            nap = 0.05
+        elif nap < 1e-3:
+            nap *= 2
+        dps_sleep(<int32_t *> words.base, heard, nap if nap < left else left)
+        dps_add(words.base + LINE, -1)
+
+
+cdef class Header:
     # The first two lines belong to the bell and its sleepers.
     def __cinit__(self, int64_t[::1] memory, int n_ranks, int n_global, int n_fields,
                   int stop):
@@ -66,125 +136,82 @@ cdef class Header:
                 f"{memory.shape[0] * 8}"
             )
         self._memory = memory
-        self._base = &memory[0]
-        self.n_ranks = n_ranks
-        self.n_global = n_global
-        self.n_fields = n_fields
-        self._stop = stop
+        self.words = Words(&memory[0], n_ranks, n_global, n_fields, stop)
+
+    @property
+    def n_ranks(self):
+        return self.words.n_ranks
+
+    @property
+    def n_global(self):
+        return self.words.n_global
+
+    @property
+    def n_fields(self):
+        return self.words.n_fields
 
     @staticmethod
     def nbytes(int n_ranks, int n_global, int n_fields):
         return (2 + n_global + n_ranks * n_fields) * LINE * 8
 
-    cdef inline int64_t *_word(self, int word) noexcept nogil:
-        return self._base + (2 + word) * LINE
-
-    cdef inline int64_t *_rank_word(self, int rank, int field) noexcept nogil:
-        return self._base + (2 + self.n_global + rank * self.n_fields + field) * LINE
-
-    cdef inline void _ring(self) noexcept nogil:
-        atomic_add32(<int32_t *> self._base, 1, SEQ_CST)
-        if dps_load(self._base + LINE) > 0:
-            dps_wake(<int32_t *> self._base)
-
     cdef int _check(self, int word) except -1:
-        if not 0 <= word < self.n_global:
-            raise IndexError(f"word {word} of {self.n_global}")
+        if not 0 <= word < self.words.n_global:
+            raise IndexError(f"word {word} of {self.words.n_global}")
         return 0
 
     cdef int _check_rank(self, int rank, int field) except -1:
-        if not 0 <= rank < self.n_ranks:
-            raise IndexError(f"rank {rank} of {self.n_ranks}")
-        if not 0 <= field < self.n_fields:
-            raise IndexError(f"field {field} of {self.n_fields}")
+        if not 0 <= rank < self.words.n_ranks:
+            raise IndexError(f"rank {rank} of {self.words.n_ranks}")
+        if not 0 <= field < self.words.n_fields:
+            raise IndexError(f"field {field} of {self.words.n_fields}")
         return 0
 
     def load(self, int word):
         self._check(word)
-        return dps_load(self._word(word))
+        return load(&self.words, word)
 
     def store(self, int word, int64_t value):
         self._check(word)
-        dps_store(self._word(word), value)
-        self._ring()
+        store(&self.words, word, value)
 
     def add(self, int word, int64_t value):
         self._check(word)
-        cdef int64_t result = dps_add(self._word(word), value)
-        self._ring()
-        return result
+        return add(&self.words, word, value)
 
     def rank_load(self, int rank, int field):
         self._check_rank(rank, field)
-        return dps_load(self._rank_word(rank, field))
+        return rank_load(&self.words, rank, field)
 
     def rank_store(self, int rank, int field, int64_t value):
         self._check_rank(rank, field)
-        dps_store(self._rank_word(rank, field), value)
-        self._ring()
+        rank_store(&self.words, rank, field, value)
 
     def rank_add(self, int rank, int field, int64_t value):
         self._check_rank(rank, field)
-        return dps_add(self._rank_word(rank, field), value)
+        return dps_add(_rank_word(&self.words, rank, field), value)
 
     def rank_claim(self, int rank, int field, int64_t value):
         self._check_rank(rank, field)
-        return bool(dps_claim(self._rank_word(rank, field), value))
-
-    cdef inline bint _ready(self, int rank_field, int word, int64_t value) noexcept nogil:
-        cdef int rank
-        if rank_field < 0:
-            return dps_load(self._word(word)) >= value
-        for rank in range(self.n_ranks):
-            if dps_load(self._rank_word(rank, rank_field)) < value:
-                return False
-        return True
-
-    cdef int _wait(self, int rank_field, int word, int64_t value,
-                   double seconds) noexcept nogil:
-        cdef int _spin
-        cdef int32_t heard
-        cdef double deadline, left, nap = 1e-6
-        for _spin in range(SPINS):
-            if self._ready(rank_field, word, value):
-                return 0
-            dps_pause()
-        deadline = dps_now() + seconds
-        while True:
-            dps_add(self._base + LINE, 1)
-            heard = atomic_load32(<int32_t *> self._base, SEQ_CST)
-            if self._ready(rank_field, word, value):
-                dps_add(self._base + LINE, -1)
-                return 0
-            left = deadline - dps_now()
-            if dps_load(self._word(self._stop)) != 0 or left <= 0:
-                dps_add(self._base + LINE, -1)
-                return 2 if dps_load(self._word(self._stop)) == 0 else 1
-            if DPS_FUTEX:
-                nap = 0.05
-            elif nap < 1e-3:
-                nap *= 2
-            dps_sleep(<int32_t *> self._base, heard, nap if nap < left else left)
-            dps_add(self._base + LINE, -1)
+        return bool(dps_claim(_rank_word(&self.words, rank, field), value))
 
     def ready(self, int field, int64_t value):
         self._check_rank(0, field)
-        return bool(self._ready(field, 0, value))
+        return bool(_ready(&self.words, field, 0, value))
 
     def word_ready(self, int word, int64_t value):
         self._check(word)
-        return bool(self._ready(-1, word, value))
+        return bool(_ready(&self.words, -1, word, value))
 
     def wait(self, int field, int64_t value, double seconds):
         self._check_rank(0, field)
         cdef int result
         with nogil:
-            result = self._wait(field, 0, value, seconds)
+            result = wait_for(&self.words, field, 0, value, seconds)
         return result
 
     def word_wait(self, int word, int64_t value, double seconds):
         self._check(word)
         cdef int result
         with nogil:
-            result = self._wait(-1, word, value, seconds)
+            result = wait_for(&self.words, -1, word, value, seconds)
         return result

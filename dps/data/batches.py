@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.rows import BlockRows
+from dps._kernels.steps import shares
 from dps.data.blocks import Block, Segment
 
 __all__ = ["Batches", "BlockSource", "Group", "InMemory", "Part", "held_out_rows"]
@@ -96,6 +98,10 @@ class Part:
         self._at = block.start if order is None else 0
         self.left = block.stop - block.start if order is None else len(order)
 
+    def for_kernels(self) -> tuple[BlockRows, NDArray[np.int64] | None, int, int]:
+        """The rest: block, order, and where in the order, or the block, it starts and stops."""
+        return self._block.for_kernels, self._order, self._at, self._at + self.left
+
     def take(self, rows: int) -> Segment:
         """The next rows."""
         segment = self._block.segment(self._at, self._at + rows, self._order)
@@ -139,23 +145,14 @@ class Batches:
                     group = next(groups)
                     continue
                 taken = min(wanted, left)
-                segments += _take(group, taken, left)
+                segments += _take(group, taken)
                 wanted -= taken
             yield count, segments
 
 
-def _take(group: Group, rows: int, left: int) -> Iterator[Segment]:
-    """Take rows from all parts of a group, in proportion to what is left of each.
-
-    What rounding leaves over goes to the largest remainders, one row each.
-    """
-    shares = [part.left * rows // left for part in group]
-    short = rows - sum(shares)
-    if short:
-        by_remainder = sorted(range(len(group)), key=lambda p: -(group[p].left * rows % left))
-        for chosen in by_remainder[:short]:
-            shares[chosen] += 1
-    for part, share in zip(group, shares, strict=True):
+def _take(group: Group, rows: int) -> Iterator[Segment]:
+    """Take rows from all parts of a group, in proportion to what is left of each."""
+    for part, share in zip(group, shares([part.left for part in group], rows), strict=True):
         if share:
             yield part.take(share)
 

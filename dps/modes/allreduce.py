@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.push import AllReducePush, Push
 from dps.errors import NonFiniteError
 from dps.modes.base import Channel, ChannelSpec, Mode
 from dps.server import operations
@@ -87,12 +88,22 @@ class AllReduceChannel(Channel):
             params, self._mean, state, 0, self._spec.size, step=step, lr=rate
         )
         if not finite:
-            raise NonFiniteError(
-                "an update overflowed; lower learning_rate or scale the features",
+            raise NonFiniteError.of(
+                "update",
                 rank=self._spec.rank,
                 step=self._sequence,
             )
         return params
+
+    def native(self) -> Push | None:
+        """Pushes without the interpreter, see :meth:`Channel.native`."""
+        values = self.pull_all()
+        if self._spec.update.optimizer.kernel is None:
+            return None
+        return self._push(
+            AllReducePush, values[0], self._version, held=values,
+            how=self._spec.update.for_kernels(),
+        )  # fmt: skip
 
     def _snapshot(self, epoch: int) -> None:
         version = self._version + self._sequence

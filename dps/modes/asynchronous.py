@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.push import AsynchronousPush, Push
 from dps._kernels.reduce import divide
 from dps.errors import NonFiniteError, StoppedError
 from dps.modes.base import Channel, ChannelSpec, Mode
@@ -99,6 +100,18 @@ class AsynchronousChannel(Channel):
             self._stale_sum += stale
             self._stale_max = max(self._stale_max, stale)
             self._version = version
+
+    def native(self) -> Push | None:
+        """Pushes without the interpreter, see :meth:`Channel.native`."""
+        return self._push(AsynchronousPush, self._params, self._version)
+
+    def follow(self, push: Push) -> None:
+        """Be where a push has got to, see :meth:`Channel.follow`."""
+        super().follow(push)
+        self._version = push.version
+        stale_sum, stale_max = push.staleness()
+        self._stale_sum += stale_sum
+        self._stale_max = max(self._stale_max, stale_max)
 
     def staleness(self) -> tuple[float, float]:
         """Sum and largest staleness, see :meth:`Channel.staleness`."""
@@ -184,8 +197,8 @@ def apply(
         window.params, mean, window.state, 0, window.spec.size, step=step, lr=rate
     )
     if not finite:
-        raise NonFiniteError(
-            "an update overflowed; lower learning_rate or scale the features",
+        raise NonFiniteError.of(
+            "update",
             rank=rank,
             step=sequence,
         )

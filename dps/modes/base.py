@@ -14,13 +14,28 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.push import Push
+from dps._native import unless_overridden
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
 from dps.server import operations
-from dps.server.links import ACCESSES, Link
+from dps.server.links import ACCESSES, Link, MappedLink
 from dps.server.placement import PLACEMENTS, Placement
+from dps.server.window import Field, Wait, Word
 
 __all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
+
+#: What a push without the interpreter touches in a window.
+_REGIONS = ("params", "state", "slots", "total")
+_PLACES = {
+    "stop": int(Word.STOP),
+    "version": int(Word.VERSION),
+    "open": int(Word.OPEN),
+    "arrived": int(Field.ARRIVED),
+    "done": int(Field.DONE),
+    "free": int(Field.FREE),
+    "rows": int(Field.ROWS),
+}
 
 #: From the last closed record (or None) and all ranks' reports of an epoch, the new
 #: record and whether it is the last.
@@ -148,6 +163,47 @@ class Channel(ABC):
         StoppedError
             The fit has been stopped or has finished.
         """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        unless_overridden(cls, "push_pull", "native", Channel.native)
+
+    def native(self) -> Push | None:
+        """:meth:`push_pull` for loops without the interpreter, after :meth:`pull`.
+
+        None where a window is not mapped, or the optimizer has no kernel. The
+        channel must :meth:`follow` what was pushed that way before it is used again.
+        """
+        return None
+
+    def follow(self, push: Push) -> None:
+        """Be where a push of :meth:`native` has got to."""
+        self._sequence = push.sequence
+
+    def _push(
+        self, kind: type[Push], params: NDArray[np.floating], version: int, **more: Any
+    ) -> Push | None:
+        links = [link for link in self._links if isinstance(link, MappedLink)]
+        if len(links) < len(self._links) or self._spec.update.optimizer.kernel is None:
+            return None
+        shards = [
+            {
+                "header": link.window.words,
+                "size": link.window.spec.size,
+                "ranges": self._spec.placement.ranges[shard],
+                "slice": link.window.slice(self._spec.rank),
+                "update": (link.window.update or self._spec.update).for_kernels(),
+                **{name: getattr(link.window, name) for name in _REGIONS},
+            }
+            for shard, link in enumerate(links)
+        ]
+
+        def until(shard: int, field: int, word: int, value: int) -> None:
+            links[shard].until(Wait(Word(word) if field < 0 else Field(field), value))
+
+        return kind(
+            self._spec.rank, params, shards, _PLACES, self._sequence, version, until, **more
+        )
 
     def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Sum a few doubles over ranks, in rank order: the same bits for all."""

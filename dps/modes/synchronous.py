@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.push import Push, SynchronousPush
 from dps.errors import NonFiniteError
 from dps.modes.base import Channel, ChannelSpec, Mode
 from dps.server import operations
@@ -85,6 +86,10 @@ class SynchronousChannel(Channel):
                 placement.put(shard, params, self._params)
         return self._params
 
+    def native(self) -> Push | None:
+        """Pushes without the interpreter, see :meth:`Channel.native`."""
+        return self._push(SynchronousPush, self._params, self._version or 0)
+
 
 def update(
     window: Window,
@@ -107,8 +112,8 @@ def update(
             window.params, mean, window.state, start, stop, step=step, lr=rate
         )
         if not finite:
-            raise NonFiniteError(
-                "an update overflowed; lower learning_rate or scale the features",
+            raise NonFiniteError.of(
+                "update",
                 rank=rank,
                 step=sequence,
             )

@@ -7,6 +7,7 @@ knows nothing of who holds the parameters or when a gradient is applied.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,10 @@ class Update:
     l1: float
     l2: float
     segments: tuple[tuple[int, int, bool], ...]
+
+    def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, bool], ...]]:
+        """The optimizer's kernel, `l1`, `l2` and `segments`."""
+        return self.optimizer.kernel, self.l1, self.l2, self.segments
 
     def apply(
         self,

@@ -15,7 +15,7 @@ from dps.server.memory import SharedFile
 from dps.server.operations import claim
 from dps.server.remote import PendingCall, Remote
 from dps.server.shard import WindowCard
-from dps.server.window import ABORTED, Operation, Watch, Window, drive, own_window
+from dps.server.window import ABORTED, Operation, Wait, Watch, Window, drive, own_window
 
 __all__ = ["ACCESSES", "GatewayLink", "Link", "MappedLink", "link"]
 
@@ -105,6 +105,10 @@ class MappedLink:
     def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
         """Begin and end an operation, see :meth:`Link.run`."""
         return drive(operation(self.window, self._rank, *args), self._watch)
+
+    def until(self, wait: Wait) -> None:
+        """Wait as an operation would, with its deadlines."""
+        self._watch.until(wait)
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""

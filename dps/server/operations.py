@@ -164,8 +164,8 @@ def deliver(
     """
     # What crossed a network may be unaligned.
     if not copy_finite(np.require(gradient, window.spec.dtype, ["C", "A"]), target):
-        raise NonFiniteError(
-            "the gradient is NaN or infinite; lower learning_rate or scale the features",
+        raise NonFiniteError.of(
+            "gradient",
             rank=rank,
             step=sequence,
         )

@@ -21,13 +21,14 @@ from dps.data.batches import Batches, InMemory, held_out_rows
 from dps.data.blocks import Block, features_of
 from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
-from dps.errors import DPSError, NonFiniteError, ReplicaError, StoppedError
+from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Channel, ChannelSpec, Mode
 from dps.server.parameter_server import ParameterServer
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.plan import Piece
+from dps.training.steps import steps_of
 from dps.training.stopping import StoppingRule
 
 __all__ = ["Outcome", "ReplicaSpec", "run_replica"]
@@ -160,31 +161,13 @@ def run_replica(
 def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
-    grad = np.zeros(spec.channel.size, spec.channel.dtype)
-    params = channel.pull()
+    steps = steps_of(model, channel, batches, spec.channel.schedule)
     for epoch in range(spec.stopping.max_iter):
         began = time.monotonic()
-        loss_sum = 0.0
-        seen = pushes = 0
-        done = spec.epochs_before + epoch
-        for step, (rows, segments) in enumerate(batches.epoch(done)):
-            grad.fill(0)
-            for segment in segments:
-                loss_sum += model.loss_gradient(
-                    params, segment.X, segment.y, segment.weight, out=grad
-                )
-            if loss_sum - loss_sum != 0:
-                raise NonFiniteError(
-                    "the loss is NaN or infinite; lower learning_rate or scale the features",
-                    step=channel.steps + 1,
-                )
-            seen += rows
-            pushes += rows > 0
-            params = channel.push_pull(grad, rows, done + step / spec.steps)
+        loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
-            params = channel.settle()
-            validation = _validate(model, params, blocks, channel.beat)
+            validation = _validate(model, channel.settle(), blocks, channel.beat)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
         )

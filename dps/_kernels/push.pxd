@@ -1,0 +1,73 @@
+from libc.stdint cimport int64_t
+
+from dps._kernels.optimizers cimport UpdateSpec
+from dps._kernels.window cimport Words
+
+cdef enum:
+    # How a push ended; what is below 0 is an exception.
+    PUSHED
+    BAD_GRADIENT
+    BAD_UPDATE
+    STOPPED
+
+# Where the words that a push touches lie; dps/server/window.py says what they mean.
+cdef struct Places:
+    int stop
+    int version
+    int open
+    int arrived
+    int done
+    int free
+    int rows
+
+# How a vector is updated: runs of coordinates, equally penalised.
+cdef struct Segments:
+    UpdateSpec spec
+    double l1
+    double l2
+    Py_ssize_t count
+    const int64_t* runs     # (count, 3): first, last, penalised
+
+cdef struct Shard:
+    Words words
+    Py_ssize_t size
+    Py_ssize_t n_ranges
+    const int64_t* ranges   # (n_ranges, 2) of the whole vector
+    char* params
+    char* state             # rows of `size`
+    char* slots             # of all ranks
+    Py_ssize_t slot_stride  # in elements
+    char* total
+    Py_ssize_t start        # the elements that this rank works on for all
+    Py_ssize_t stop
+    char* scratch
+    int64_t* counts
+    Segments update
+
+
+cdef class Push:
+    cdef readonly int64_t sequence
+    cdef readonly int64_t version
+    cdef readonly double stale_sum
+    cdef readonly double stale_max
+    cdef readonly Py_ssize_t size
+    cdef readonly bint single
+    cdef int rank
+    cdef int n_shards
+    cdef Shard* shards
+    cdef Places places
+    cdef char* params               # (size,), what the next gradient is taken at
+    cdef object until               # called where a wait is long
+    cdef list _arrays               # keeps the memory alive
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil
+    cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil
+    cdef char* _keep(self, array) except? NULL
+    cdef int _bind(self, Segments* segments, how) except -1
+    cdef int _arrive(self, const char* grad, int64_t rows) noexcept nogil
+    cdef int _mean(self, int number) except -1 nogil
+    cdef bint _update(
+        self, const Segments* how, char* params, const char* mean, char* state, Py_ssize_t stride,
+        Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,
+    ) noexcept nogil
+    cdef void _take_in(self, const Shard* shard, const char* part, char* flat) noexcept nogil

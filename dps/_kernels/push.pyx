@@ -1,0 +1,345 @@
+"""Pushes of the three modes on mapped windows, for loops without the interpreter.
+
+Owns nothing: it is the twin of the operations in dps/modes and dps/server/operations.py, in the
+same order of writes and with the same bits; their docstrings are the protocol. It must not know
+models or data. A wait spins and sleeps here for at most a second; then ``until(shard, field, word,
+value)`` goes on in Python, which knows deadlines and owners.
+"""
+from cython cimport floating
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.optimizers cimport UpdateKernel, update
+from dps._kernels.reduce cimport copy_checked, divide_by, sum_slots
+from dps._kernels.window cimport (
+    Header, add, load, rank_load, rank_store, store, wait_for
+)
+
+cdef enum:
+    TICK = 1    # seconds
+
+
+cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
+    """Copy the shard's part of a gradient; whether it is finite."""
+    cdef Py_ssize_t r, n
+    cdef bint finite = True
+    for r in range(shard.n_ranges):
+        n = shard.ranges[2 * r + 1] - shard.ranges[2 * r]
+        finite &= copy_checked(out, grad + shard.ranges[2 * r], n)
+        out += n
+    return finite
+
+
+cdef void _put(const Shard* shard, const floating* part, floating* flat) noexcept nogil:
+    """Copy the shard's part into the whole vector."""
+    cdef Py_ssize_t r, n
+    for r in range(shard.n_ranges):
+        n = shard.ranges[2 * r + 1] - shard.ranges[2 * r]
+        memcpy(flat + shard.ranges[2 * r], part, n * sizeof(floating))
+        part += n
+
+
+cdef bint _apply(
+    const Segments* how, floating* params, const floating* mean, floating* state,
+    Py_ssize_t stride, Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,
+) noexcept nogil:
+    """Update params[start:stop] by mean[:stop - start]; whether all are finite."""
+    cdef Py_ssize_t i, a, b
+    cdef bint finite = True, penalised
+    for i in range(how.count):
+        a = max(<Py_ssize_t> how.runs[3 * i], start)
+        b = min(<Py_ssize_t> how.runs[3 * i + 1], stop)
+        penalised = how.runs[3 * i + 2] != 0
+        if a < b:
+            finite &= update(
+                &how.spec, params + a, mean + (a - start), state + a, stride, b - a, step, rate,
+                how.l1 if penalised else 0.0, how.l2 if penalised else 0.0,
+            )
+    return finite
+
+
+cdef int _fill(
+    const Shard* shard, int rank, const char* grad, floating example
+) noexcept nogil:
+    cdef floating* slot = <floating*> shard.slots + rank * shard.slot_stride
+    return PUSHED if _deliver(shard, <const floating*> grad, slot) else BAD_GRADIENT
+
+
+cdef void _mean(const Shard* shard, int64_t total, floating example) noexcept nogil:
+    sum_slots(
+        <const floating*> shard.slots + shard.start, shard.slot_stride, shard.counts,
+        shard.words.n_ranks, <floating*> shard.scratch, shard.stop - shard.start,
+        <floating> total,
+    )
+
+
+cdef char* _address(array) except? NULL:
+    return <char*> <uintptr_t> array.ctypes.data
+
+
+cdef class Push:
+    """A rank's pushes to all shards.
+
+    Parameters
+    ----------
+    rank : int
+    params : (size,) array
+        Where the parameters are, or come to lie after each push.
+    shards : sequence of dict
+        Of each shard its ``header``, ``size``, ``ranges`` and, as arrays of the window, ``params``,
+        ``state``, ``slots`` and ``total``; ``slice`` is the part that the rank works on, and
+        ``update`` is ``(kernel, l1, l2, runs)``.
+    places : dict
+        Numbers of the words.
+    sequence, version : int
+        Pushes so far, and the version that the parameters have.
+    until : callable
+    """
+
+    def __init__(self, int rank, params, shards, dict places, sequence, version, until):
+        cdef Shard* shard
+        free(self.shards)  # of an earlier call
+        self._arrays = [params]
+        self.rank = rank
+        self.sequence = sequence
+        self.version = version
+        self.size = params.shape[0]
+        self.single = params.dtype.itemsize == 4
+        self.params = _address(params)
+        self.until = until
+        self.places = places
+        self.n_shards = len(shards)
+        self.shards = <Shard*> calloc(self.n_shards, sizeof(Shard))
+        if self.shards is NULL:
+            raise MemoryError
+        for number, of in enumerate(shards):
+            shard = &self.shards[number]
+            shard.words = (<Header?> of["header"]).words
+            shard.size = of["size"]
+            shard.ranges = <const int64_t*> self._keep(np.array(of["ranges"], np.int64))
+            shard.n_ranges = len(of["ranges"])
+            shard.params = self._keep(of["params"])
+            shard.state = self._keep(of["state"])
+            shard.slots = self._keep(of["slots"])
+            shard.slot_stride = of["slots"].shape[1]
+            shard.total = self._keep(of["total"])
+            shard.start, shard.stop = of["slice"]
+            shard.scratch = self._keep(
+                np.empty(max(1, shard.stop - shard.start), params.dtype)
+            )
+            shard.counts = <int64_t*> self._keep(np.zeros(shard.words.n_ranks, np.int64))
+            self._bind(&shard.update, of["update"])
+            self._arrays.append(of["header"])
+
+    def __dealloc__(self):
+        free(self.shards)
+
+    cdef char* _keep(self, array) except? NULL:
+        self._arrays.append(array)
+        return _address(array)
+
+    cdef int _bind(self, Segments* segments, how) except -1:
+        kernel, segments.l1, segments.l2, runs = how
+        segments.spec = (<UpdateKernel?> kernel).spec
+        segments.runs = <const int64_t*> self._keep(np.array(runs, np.int64))
+        segments.count = len(runs)
+        return 0
+
+    def staleness(self):
+        """Sum and largest staleness since the last call."""
+        result = self.stale_sum, self.stale_max
+        self.stale_sum = self.stale_max = 0
+        return result
+
+    cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil:
+        if wait_for(&self.shards[shard].words, field, word, value, TICK) != 0:
+            with gil:
+                self.until(shard, field, word, value)
+        return 0
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        return STOPPED
+
+    cdef int _arrive(self, const char* grad, int64_t rows) noexcept nogil:
+        """Fill this rank's slots, then say so: the first half of `operations.exchange`."""
+        cdef int number, status
+        cdef Shard* shard
+        for number in range(self.n_shards):
+            shard = &self.shards[number]
+            if load(&shard.words, self.places.stop) != 0:
+                return STOPPED
+            if self.single:
+                status = _fill(shard, self.rank, grad, <float> 0)
+            else:
+                status = _fill(shard, self.rank, grad, <double> 0)
+            if status != PUSHED:
+                return status
+            rank_store(&shard.words, self.rank, self.places.rows, rows)
+            rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
+        return PUSHED
+
+    cdef int _mean(self, int number) except -1 nogil:
+        """Wait for all ranks, then put this rank's slice of the mean into scratch."""
+        cdef Shard* shard = &self.shards[number]
+        cdef int64_t total = 0
+        cdef int rank
+        self.wait(number, self.places.arrived, 0, self.sequence)
+        for rank in range(shard.words.n_ranks):
+            shard.counts[rank] = rank_load(&shard.words, rank, self.places.rows)
+            total += shard.counts[rank]
+        if self.single:
+            _mean(shard, total, <float> 0)
+        else:
+            _mean(shard, total, <double> 0)
+        return 0
+
+    cdef bint _update(
+        self, const Segments* how, char* params, const char* mean, char* state, Py_ssize_t stride,
+        Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,
+    ) noexcept nogil:
+        if self.single:
+            return _apply(
+                how, <float*> params, <const float*> mean, <float*> state, stride, start, stop,
+                step, rate,
+            )
+        return _apply(
+            how, <double*> params, <const double*> mean, <double*> state, stride, start, stop,
+            step, rate,
+        )
+
+    cdef void _take_in(self, const Shard* shard, const char* part, char* flat) noexcept nogil:
+        if part == flat:
+            return
+        if self.single:
+            _put(shard, <const float*> part, <float*> flat)
+        else:
+            _put(shard, <const double*> part, <double*> flat)
+
+
+cdef class SynchronousPush(Push):
+    """Twin of dps.modes.synchronous; with one shard ``params`` may be the window's own."""
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef int number, status
+        cdef Shard* shard
+        cdef int64_t step
+        self.sequence += 1
+        step = self.version + self.sequence
+        status = self._arrive(grad, rows)
+        if status != PUSHED:
+            return status
+        for number in range(self.n_shards):
+            shard = &self.shards[number]
+            self._mean(number)
+            if not self._update(
+                &shard.update, shard.params, shard.scratch, shard.state, shard.size, shard.start,
+                shard.stop, step, rate,
+            ):
+                return BAD_UPDATE
+            if self.rank == 0:
+                store(&shard.words, self.places.version, step)
+            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
+            self.wait(number, self.places.done, 0, self.sequence)
+            self._take_in(shard, shard.params, self.params)
+        return PUSHED
+
+
+cdef class AllReducePush(Push):
+    """Twin of dps.modes.allreduce; ``held`` is its copy of params and state, row by row."""
+
+    cdef Segments held
+    cdef char* state
+    cdef char* mean
+
+    def __init__(self, *args, held, how):
+        super().__init__(*args)
+        self.state = self._keep(held[1:])
+        self.mean = self._keep(np.empty(self.size, held.dtype))
+        self._bind(&self.held, how)
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef int number, status
+        cdef Shard* shard
+        cdef int64_t step
+        cdef Py_ssize_t itemsize = 4 if self.single else 8
+        self.sequence += 1
+        step = self.version + self.sequence
+        status = self._arrive(grad, rows)
+        if status != PUSHED:
+            return status
+        for number in range(self.n_shards):
+            shard = &self.shards[number]
+            self._mean(number)
+            memcpy(
+                shard.total + shard.start * itemsize, shard.scratch,
+                (shard.stop - shard.start) * itemsize,
+            )
+            if self.rank == 0:
+                store(&shard.words, self.places.version, step)
+            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
+            self.wait(number, self.places.done, 0, self.sequence)
+            self._take_in(shard, shard.total, self.mean)
+        if not self._update(
+            &self.held, self.params, self.mean, self.state, self.size, 0, self.size, step, rate
+        ):
+            return BAD_UPDATE
+        return PUSHED
+
+
+cdef class AsynchronousPush(Push):
+    """Twin of dps.modes.asynchronous; ``params`` is this rank's copy."""
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef int number, status
+        if rows == 0:
+            return PUSHED
+        self.sequence += 1
+        status = self._enter()
+        for number in range(self.n_shards):
+            if status == PUSHED:
+                status = self._push_to(number, grad, rows, rate)
+        if status == PUSHED:
+            rank_store(&self.shards[0].words, self.rank, self.places.free, 1)
+        return status
+
+    cdef int _enter(self) except -1 nogil:
+        cdef Shard* ledger = &self.shards[0]
+        while True:
+            if load(&ledger.words, self.places.stop) != 0:
+                return STOPPED
+            rank_store(&ledger.words, self.rank, self.places.free, 0)
+            if load(&ledger.words, self.places.open) != 0:
+                return PUSHED
+            rank_store(&ledger.words, self.rank, self.places.free, 1)
+            self.wait(0, -1, self.places.open, 1)
+
+    cdef int _push_to(self, int number, const char* grad, int64_t rows, double rate) noexcept nogil:
+        cdef Shard* shard = &self.shards[number]
+        cdef Py_ssize_t itemsize = 4 if self.single else 8
+        cdef char* slot = shard.slots + self.rank * shard.slot_stride * itemsize
+        cdef int status
+        cdef int64_t step, version
+        if self.single:
+            status = _fill(shard, self.rank, grad, <float> 0)
+            divide_by(<float*> slot, <const float*> slot, <float> <double> rows, shard.size)
+        else:
+            status = _fill(shard, self.rank, grad, <double> 0)
+            divide_by(<double*> slot, <const double*> slot, <double> rows, shard.size)
+        if status != PUSHED:
+            return status
+        step = add(&shard.words, self.places.version, 1)
+        if not self._update(
+            &shard.update, shard.params, slot, shard.state, shard.size, 0, shard.size, step, rate
+        ):
+            return BAD_UPDATE
+        rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
+        version = load(&shard.words, self.places.version)
+        self._take_in(shard, shard.params, self.params)
+        if number == 0:
+            self.stale_sum += <double> (step - 1 - self.version)
+            self.stale_max = max(self.stale_max, <double> (step - 1 - self.version))
+            self.version = version
+        return PUSHED

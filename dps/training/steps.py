@@ -1,0 +1,144 @@
+"""The steps of a replica's epochs: batches in, gradients out.
+
+The loop exists twice, with the same bits: in Python, for any model and any channel, and
+in a kernel, for models, optimizers and channels that have one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.push import Push
+from dps._kernels.rows import BlockRows, Gradient
+from dps._kernels.steps import StepLoop
+from dps.data.batches import Batches
+from dps.errors import NonFiniteError, StoppedError
+from dps.models import Model
+from dps.modes import Channel
+from dps.optimizers import Schedule
+
+__all__ = ["NativeSteps", "PythonSteps", "Steps", "steps_of"]
+
+
+class Steps(Protocol):
+    """A replica's steps, epoch by epoch."""
+
+    def epoch(self, number: int) -> tuple[float, int, int]:
+        """Take all steps of an epoch.
+
+        Parameters
+        ----------
+        number : int
+            Epochs that lie before it, in this fit and those that it carries on.
+
+        Returns
+        -------
+        loss : float
+            Sum of the losses of its rows.
+        rows, pushes : int
+            Rows seen, and gradients handed over that had rows behind them.
+
+        Raises
+        ------
+        NonFiniteError, StoppedError
+        """
+        ...
+
+
+def steps_of(model: Model, channel: Channel, batches: Batches, schedule: Schedule) -> Steps:
+    """Steps without the interpreter where model and channel allow it."""
+    channel.pull()
+    kernel = model.kernel
+    push = None if kernel is None else channel.native()
+    if kernel is None or push is None:
+        return PythonSteps(model, channel, batches)
+    return NativeSteps(kernel, push, channel, batches, schedule)
+
+
+class PythonSteps:
+    """The loop in Python.
+
+    Parameters
+    ----------
+    model : Model
+    channel : Channel
+    batches : Batches
+    """
+
+    def __init__(self, model: Model, channel: Channel, batches: Batches) -> None:
+        self._model = model
+        self._channel = channel
+        self._batches = batches
+
+    def epoch(self, number: int) -> tuple[float, int, int]:
+        """Take all steps of an epoch, see :meth:`Steps.epoch`."""
+        params = self._channel.pull()
+        grad, steps = np.zeros_like(params), self._batches.steps
+        loss_sum = 0.0
+        seen = pushes = 0
+        for step, (rows, segments) in enumerate(self._batches.epoch(number)):
+            grad.fill(0)
+            for segment in segments:
+                loss_sum += self._model.loss_gradient(
+                    params, segment.X, segment.y, segment.weight, out=grad
+                )
+            if loss_sum - loss_sum != 0:
+                raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+            seen += rows
+            pushes += rows > 0
+            params = self._channel.push_pull(grad, rows, number + step / steps)
+        return loss_sum, seen, pushes
+
+
+class NativeSteps:
+    """The loop in a kernel, entered once a group of blocks.
+
+    Parameters
+    ----------
+    gradient : Gradient
+    push : Push
+    channel : Channel
+        What `push` is of.
+    batches : Batches
+    schedule : Schedule
+    """
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        push: Push,
+        channel: Channel,
+        batches: Batches,
+        schedule: Schedule,
+    ) -> None:
+        self._loop = StepLoop(gradient, push)
+        self._push = push
+        self._channel = channel
+        self._batches = batches
+        self._schedule = schedule
+
+    def epoch(self, number: int) -> tuple[float, int, int]:
+        """Take all steps of an epoch, see :meth:`Steps.epoch`."""
+        loop, steps = self._loop, self._batches.steps
+        rates = [self._schedule(number + step / steps) for step in range(steps)]
+        loop.begin(self._batches.source.rows, np.array(rates, np.float64))
+        for group in self._batches.source.groups(number):
+            self._run([part.for_kernels() for part in group])
+        self._run([])  # steps without rows
+        assert loop.done
+        return loop.loss, loop.seen, loop.pushes
+
+    def _run(self, group: list[tuple[BlockRows, NDArray[np.int64] | None, int, int]]) -> None:
+        try:
+            ending = self._loop.run(group)
+        finally:
+            self._channel.follow(self._push)
+        if ending == "stopped":
+            raise StoppedError("the fit was stopped")
+        if ending != "ran":
+            # A loss is looked at before its gradient is counted.
+            step = self._channel.steps + (ending == "loss")
+            raise NonFiniteError.of(ending, step=step)

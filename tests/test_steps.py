@@ -1,0 +1,234 @@
+"""The loop without the interpreter has the bits of the loop in Python."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dps
+from dps._kernels.steps import shares
+from dps.errors import NonFiniteError
+from dps.losses import LOSSES, LogLoss, Softmax
+from dps.modes import MODES, Channel, Mode
+from dps.modes.allreduce import AllReduceChannel
+from dps.modes.asynchronous import AsynchronousChannel
+from dps.modes.synchronous import SynchronousChannel
+from dps.optimizers import OPTIMIZERS, Momentum
+from dps.server.placement import PLACEMENTS
+from dps.training import replica, steps
+
+CHANNELS = {"sync": SynchronousChannel, "async": AsynchronousChannel, "allreduce": AllReduceChannel}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """The kinds of steps that replicas have taken."""
+    kinds: list[type] = []
+
+    def spy(*args: Any) -> steps.Steps:
+        made = steps.steps_of(*args)
+        kinds.append(type(made))
+        return made
+
+    monkeypatch.setattr(replica, "steps_of", spy)
+    return kinds
+
+
+def problem(rows: int = 397, features: int = 37, classes: int = 2, dtype: Any = "f8") -> Any:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, features)).astype(dtype)
+    y = np.argmax(X[:, :classes] + rng.gumbel(size=(rows, classes)), axis=1)
+    return X, y, rng.uniform(0.1, 2.0, rows)
+
+
+def train(mode: Any, X: Any, y: Any, weight: Any = None, **options: Any) -> Any:
+    model = dps.LinearClassifier(
+        mode=mode, alpha=0.01, learning_rate=0.1, max_iter=3, tol=None, random_state=3,
+        **{"optimizer": "sgd", "batch_size": 32, "n_replicas": 3, **options},
+    ).fit(X, y, weight)  # fmt: skip
+    return model
+
+
+def facts(model: Any) -> Any:
+    """What both loops must agree upon."""
+    history = [{k: v for k, v in r.items() if "second" not in k} for r in model.history_]
+    return model.coef_.tobytes(), model.intercept_.tobytes(), repr(history)
+
+
+def both(monkeypatch: pytest.MonkeyPatch, used: list[type], *args: Any, **options: Any) -> None:
+    native = train(*args, **options)
+    assert set(used) == {steps.NativeSteps}
+    used.clear()
+    for channel in CHANNELS.values():
+        monkeypatch.setattr(channel, "native", Channel.native)
+    python = train(*args, **options)
+    assert set(used) == {steps.PythonSteps}
+    monkeypatch.undo()
+    assert facts(native) == facts(python)
+
+
+def replicas(mode: str) -> int:
+    return 1 if mode == "async" else 3  # several in async are a race
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_bits_on_dense_and_sparse_rows(
+    monkeypatch: Any, used: list[type], mode: str, classes: int, sparse: bool, dtype: str
+) -> None:
+    X, y, weight = problem(classes=classes, dtype=dtype)
+    X = scipy.sparse.csr_matrix(np.where(np.abs(X) > 1, X, 0)) if sparse else X
+    both(monkeypatch, used, mode, X, y, weight, n_replicas=replicas(mode))
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, Momentum(nesterov=True)], ids=repr)
+@pytest.mark.parametrize("average", [False, 5])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_bits_of_every_optimizer(
+    monkeypatch: Any, used: list[type], mode: str, average: Any, optimizer: Any
+) -> None:
+    X, y, _ = problem()
+    both(
+        monkeypatch, used, mode, X, y, optimizer=optimizer, average=average,
+        n_replicas=replicas(mode), penalty="elasticnet",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n_shards", [1, 4])
+@pytest.mark.parametrize("placement", list(PLACEMENTS))
+@pytest.mark.parametrize("mode", list(MODES))
+def test_bits_on_any_shards(
+    monkeypatch: Any, used: list[type], mode: str, placement: str, n_shards: int
+) -> None:
+    X, y, weight = problem(features=1100)
+    chosen: Mode = MODES[mode](placement=placement)
+    both(
+        monkeypatch, used, chosen, X, y, weight, n_shards=n_shards, n_replicas=replicas(mode),
+        optimizer="momentum",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["int8", "frame", "columns first", "wide indices"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_bits_on_rows_that_are_not_read_where_they_lie(
+    monkeypatch: Any, used: list[type], shuffle: bool, kind: str
+) -> None:
+    X, y, weight = problem()
+    if kind == "int8":
+        X = (20 * X).astype(np.int8)
+    elif kind == "frame":
+        X = pd.DataFrame(X).add_prefix("x").assign(more=np.arange(len(X)) % 7)
+    elif kind == "columns first":
+        X = np.asfortranarray(X)
+    else:
+        X = scipy.sparse.csr_array(X)
+        X.indices, X.indptr = X.indices.astype("i8"), X.indptr.astype("i8")
+    both(monkeypatch, used, "sync", X, y, weight, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_bits_of_batches_of_any_size_with_rows_held_out(
+    monkeypatch: Any, used: list[type], mode: str, batch_size: int
+) -> None:
+    X, y, _ = problem(rows=151, features=3)
+    both(
+        monkeypatch, used, mode, X, y, batch_size=batch_size, n_replicas=replicas(mode),
+        early_stopping=True, validation_fraction=0.2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if n != "softmax"])
+def test_bits_of_every_loss(monkeypatch: Any, used: list[type], name: str) -> None:
+    X, y, weight = problem(classes=3)
+    if LOSSES[name].task == "classification":
+        both(monkeypatch, used, "sync", X, y, weight, loss=name)
+        return
+    options: Any = {"loss": name, "random_state": 0, "max_iter": 3, "tol": None, "n_replicas": 2}
+    native = dps.LinearRegressor(optimizer="sgd", **options).fit(X, y, weight)
+    monkeypatch.setattr(SynchronousChannel, "native", Channel.native)
+    python = dps.LinearRegressor(optimizer="sgd", **options).fit(X, y, weight)
+    assert used == [steps.NativeSteps] * 2 + [steps.PythonSteps] * 2
+    assert facts(native) == facts(python)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_what_is_not_finite_is_named_at_the_same_step(
+    monkeypatch: Any, used: list[type], mode: str
+) -> None:
+    X, y, _ = problem()
+    told = []
+    for native in (True, False):
+        if not native:
+            for channel in CHANNELS.values():
+                monkeypatch.setattr(channel, "native", Channel.native)
+        with pytest.raises(NonFiniteError) as error:
+            dps.LinearRegressor(
+                mode=mode, optimizer="sgd", learning_rate=1e30, n_replicas=1, random_state=0,
+                batch_size=32, tol=None,
+            ).fit(X, y.astype(float))  # fmt: skip
+        told.append(str(error.value))
+    assert told[0] == told[1]
+    assert used == [steps.NativeSteps, steps.PythonSteps]
+
+
+def test_a_method_in_python_is_not_hidden_by_an_inherited_kernel() -> None:
+    class Slow(Momentum):
+        def update(self, *args: Any, **options: Any) -> bool:
+            return super().update(*args, **options)
+
+    class Scaled(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            return super().evaluate(y, raw, weight, out)
+
+    class Loud(SynchronousChannel):
+        def push_pull(self, *args: Any) -> Any:
+            return super().push_pull(*args)
+
+    assert Slow().kernel is None
+    assert Scaled().kernel is None
+    assert Loud.native is Channel.native
+    assert Softmax().kernel is not None
+
+
+def test_replicas_wait_for_each_other_without_the_interpreter() -> None:
+    """A thread that needs the interpreter gets on while replicas train."""
+    X, y, _ = problem(rows=20_000, features=50)
+    model = dps.LinearClassifier(
+        optimizer="sgd", n_replicas=2, batch_size=2, max_iter=2, tol=None, learning_rate=0.01
+    )
+    thread = threading.Thread(target=model.fit, args=(X, y))
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        turns += 1
+    thread.join()
+    assert model.n_iter_ == 2
+    assert turns > 1000
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(0, 450))
+def test_shares_are_proportional_and_complete(lefts: list[int], wanted: int) -> None:
+    total = sum(lefts)
+    wanted = min(wanted, total)
+    taken = shares(lefts, wanted)
+    assert sum(taken) == wanted
+    if not wanted:
+        return
+    for left, share in zip(lefts, taken, strict=True):
+        assert left * wanted // total <= share <= min(left, left * wanted // total + 1)
+    remainders = [left * wanted % total for left in lefts]
+    extra = [share - left * wanted // total for left, share in zip(lefts, taken, strict=True)]
+    for a, b in itertools.permutations(range(len(lefts)), 2):
+        if extra[a] > extra[b]:
+            assert (remainders[a], -a) > (remainders[b], -b)
