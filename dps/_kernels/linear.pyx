@@ -46,8 +46,15 @@ cdef extern from "dense.h" nogil:
         Py_ssize_t n_ahead) noexcept
 
 
+cdef extern from *:
+    """
+    #define dps_fetch(p) __builtin_prefetch(p)
+    """
+    void dps_fetch(const void* p) noexcept nogil
+
 cdef enum:
     LANES = 16      # of a sum over rows
+    SOON = 12       # rows ahead that are asked for in a shuffled order
 
 
 cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
@@ -160,19 +167,19 @@ cdef void add_columns(
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k
 ) noexcept nogil:
     """grad += d.sum(0), over one output in lanes of a fixed number."""
-    cdef Py_ssize_t i, c, l, whole = m - m % LANES if k == 1 else 0
+    cdef Py_ssize_t i, c, j, whole = m - m % LANES if k == 1 else 0
     cdef floating lane[LANES]
     cdef floating total
-    for l in range(LANES):
-        lane[l] = 0
+    for j in range(LANES):
+        lane[j] = 0
     for i from 0 <= i < whole by LANES:
-        for l in range(LANES):
-            lane[l] += d[i + l]
+        for j in range(LANES):
+            lane[j] += d[i + j]
     for c in range(k):
         total = 0
         if whole:
-            for l in range(LANES):
-                total += lane[l]
+            for j in range(LANES):
+                total += lane[j]
         for i in range(whole, m):
             total += d[i * k + c]
         grad[c] += total
@@ -224,13 +231,20 @@ def dense_backward(
 cdef void forward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* w, const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t k,
+    Py_ssize_t known,
 ) noexcept nogil:
+    """out = bias + rows @ w; the order goes on behind the m rows, to ``known`` in all."""
     cdef Py_ssize_t i, p, c, row
     cdef const floating* source
     cdef floating* o
     cdef floating total
     for i in range(m):
         row = _row(order, i)
+        if order is not NULL and i + 2 * SOON < known:
+            dps_fetch(indptr + order[i + 2 * SOON])
+            p = indptr[order[i + SOON]]
+            dps_fetch(data + p)
+            dps_fetch(indices + p)
         if k == 1:
             total = bias[0] if bias is not NULL else 0
             for p in range(indptr[row], indptr[row + 1]):
@@ -309,7 +323,7 @@ def csr_forward(
         columns = &indices[0]
         w = &coef[0, 0]
     with nogil:
-        forward_csr(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k)
+        forward_csr(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k, m)
 
 
 def csr_backward(

@@ -17,7 +17,7 @@ from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
 from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
-from dps._kernels.rows cimport BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
 
 cdef enum:
     CACHED = 192 * 1024     # bytes of X in a block
@@ -66,12 +66,12 @@ cdef double _block(
     if rows.kind == CSR:
         forward_csr(
             x, <const int*> rows.indices, <const int*> rows.indptr + at, order, coef, bias, raw,
-            n, k,
+            n, k, n + n_ahead,
         )
     elif rows.kind == CSR_WIDE:
         forward_csr(
             x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr + at, order, coef, bias,
-            raw, n, k,
+            raw, n, k, n + n_ahead,
         )
     else:
         if rows.kind == DENSE:

@@ -117,14 +117,14 @@ cdef double _sum(const floating* x, Py_ssize_t n) noexcept nogil:
     """In lanes of a fixed number: one sum after the other would wait for each addition."""
     cdef double lane[LANES]
     cdef double total = 0
-    cdef Py_ssize_t i, l, whole = n - n % LANES
-    for l in range(LANES):
-        lane[l] = 0
+    cdef Py_ssize_t i, j, whole = n - n % LANES
+    for j in range(LANES):
+        lane[j] = 0
     for i from 0 <= i < whole by LANES:
-        for l in range(LANES):
-            lane[l] += <double> x[i + l]
-    for l in range(LANES):
-        total += lane[l]
+        for j in range(LANES):
+            lane[j] += <double> x[i + j]
+    for j in range(LANES):
+        total += lane[j]
     for i in range(whole, n):
         total += <double> x[i]
     return total
