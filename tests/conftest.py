@@ -12,6 +12,9 @@ from hypothesis import settings
 
 from dps.server.memory import SharedFile
 
+# Scripts, which import each other as such; test_benchmarks runs them.
+collect_ignore = ["benchmarks"]
+
 # The same examples in every run; whoever wants others passes --hypothesis-profile=default.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

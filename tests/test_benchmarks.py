@@ -4,38 +4,107 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
+NAMES = ("dense", "flights", "little", "memory", "optimizers", "scaling", "spam", "steps")
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
 
-def run(name: str, *options: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / name), *options]
+def run(name: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
+def rows(printed: str, start: str = "") -> dict[str, list[str]]:
+    """The rows of all tables whose name starts so: their other columns, by name."""
+    found: dict[str, list[str]] = {}
+    for line in printed.splitlines():
+        if line.startswith("| " + start) and not line.startswith("|---"):
+            name, *columns = (cell.strip() for cell in line.strip("|").split("|"))
+            found.setdefault(name, columns)
+    return found
+
+
+def modes(printed: str) -> dict[str, list[str]]:
+    found = rows(printed, "dps ")
+    assert list(found) == ["dps sync", "dps async", "dps allreduce"]
+    return found
+
+
+@needs_data
 def test_flights() -> None:
-    printed = run("flights.py", "--rows", "20000", "--repeat", "1")
-    table = [line for line in printed.splitlines() if line.startswith("| dps ")]
-    assert [line.split()[2] for line in table] == ["sync", "async", "allreduce"]
-    assert all(0.3 < float(line.split("|")[4]) < 0.7 for line in table)
+    printed = run("flights")
+    assert all(0.3 < float(columns[2]) < 0.7 for columns in modes(printed).values())
+    assert "flights: test log loss" in rows(printed)
 
 
 def test_dense() -> None:
-    printed = run("dense.py", "--rows", "20000", "--repeat", "1")
-    table = [line for line in printed.splitlines() if line.startswith("| dps ")]
-    assert [line.split()[2] for line in table] == ["sync", "async", "allreduce"]
-    assert all(float(line.split("|")[4]) < 1e-2 for line in table)
-    assert "both processes summing the same" in printed
+    printed = run("dense")
+    assert all(float(columns[2]) < 1e-2 for columns in modes(printed).values())
+    assert "of reading it" in printed
 
 
 def test_little() -> None:
-    printed = run("little.py", "--repeat", "2")
+    printed = run("little")
     assert "accuracy 0.97" in printed
-    assert len([line for line in printed.splitlines() if line.endswith(" ms")]) == 7
+    assert {"launching replicas", "all"} <= set(rows(printed))
+
+
+@needs_data
+def test_spam() -> None:
+    accuracies = [float(columns[2]) for name, columns in rows(run("spam"), "").items()
+                  if name.startswith(("dps", "scikit"))]  # fmt: skip
+    assert len(accuracies) == 4
+    assert all(0.8 < accuracy <= 1 for accuracy in accuracies)
+
+
+def test_steps() -> None:
+    found = rows(run("steps"), "dps sync")
+    assert list(found) == ["dps sync, whole fit", "dps sync, an epoch"]
+
+
+def test_scaling() -> None:
+    assert len(modes(run("scaling"))) == 3
+
+
+def test_optimizers() -> None:
+    found = rows(run("optimizers"), "dps ")
+    assert list(found)[:4] == ["dps sgd", "dps momentum", "dps adagrad", "dps adam"]
+
+
+def test_memory() -> None:
+    found = rows(run("memory"))
+    assert {"float32, sync", "CSR float32, async", "dataframe float32, sync"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "name"),
+    [("dask-ml", "dask_ml", "dense"), ("PyTorch", "torch", "optimizers")],
+)
+def test_a_peer_that_is_not_installed_is_left_out_with_a_word(
+    package: str, module: str, name: str
+) -> None:
+    if find_spec(module) is not None:
+        pytest.skip(f"{package} is here")
+    assert f"{package}: not installed, left out" in run(name)
+
+
+def test_one_command_runs_them_by_name() -> None:
+    command = [sys.executable, str(BENCHMARKS), "--quick", "optimizers", "little"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    headings = [line for line in done.stdout.splitlines() if line.startswith("## ")]
+    assert headings == ["## optimizers", "## little"]
+
+
+def test_one_command_knows_all() -> None:
+    command = [sys.executable, str(BENCHMARKS), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert set(NAMES) <= set(done.stdout.replace(",", " ").split())

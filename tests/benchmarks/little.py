@@ -1,6 +1,6 @@
 """Little fits: iris without a cluster, and what a fit costs on a cluster that runs.
 
-    python tests/benchmarks/little.py [--repeat K]
+    python tests/benchmarks/little.py [--repeat K] [--quick]
 
 Medians, after a warm-up. The fixed cost is that of a fit of 20,000 x 100 float32 on a
 LocalCluster of two processes with one thread each, data persisted, by the part of dps
@@ -9,7 +9,6 @@ that spends it; "replicas" runs from their launch to the last one's return.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections import defaultdict
@@ -18,12 +17,13 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from distributed import Client, LocalCluster, wait
+from distributed import wait
 from sklearn.datasets import load_iris
 
 import dps.training.trainer as trainer
 from dps import LinearClassifier
 from dps.cluster.dask import DaskCluster
+from measure import bars, cluster, options, table, timed
 
 PARTS = {
     "checks of client and versions": (DaskCluster, "__init__"),
@@ -53,41 +53,37 @@ def note_times(spent: dict[str, list[float]]) -> None:
         setattr(owner, name, noting(part, getattr(owner, name)))
 
 
-def fits(repeat: int, *data: Any) -> tuple[list[float], LinearClassifier]:
-    """Milliseconds of each fit after a warm-up, and the last model."""
-    milliseconds = []
-    for _ in range(repeat + 1):
-        began = time.perf_counter()
-        model = LinearClassifier(random_state=0).fit(*data)
-        milliseconds.append(1e3 * (time.perf_counter() - began))
-    return milliseconds[1:], model
+def fits(repeat: int, *data: Any) -> tuple[float, LinearClassifier]:
+    """Median milliseconds of a fit after a warm-up, and the last model."""
+    runs = [timed(LinearClassifier(random_state=0).fit, *data) for _ in range(repeat + 1)]
+    return 1e3 * statistics.median(seconds for seconds, _ in runs[1:]), runs[-1][1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeat", type=int, default=20)
-    repeat = parser.parse_args().repeat
+    repeat = options(__doc__, repeat=20).repeat
     iris = load_iris(return_X_y=True)
-    times, model = fits(repeat, *iris)
-    print(f"iris: {statistics.median(times):.1f} ms, accuracy {model.score(*iris):.4f}, "
-          f"{model.n_iter_} passes")  # fmt: skip
+    alone, model = fits(repeat, *iris)
+    accuracy = model.score(*iris)
+    print(f"iris: {alone:.1f} ms, accuracy {accuracy:.4f}, {model.n_iter_} passes\n")
 
     spent: dict[str, list[float]] = defaultdict(list)
     note_times(spent)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with cluster() as client:
         X = da.random.default_rng(0).normal(size=(20_000, 100), chunks=(2_000, 100))
         X = X.astype(np.float32)
         X, y = client.persist((X, (X[:, :3].sum(axis=1) > 0).astype(np.int8)))
         wait([X, y])
-        times, model = fits(repeat, X, y)
-    print(f"a fit on a running cluster: {statistics.median(times):.0f} ms, of which")
-    for part, milliseconds in spent.items():
-        print(f"  {part:30} {statistics.median(milliseconds[1:]):6.1f} ms")
+        whole, model = fits(repeat, X, y)
     computing = 1e3 * sum(record["seconds"] for record in model.history_)
-    print(f"  (in {model.n_iter_} passes: {computing:.1f} ms)")
+    parts = [(part, f"{statistics.median(times[1:]):.1f}") for part, times in spent.items()]
+    table(
+        ("a fit on a running cluster", "ms"),
+        [*parts, (f"(in {model.n_iter_} passes)", f"{computing:.1f}"), ("all", f"{whole:.1f}")],
+    )
+    bars(
+        ("iris, ms", alone, "<=", 20),
+        ("fixed cost of a fit on a running cluster, ms", whole, "<=", 120),
+    )
 
 
 if __name__ == "__main__":

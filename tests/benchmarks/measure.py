@@ -1,0 +1,220 @@
+"""What the benchmarks share: a cluster, turns, a clock, memory and tables.
+
+It must not know what is measured. Memory is the sum of PSS over processes, since RSS counts
+shared pages once for every process; it is read on Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import os
+import signal
+import statistics
+import threading
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+from distributed import Client, LocalCluster
+
+MB = 1e6
+
+
+def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
+    """The command line: how often, whether quick, and numbers that a benchmark adds."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=repeat, help="runs to take the median of")
+    parser.add_argument("--quick", action="store_true", help="once, on little data: a test")
+    for name, default in more.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.repeat = 1
+    return chosen
+
+
+@contextmanager
+def cluster(n_workers: int = 2) -> Iterator[Client]:
+    """A client of so many processes with one thread each; warnings of peers are not shown."""
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as workers,
+        Client(workers) as client,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield client
+
+
+def processes(client: Client) -> list[int]:
+    """Of a local cluster; the scheduler lives in this one."""
+    return [os.getpid(), *client.run(os.getpid).values()]
+
+
+def memory(pids: Iterable[int]) -> float:
+    """Sum of PSS in bytes; NaN where the system does not tell."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as lines:
+                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        except OSError:
+            return math.nan
+    return 1024.0 * total
+
+
+class Peak:
+    """The largest memory of processes while a block runs, in bytes, and that before it."""
+
+    def __init__(self, pids: Sequence[int], every: float = 0.005) -> None:
+        self.pids = pids
+        self.every = every
+        self.before = self.peak = memory(pids)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self.every):
+            self.peak = max(self.peak, memory(self.pids))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def added(self) -> float:
+        """What the block took at its peak beside what was there."""
+        return self.peak - self.before
+
+
+class TooSlow(Exception):
+    """A contender did not end within its limit."""
+
+
+@contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in the block after so many seconds; in the main thread only."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow(f"more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """The seconds of a call, and what it returned."""
+    began = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - began, result
+
+
+Medians = dict[str, dict[str, float]]
+
+
+def take_turns(
+    contenders: dict[str, Callable[[int], Any]],
+    repeat: int,
+    judge: Callable[[Any], dict[str, float]],
+    pids: Sequence[int],
+) -> Medians:
+    """Run each contender once a round; medians of its seconds and of what `judge` says.
+
+    A contender gets the number of the round and returns a fitted model. The round before the
+    first is a warm-up, in which the memory that each one adds is watched ("added") and nothing
+    is timed: looking at memory costs time.
+    """
+    values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in contenders}
+    for name, contender in contenders.items():
+        with Peak(pids) as watch:
+            contender(0)
+        values[name]["added"].append(watch.added)
+    for turn in range(repeat):
+        for name, contender in contenders.items():
+            seconds, model = timed(contender, turn)
+            for key, value in {"seconds": seconds, **judge(model)}.items():
+                values[name][key].append(value)
+    return {
+        name: {key: statistics.median(column) for key, column in columns.items()}
+        for name, columns in values.items()
+    }
+
+
+def read_blocks(dask_worker: Any, passes: int = 5) -> tuple[int, float]:
+    """Bytes of the matrices on a worker, and the median seconds that reading them takes."""
+    blocks = [block for block in dict(dask_worker.data).values() if np.ndim(block) == 2]
+    arrays = []
+    for block in blocks:
+        arrays += [block.data, block.indices] if hasattr(block, "indices") else [block.ravel()]
+    seconds = []
+    for _ in range(passes):
+        began = time.perf_counter()
+        for array in arrays:
+            # As 64-bit integers: summing these is the fastest that NumPy reads memory.
+            array[: array.size & ~7].view(np.int64).sum()
+        seconds.append(time.perf_counter() - began)
+    return sum(array.nbytes for array in arrays), statistics.median(seconds)
+
+
+def read_speed(client: Client) -> float:
+    """Bytes a second at which all workers together read the matrices they hold."""
+    read = client.run(read_blocks).values()
+    return sum(size for size, _ in read) / max(seconds for _, seconds in read)
+
+
+def installed(package: str, module: str) -> bool:
+    """Whether a peer is there; says so where it is not."""
+    found = importlib.util.find_spec(module) is not None
+    if not found:
+        print(f"{package}: not installed, left out\n")
+    return found
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print Markdown; the first column is a name."""
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+def roofline(data: int, passes: dict[str, float], speed: float) -> dict[str, float]:
+    """Print seconds of passes over so many bytes beside the speed of reading; shares reached."""
+    shares = {name: data / seconds / speed for name, seconds in passes.items()}
+    table(
+        ("a pass over the data", "ms", "GB/s", f"of the {speed / 1e9:.1f} GB/s of reading it"),
+        (
+            (name, f"{1e3 * seconds:.1f}", f"{data / seconds / 1e9:.1f}", f"{shares[name]:.0%}")
+            for name, seconds in passes.items()
+        ),
+    )
+    return shares
+
+
+def bars(*asked: tuple[str, float, str, float]) -> None:
+    """Print what was reached beside what was asked: (what, reached, ">=" or "<=", bar)."""
+    rows = []
+    for what, reached, sign, bar in asked:
+        met = reached >= bar if sign == ">=" else reached <= bar
+        word = "yes" if met else "not measured" if math.isnan(reached) else "no"
+        rows.append((what, f"{reached:.4g}", f"{sign} {bar:g}", word))
+    table(("bar", "reached", "asked", "met"), rows)
+
+
+def megabytes(size: float) -> str:
+    return "-" if math.isnan(size) else f"{size / MB:.0f}"

@@ -1,0 +1,113 @@
+"""The memory that a fit takes, by kind of data.
+
+    python tests/benchmarks/memory.py [--size MB] [--repeat K] [--quick]
+
+Sum of PSS over the processes of a fresh LocalCluster of two workers, scheduler and client
+included: idle (libraries are imported), with the data persisted, and at the peak of a fit at its defaults. "times the data"
+is what the peak is above idle, by the bytes of X and y. Linux only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import scipy.sparse
+from distributed import wait
+
+from dps import LinearClassifier
+from measure import MB, Peak, bars, cluster, megabytes, memory, options, processes, table
+
+FEATURES, NONZEROS, BLOCKS = 100, 8, 10
+KINDS = ("float32", "float64", "int8", "CSR float32", "dataframe float32")
+MODES = ("sync", "async")
+
+
+def row_bytes(kind: str) -> int:
+    """Of X and y."""
+    if kind.startswith("CSR"):
+        return NONZEROS * (4 + 4) + 4 + 1
+    return FEATURES * np.dtype(kind.split()[-1]).itemsize + 1
+
+
+def block(kind: str, rows: int, seed: int) -> Any:
+    """Rows of X."""
+    random = np.random.default_rng(seed)
+    if kind.startswith("CSR"):
+        data = random.standard_normal(rows * NONZEROS, dtype=np.float32)
+        indices = random.integers(0, 4_000 // NONZEROS, (rows, NONZEROS), dtype=np.int32)
+        indices += np.arange(NONZEROS, dtype=np.int32) * (4_000 // NONZEROS)
+        indptr = np.arange(0, rows * NONZEROS + 1, NONZEROS, dtype=np.int32)
+        return scipy.sparse.csr_matrix((data, indices.ravel(), indptr), (rows, 4_000))
+    if kind == "int8":
+        return random.integers(-3, 4, (rows, FEATURES), dtype=np.int8)
+    X = random.standard_normal((rows, FEATURES), dtype=kind.split()[-1])
+    return pd.DataFrame(X) if kind.startswith("dataframe") else X
+
+
+def labels(X: Any) -> Any:
+    """Of a block."""
+    if isinstance(X, pd.DataFrame):
+        return pd.Series((X[0] + X[1] > 0).astype(np.int8), name="y")
+    return (np.asarray(X[:, :500].sum(axis=1)).ravel() > 0).astype(np.int8)
+
+
+def persist(client: Any, kind: str, rows: int) -> tuple[Any, Any]:
+    """X and y as Dask collections, half on each worker."""
+    n = rows // BLOCKS
+    workers = sorted(client.nthreads())
+    Xs, ys = [], []
+    for number in range(BLOCKS):
+        pin = {"workers": [workers[number % len(workers)]], "allow_other_workers": False}
+        Xs.append(client.submit(block, kind, n, number, **pin))
+        ys.append(client.submit(labels, Xs[-1], **pin))
+    wait(Xs + ys)
+    if kind.startswith("dataframe"):
+        small = block(kind, 1, 0)
+        X, y = dd.from_delayed(Xs, meta=small), dd.from_delayed(ys, meta=labels(small))
+    else:
+        small = block(kind, 1, 0)
+        X = da.concatenate(
+            [da.from_delayed(part, (n, small.shape[1]), small.dtype, meta=small[:0]) for part in Xs]
+        )
+        y = da.concatenate([da.from_delayed(part, (n,), np.int8) for part in ys])
+    held = client.persist((X, y))
+    wait(held)
+    return held
+
+
+def measure(kind: str, mode: str, size: float) -> tuple[float, float, float]:
+    """Bytes of X and y, of memory above idle before the fit, and at its peak."""
+    rows = int(size / row_bytes(kind))
+    with cluster() as client:
+        pids = processes(client)
+        idle = memory(pids)
+        X, y = persist(client, kind, rows)
+        with Peak(pids) as watch:
+            LinearClassifier(mode=mode, random_state=0).fit(X, y)
+        return rows * row_bytes(kind), watch.before - idle, watch.peak - idle
+
+
+def main() -> None:
+    chosen = options(__doc__, repeat=1, size=500)
+    size = MB * (5 if chosen.quick else chosen.size)
+    rows, asked = [], []
+    *_, peak = measure("float32", "sync", MB)
+    print(f"a fit of 1 MB: {megabytes(peak)} MB above idle at its peak\n")
+    for kind in KINDS:
+        for mode in MODES:
+            runs = [measure(kind, mode, size) for _ in range(chosen.repeat)]
+            data, before, peak = (statistics.median(column) for column in zip(*runs, strict=True))
+            columns = megabytes(data), megabytes(before), megabytes(peak), f"{peak / data:.2f}"
+            rows.append((f"{kind}, {mode}", *columns))
+            asked.append((f"memory, {kind}, {mode}: times the data", peak / data, "<=", 1.3))
+    table(("", "data, MB", "above idle before the fit", "at its peak", "times the data"), rows)
+    bars(*asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Updates of 10,000,000 float32 parameters on one core: dps, PyTorch, and the memory.
+
+    python tests/benchmarks/optimizers.py [--size N] [--repeat K] [--quick]
+
+GB/s are the bytes of the vectors that an update must read and write by its time. Beside them a
+loop in C that reads and writes as many vectors and only adds, the STREAM-like limit of the
+memory for just this. Everything is interleaved; medians.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dps._kernels import optimizers
+from measure import bars, installed, options, table
+
+#: Vectors that an update reads, and writes.
+TRAFFIC = {"sgd": (2, 1), "momentum": (3, 2), "adagrad": (3, 2), "adam": (4, 3)}
+
+LOOPS = """
+#include <stddef.h>
+void add1(float *p, const float *g, float *m, float *v, size_t n) {
+    for (size_t i = 0; i < n; i++) p[i] += g[i];
+}
+void add2(float *restrict p, const float *restrict g, float *restrict m, float *v, size_t n) {
+    for (size_t i = 0; i < n; i++) { m[i] += g[i]; p[i] += m[i]; }
+}
+void add3(float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
+          size_t n) {
+    for (size_t i = 0; i < n; i++) { m[i] += g[i]; v[i] += g[i]; p[i] += m[i] + v[i]; }
+}
+"""
+
+
+def plain_loops(vectors: list[Any]) -> dict[str, Callable[[int], Any]]:
+    """Loops in C that read and write as many vectors as the optimizers and only add."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "loops.c"), Path(folder, "loops.so")
+        source.write_text(LOOPS)
+        command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source]
+        subprocess.run(command, check=True)
+        loops = ctypes.CDLL(str(library))
+    functions = {n: getattr(loops, f"add{n}") for n in (1, 2, 3)}
+    for function in functions.values():
+        function.argtypes = [np.ctypeslib.ndpointer(np.float32)] * 4 + [ctypes.c_size_t]
+    return {
+        f"adding, {1 + n} read and {n} written": (
+            lambda step, add=add: add(*vectors, len(vectors[0]))
+        )
+        for n, add in functions.items()
+    }
+
+
+def of_dps(vectors: list[Any]) -> dict[str, Callable[[int], Any]]:
+    params, grad, first, second = vectors
+    return {
+        "dps sgd": lambda step: optimizers.sgd(params, grad, 1e-3),
+        "dps momentum": lambda step: optimizers.momentum(params, grad, first, 1e-3, 0.9),
+        "dps adagrad": lambda step: optimizers.adagrad(params, grad, second, 1e-3),
+        "dps adam": lambda step: optimizers.adam(params, grad, first, second, step, 1e-3),
+    }
+
+
+def of_torch(params: Any, grad: Any) -> dict[str, Callable[[int], Any]]:
+    """Its implementations of Adam, each with its own state."""
+    import torch
+
+    torch.set_num_threads(1)
+    steps = {}
+    for name in ("fused", "foreach"):
+        tensor = torch.from_numpy(params.copy()).requires_grad_()
+        tensor.grad = torch.from_numpy(grad.copy())
+        adam = torch.optim.Adam([tensor], lr=1e-3, **{name: True})
+        steps[f"PyTorch Adam ({name})"] = lambda step, adam=adam: adam.step()
+    return steps
+
+
+def main() -> None:
+    chosen = options(__doc__, repeat=31, size=10_000_000)
+    size = 10_000 if chosen.quick else chosen.size
+    random = np.random.default_rng(0)
+    params, grad = (random.standard_normal(size, dtype=np.float32) for _ in range(2))
+    vectors = [params, grad, np.zeros_like(params), np.ones_like(params)]
+    contenders = of_dps(vectors)
+    try:
+        contenders |= plain_loops([vector.copy() for vector in vectors])
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"the memory's limit: no C compiler ({error}), left out\n")
+    if installed("PyTorch", "torch"):
+        contenders |= of_torch(params, grad)
+    traffic = {}
+    for name in contenders:
+        words = name.split()
+        kernel = words[1].lower().rstrip(",")
+        read, written = TRAFFIC.get(kernel) or (int(words[1]), int(words[4]))
+        traffic[name] = (read + written, 4 * size * (read + written))
+
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for step in range(1, chosen.repeat + 3):
+        for name, update in contenders.items():
+            began = time.perf_counter()
+            update(step)
+            times[name].append(time.perf_counter() - began)
+    seconds = {name: statistics.median(values[2:]) for name, values in times.items()}
+    speeds = {name: traffic[name][1] / seconds[name] for name in contenders}
+    limits = {traffic[name][0]: speeds[name] for name in contenders if name.startswith("adding")}
+
+    def share(name: str) -> float:
+        return speeds[name] / limits.get(traffic[name][0], np.nan)
+
+    print(f"{size:,} float32, 1 core\n")
+    table(
+        ("an update", "ms", "GB/s", "of adding as many"),
+        (
+            (name, f"{1e3 * seconds[name]:.1f}", f"{speeds[name] / 1e9:.1f}", f"{share(name):.0%}")
+            for name in contenders
+        ),
+    )
+    asked = [
+        (f"{name}: share of the memory's speed", share(name), ">=", 0.85)
+        for name in contenders if name.startswith("dps")
+    ]  # fmt: skip
+    fused = seconds.get("PyTorch Adam (fused)", np.nan) / seconds["dps adam"]
+    bars(("Adam: speed as a multiple of PyTorch's fused", fused, ">=", 0.95), *asked)
+
+
+if __name__ == "__main__":
+    main()
