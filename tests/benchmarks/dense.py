@@ -28,7 +28,6 @@ from measure import (
     installed,
     megabytes,
     options,
-    processes,
     read_speed,
     roofline,
     table,
@@ -108,7 +107,7 @@ def main() -> None:
             ).fit(X, y, classes=[0, 1])
         else:
             dask_ml = None
-        medians = take_turns(contenders, chosen.repeat, judge, processes(client))
+        medians = take_turns(contenders, chosen.repeat, judge, client)
 
     data = X_here.nbytes + y_here.nbytes
     peer = medians[PEER]["seconds"]

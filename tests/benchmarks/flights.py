@@ -32,7 +32,6 @@ from measure import (
     installed,
     megabytes,
     options,
-    processes,
     read_speed,
     roofline,
     table,
@@ -147,7 +146,7 @@ def main() -> None:
             wabbit.write("train", X, y, seed=0)
             wabbit.write("test", X_test, y_test)
             contenders[f"Vowpal Wabbit, {wabbit.passes} passes"] = lambda turn: wabbit.fit("train")
-        medians = take_turns(contenders, chosen.repeat, judge, processes(client))
+        medians = take_turns(contenders, chosen.repeat, judge, client)
 
     print(
         f"{n:,} training rows, {X.shape[1]:,} columns, {megabytes(data)} MB in CSR; "

@@ -7,23 +7,28 @@ shared pages once for every process; it is read on Linux only.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import importlib.util
 import math
 import os
 import signal
 import statistics
+import sys
 import threading
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import numpy as np
 from distributed import Client, LocalCluster
 
 MB = 1e6
+#: A contender that takes longer than so many seconds is run so often at the most.
+SLOW, SLOW_REPEAT = 4.0, 3
 
 
 def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
@@ -51,9 +56,16 @@ def cluster(n_workers: int = 2) -> Iterator[Client]:
         yield client
 
 
-def processes(client: Client) -> list[int]:
-    """Of a local cluster; the scheduler lives in this one."""
-    return [os.getpid(), *client.run(os.getpid).values()]
+def processes(client: Client | None = None) -> list[int]:
+    """This one, in which the scheduler of a local cluster lives, and those of its workers."""
+    return [os.getpid(), *(client.run(os.getpid).values() if client is not None else ())]
+
+
+def give_back() -> None:
+    """Have this process return what it freed, so that nobody lives on what another left."""
+    gc.collect()
+    with suppress(AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def memory(pids: Iterable[int]) -> float:
@@ -130,21 +142,31 @@ def take_turns(
     contenders: dict[str, Callable[[int], Any]],
     repeat: int,
     judge: Callable[[Any], dict[str, float]],
-    pids: Sequence[int],
+    client: Client | None = None,
 ) -> Medians:
     """Run each contender once a round; medians of its seconds and of what `judge` says.
 
     A contender gets the number of the round and returns a fitted model. The round before the
     first is a warm-up, in which the memory that each one adds is watched ("added") and nothing
-    is timed: looking at memory costs time.
+    is timed: looking at memory costs time. One that is slow there is run `SLOW_REPEAT` times.
     """
+    pids = processes(client)
     values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in contenders}
+    turns = dict.fromkeys(contenders, repeat)
     for name, contender in contenders.items():
+        give_back()
+        if client is not None:
+            client.run(give_back)
         with Peak(pids) as watch:
-            contender(0)
+            seconds, _ = timed(contender, 0)
         values[name]["added"].append(watch.added)
+        if seconds > SLOW:
+            turns[name] = min(repeat, SLOW_REPEAT)
+        print(f"{name}: {seconds:.1f} s to warm up", file=sys.stderr, flush=True)
     for turn in range(repeat):
         for name, contender in contenders.items():
+            if turn >= turns[name]:
+                continue
             seconds, model = timed(contender, turn)
             for key, value in {"seconds": seconds, **judge(model)}.items():
                 values[name][key].append(value)

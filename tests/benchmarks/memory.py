@@ -3,8 +3,8 @@
     python tests/benchmarks/memory.py [--size MB] [--repeat K] [--quick]
 
 Sum of PSS over the processes of a fresh LocalCluster of two workers, scheduler and client
-included: idle (libraries are imported), with the data persisted, and at the peak of a fit at its defaults. "times the data"
-is what the peak is above idle, by the bytes of X and y. Linux only.
+included: idle, with libraries imported; with the data persisted; and at the peak of a fit at its
+defaults. "times the data" is what the peak is above idle, by the bytes of X and y. Linux only.
 """
 
 from __future__ import annotations

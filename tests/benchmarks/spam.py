@@ -9,7 +9,6 @@ interleaved runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ def main() -> None:
             lambda n, turn: SGDClassifier(alpha=alpha(n), random_state=turn)
         ),
     }
-    medians = take_turns(contenders, chosen.repeat, judge, [os.getpid()])
+    medians = take_turns(contenders, chosen.repeat, judge)
     size = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
     print(f"{len(y):,} mails, {X.nnz / len(y):.0f} words each, {megabytes(size)} MB in CSR\n")
     peer = medians[EXACT]["seconds"]
