@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,32 @@ TRAFFIC = {"sgd": (2, 1), "momentum": (3, 2), "adagrad": (3, 2), "adam": (4, 3)}
 
 LOOPS = """
 #include <stddef.h>
-void add1(float *p, const float *g, float *m, float *v, size_t n) {
+void add1(float *restrict p, const float *restrict g, float *m, float *v,
+          size_t n, size_t step) {
     for (size_t i = 0; i < n; i++) p[i] += g[i];
 }
-void add2(float *restrict p, const float *restrict g, float *restrict m, float *v, size_t n) {
+void add2(float *restrict p, const float *restrict g, float *restrict m, float *v,
+          size_t n, size_t step) {
     for (size_t i = 0; i < n; i++) { m[i] += g[i]; p[i] += m[i]; }
 }
 void add3(float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
-          size_t n) {
+          size_t n, size_t step) {
     for (size_t i = 0; i < n; i++) { m[i] += g[i]; v[i] += g[i]; p[i] += m[i] + v[i]; }
 }
 """
 
 
-def plain_loops(vectors: list[Any]) -> dict[str, Callable[[int], Any]]:
+def vectors(size: int) -> tuple[Any, Any, Any, Any]:
+    """Parameters, a gradient and two vectors of state; each contender has its own.
+
+    With one set for all, each would find in cache what the one before it left there.
+    """
+    random = np.random.default_rng(0)
+    params, grad = (random.standard_normal(size, dtype=np.float32) for _ in range(2))
+    return params, grad, np.zeros_like(params), np.ones_like(params)
+
+
+def plain_loops(size: int) -> dict[str, Callable[[int], Any]]:
     """Loops in C that read and write as many vectors as the optimizers and only add."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "loops.c"), Path(folder, "loops.so")
@@ -51,34 +64,43 @@ def plain_loops(vectors: list[Any]) -> dict[str, Callable[[int], Any]]:
         loops = ctypes.CDLL(str(library))
     functions = {n: getattr(loops, f"add{n}") for n in (1, 2, 3)}
     for function in functions.values():
-        function.argtypes = [np.ctypeslib.ndpointer(np.float32)] * 4 + [ctypes.c_size_t]
+        # The last one is the number of the step, which they do not look at.
+        function.argtypes = [np.ctypeslib.ndpointer(np.float32)] * 4 + [ctypes.c_size_t] * 2
     return {
-        f"adding, {1 + n} read and {n} written": (
-            lambda step, add=add: add(*vectors, len(vectors[0]))
-        )
+        f"adding, {1 + n} read and {n} written": partial(add, *vectors(size), size)
         for n, add in functions.items()
     }
 
 
-def of_dps(vectors: list[Any]) -> dict[str, Callable[[int], Any]]:
-    params, grad, first, second = vectors
+def of_dps(size: int) -> dict[str, Callable[[int], Any]]:
+    def sgd(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
+        optimizers.sgd(params, grad, 1e-3)
+
+    def momentum(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
+        optimizers.momentum(params, grad, first, 1e-3, 0.9)
+
+    def adagrad(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
+        optimizers.adagrad(params, grad, second, 1e-3)
+
+    def adam(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
+        optimizers.adam(params, grad, first, second, step, 1e-3)
+
     return {
-        "dps sgd": lambda step: optimizers.sgd(params, grad, 1e-3),
-        "dps momentum": lambda step: optimizers.momentum(params, grad, first, 1e-3, 0.9),
-        "dps adagrad": lambda step: optimizers.adagrad(params, grad, second, 1e-3),
-        "dps adam": lambda step: optimizers.adam(params, grad, first, second, step, 1e-3),
+        f"dps {update.__name__}": partial(update, *vectors(size))
+        for update in (sgd, momentum, adagrad, adam)
     }
 
 
-def of_torch(params: Any, grad: Any) -> dict[str, Callable[[int], Any]]:
-    """Its implementations of Adam, each with its own state."""
+def of_torch(size: int) -> dict[str, Callable[[int], Any]]:
+    """Its implementations of Adam."""
     import torch
 
     torch.set_num_threads(1)
     steps = {}
     for name in ("fused", "foreach"):
-        tensor = torch.from_numpy(params.copy()).requires_grad_()
-        tensor.grad = torch.from_numpy(grad.copy())
+        params, grad, *_ = vectors(size)
+        tensor = torch.from_numpy(params).requires_grad_()
+        tensor.grad = torch.from_numpy(grad)
         adam = torch.optim.Adam([tensor], lr=1e-3, **{name: True})
         steps[f"PyTorch Adam ({name})"] = lambda step, adam=adam: adam.step()
     return steps
@@ -87,16 +109,13 @@ def of_torch(params: Any, grad: Any) -> dict[str, Callable[[int], Any]]:
 def main() -> None:
     chosen = options(__doc__, repeat=31, size=10_000_000)
     size = 10_000 if chosen.quick else chosen.size
-    random = np.random.default_rng(0)
-    params, grad = (random.standard_normal(size, dtype=np.float32) for _ in range(2))
-    vectors = [params, grad, np.zeros_like(params), np.ones_like(params)]
-    contenders = of_dps(vectors)
+    contenders = of_dps(size)
     try:
-        contenders |= plain_loops([vector.copy() for vector in vectors])
+        contenders |= plain_loops(size)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"the memory's limit: no C compiler ({error}), left out\n")
     if installed("PyTorch", "torch"):
-        contenders |= of_torch(params, grad)
+        contenders |= of_torch(size)
     traffic = {}
     for name in contenders:
         words = name.split()
