@@ -62,7 +62,7 @@ class VowpalWabbit:
     """Two passes over a text file, everything else at its defaults.
 
     Rows are shuffled as its manual asks. One pass is quicker and ends at a worse loss; its
-    own rule of when to stop takes four times as many and ends no better.
+    own rule of when to stop takes longer and ends no better.
     """
 
     passes = 2

@@ -27,14 +27,14 @@ OURS, EXACT = "dps LinearClassifier", "scikit-learn LogisticRegression(C=100)"
 STOCHASTIC = "scikit-learn SGDClassifier(log_loss)"
 
 
-def read_spam(rows: int | None = None) -> tuple[Any, Any]:
+def read_spam(rows: int | None = None, n_features: int = 2**18) -> tuple[Any, Any]:
     """Hashed words as CSR of doubles, and y (1: spam)."""
     import pandas as pd
 
     frame = pd.read_parquet(DATA).drop_duplicates("body")
     if rows is not None:
         frame = frame.sample(rows, random_state=0)
-    X = HashingVectorizer(n_features=2**18, norm="l2").transform(frame["body"])
+    X = HashingVectorizer(n_features=n_features, norm="l2").transform(frame["body"])
     return X, frame["spam"].to_numpy().astype(np.int8)
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     if not DATA.exists():
         print("the data is not here, left out\n")
         return
-    X, y = read_spam(600 if chosen.quick else None)
+    X, y = read_spam(600, 2**12) if chosen.quick else read_spam()
     folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(X, y))
     data = [(X[train], y[train], X[test], y[test]) for train, test in folds]
 
