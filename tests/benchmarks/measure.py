@@ -164,11 +164,14 @@ def take_turns(
             turns[name] = min(repeat, SLOW_REPEAT)
         print(f"{name}: {seconds:.1f} s to warm up", file=sys.stderr, flush=True)
     for turn in range(repeat):
+        models = {}
         for name, contender in contenders.items():
-            if turn >= turns[name]:
-                continue
-            seconds, model = timed(contender, turn)
-            for key, value in {"seconds": seconds, **judge(model)}.items():
+            if turn < turns[name]:
+                seconds, models[name] = timed(contender, turn)
+                values[name]["seconds"].append(seconds)
+        # Not in between: threads of BLAS spin for a while after a product.
+        for name, model in models.items():
+            for key, value in judge(model).items():
                 values[name][key].append(value)
     return {
         name: {key: statistics.median(column) for key, column in columns.items()}
