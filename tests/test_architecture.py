@@ -11,7 +11,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
     "estimators": {"training", "cluster", "data", "modes", "models", "losses", "optimizers"},
     "training": {
-        "cluster", "data", "modes", "server", "models", "losses", "optimizers", "_kernels",
+        "cluster",
+        "data",
+        "modes",
+        "server",
+        "models",
+        "losses",
+        "optimizers",
+        "_kernels",
     },  # fmt: skip
     "cluster": {"data", "modes", "server", "models", "losses", "optimizers"},
     "data": {"models", "losses", "_kernels"},

@@ -11,7 +11,17 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
-NAMES = ("dense", "flights", "little", "memory", "optimizers", "scaling", "spam", "steps")
+NAMES = (
+    "dense",
+    "flights",
+    "gateway",
+    "little",
+    "memory",
+    "optimizers",
+    "scaling",
+    "spam",
+    "steps",
+)
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
 
@@ -109,3 +119,7 @@ def test_one_command_knows_all() -> None:
     command = [sys.executable, str(BENCHMARKS), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert set(NAMES) <= set(done.stdout.replace(",", " ").split())
+
+
+def test_gateway() -> None:
+    assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))

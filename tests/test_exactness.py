@@ -20,7 +20,7 @@ import dps
 from dps.losses import LogLoss, Softmax
 from dps.models import CSRRows, DenseRows, LinearModel
 from dps.modes.allreduce import AllReduceChannel
-from dps.optimizers import OPTIMIZERS, InvScaling, Momentum, Optimizer
+from dps.optimizers import OPTIMIZERS, SGD, InvScaling, Momentum, Optimizer
 from dps.server.placement import PLACEMENTS
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
@@ -304,12 +304,14 @@ def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: C
 
 
 def test_the_gateway_of_a_large_shard_works_in_its_own_thread(client: Client) -> None:
-    features, lengths = 140_000, (20, 20)  # from 131,072 on
-    X = scipy.sparse.random(40, features, 0.001, "csr", rng=0)
+    features, lengths = 1_050_000, (20, 20)  # from 1,048,576 on
+    X = scipy.sparse.random(40, features, 1e-4, "csr", rng=0)
     y = np.arange(40) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
-    model = estimator(client=client, n_replicas=2, mode=dps.Sync(access="gateway")).fit(*data)
-    expected = Sequential(X, y, None, Momentum(), lengths=lengths).run(ranks_of(model, lengths), 32)
+    model = estimator(
+        client=client, n_replicas=2, optimizer="sgd", mode=dps.Sync(access="gateway")
+    ).fit(*data)
+    expected = Sequential(X, y, None, SGD(), lengths=lengths).run(ranks_of(model, lengths), 32)
     assert np.array_equal(flat(model), expected)
 
 

@@ -144,7 +144,7 @@ class Fit:
 
 
 def assert_nothing_left(client: Client) -> None:
-    """No task, Actor, thread or file of dps, once the cluster has settled."""
+    """No task, Actor, connection, thread or file of dps, once the cluster has settled."""
 
     def tasks(dask_scheduler: Any) -> list[str]:
         return [str(key) for key in dask_scheduler.tasks if "dps-" in str(key)]
@@ -153,6 +153,7 @@ def assert_nothing_left(client: Client) -> None:
         import threading
 
         names = [thread.name for thread in threading.enumerate()]
+        names += [*dask_worker.handlers, *map(str, dask_worker._comms.values())]
         return [*map(str, dask_worker.state.actors), *(n for n in names if n.startswith("dps-"))]
 
     def found() -> list[Any]:

@@ -50,11 +50,7 @@ class SynchronousChannel(Channel):
 
     def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
         super().__init__(spec, links)
-        window = links[0].window if len(links) == 1 else None
-        # With one shard in reach the parameters are read where they lie: nobody
-        # writes them before this rank has arrived at the next barrier.
-        self._in_place = window is not None
-        self._params = np.empty(spec.size, spec.dtype) if window is None else window.params
+        self._params = np.empty(spec.size, spec.dtype)
         self._version: int | None = None
 
     def pull(self) -> NDArray[np.floating]:
@@ -63,8 +59,7 @@ class SynchronousChannel(Channel):
             params, version = link.run(operations.pull)
             if self._version is None:
                 self._version = version
-            if not self._in_place:
-                self._spec.placement.put(shard, params, self._params)
+            self._take_in(shard, params)
         return self._params
 
     def push_pull(
@@ -81,13 +76,22 @@ class SynchronousChannel(Channel):
             piece = placement.take(shard, grad)
             link.start(update, self._sequence, piece, rows, step, rate)
         for shard, link in enumerate(self._links):
-            params = link.finish()
-            if not self._in_place:
-                placement.put(shard, params, self._params)
+            self._take_in(shard, link.finish())
         return self._params
+
+    def _take_in(self, shard: int, params: NDArray[np.floating]) -> None:
+        # Those of one shard are read where they lie, in the window or where the gateway has
+        # put them: nobody writes them before this rank has arrived at the next barrier.
+        if len(self._links) == 1:
+            self._params = np.require(params, requirements=["C", "A"])
+        else:
+            self._spec.placement.put(shard, params, self._params)
 
     def native(self) -> Push | None:
         """Pushes without the interpreter, see :meth:`Channel.native`."""
+        window = self._links[0].window
+        if len(self._links) == 1 and window is not None:
+            self._params = window.params
         return self._push(SynchronousPush, self._params, self._version or 0)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dps.errors import WindowError
 from dps.server.host import host_id
@@ -16,6 +16,9 @@ from dps.server.operations import claim
 from dps.server.remote import PendingCall, Remote
 from dps.server.shard import WindowCard
 from dps.server.window import ABORTED, Operation, Wait, Watch, Window, drive, own_window
+
+if TYPE_CHECKING:
+    from dps.server.gateway import Connection
 
 __all__ = ["ACCESSES", "GatewayLink", "Link", "MappedLink", "link"]
 
@@ -48,6 +51,10 @@ class Link(Protocol):
 
     def abort(self) -> None:
         """Stop the fit for all, because of an error here."""
+        ...
+
+    def close(self) -> None:
+        """Give back what belongs to this link alone; it may be called in any state."""
         ...
 
 
@@ -114,9 +121,16 @@ class MappedLink:
         """Stop the fit, see :meth:`Link.abort`."""
         self.window.stop(ABORTED)
 
+    def close(self) -> None:
+        """Nothing to give back: the mapping goes with the window, see :meth:`Link.close`."""
+
 
 class GatewayLink:
-    """A link through the Actor, for a replica that cannot map the window."""
+    """A link through the Actor, for a replica that cannot map the window.
+
+    Operations go over a connection of the rank's own where the cluster's kind of comm allows
+    it, as Actor calls elsewhere; whatever is not an operation is an Actor call.
+    """
 
     window = None
 
@@ -125,15 +139,23 @@ class GatewayLink:
         self._rank = rank
         self._fence = fence
         self._timeout = timeout
+        self._connection: Connection | None = None
         self._pending: PendingCall | None = None
 
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
-        self._remote.call("admit", claim, self._rank, self._fence, timeout=self._timeout)
+        from dps.server.gateway import Connection
+
+        rank, fence, timeout = self._rank, self._fence, self._timeout
+        name = self._remote.call("admit", claim, rank, fence, timeout=timeout)
+        self._connection = Connection.open(self._remote, name, rank, fence, timeout)
 
     def start(self, operation: Callable[..., Operation], *args: Any) -> None:
         """Begin an operation, see :meth:`Link.start`."""
-        self._pending = self._remote.start("run", operation, self._rank, self._fence, *args)
+        if self._connection is not None:
+            self._pending = self._connection.start(operation, *args)
+        else:
+            self._pending = self._remote.start("run", operation, self._rank, self._fence, *args)
 
     def finish(self) -> Any:
         """End the operation, see :meth:`Link.finish`."""
@@ -149,6 +171,11 @@ class GatewayLink:
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""
         self._remote.call("stop", timeout=self._timeout)
+
+    def close(self) -> None:
+        """Close the connection, see :meth:`Link.close`."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 def link(

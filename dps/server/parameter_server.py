@@ -71,7 +71,7 @@ class ParameterServer:
     def connect(
         self, rank: int, fence: int, *, access: str, alive: Callable[[], None] | None = None
     ) -> list[Link]:
-        """Links of a rank to every shard, the rank claimed on each.
+        """Links of a rank to every shard, the rank claimed on each; to be closed.
 
         Raises
         ------
@@ -92,8 +92,13 @@ class ParameterServer:
             )
             for handle in self.shards
         ]
-        for way in links:
-            way.claim()
+        try:
+            for way in links:
+                way.claim()
+        except BaseException:
+            for way in links:
+                way.close()
+            raise
         return links
 
     def status(self, since: int, check: Callable[[], None] | None = None) -> ShardStatus:

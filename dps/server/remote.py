@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,17 +50,23 @@ class Remote:
         """Begin a call; several may be under way."""
         from distributed.protocol import to_serialize
 
-        node = self.client or _worker()
         message = {
             "actor": self.key,
             "function": method,
             "args": [to_serialize(arg) for arg in args],
             "kwargs": {},
         }
-        coroutine = _execute(node, self.address, message)
-        return PendingCall(
-            self, asyncio.run_coroutine_threadsafe(coroutine, node.loop.asyncio_loop)
-        )
+        return self.submit(_execute(self.node, self.address, message))
+
+    @property
+    def node(self) -> Any:
+        """The client or worker from which calls go out."""
+        return self.client or _worker()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> PendingCall:
+        """Run what talks to the Actor's worker in the event loop of this one."""
+        loop = self.node.loop.asyncio_loop
+        return PendingCall(self, asyncio.run_coroutine_threadsafe(coroutine, loop))
 
     def call(
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,13 @@ from dps.server.window import (
     announce,
 )
 
+if TYPE_CHECKING:
+    from dps.server.gateway import Gateway
+
 __all__ = ["ParameterShard", "ShardSpec", "ShardStatus", "WindowCard"]
 
 #: Elements from which a kernel takes about a millisecond.
-_LARGE = 1 << 17
+_LARGE = 1 << 20
 _SHORTEST_NAP, _LONGEST_NAP = 1e-4, 2e-3
 
 
@@ -131,6 +134,7 @@ class ParameterShard:
         window.snapshot_tags[1] = (0, spec.version)
         window.words.store(Word.VERSION, spec.version)
         self._timeout = spec.timeout
+        self._gateway: Gateway | None = None
         self._thread = ThreadPoolExecutor(1, "dps-shard") if spec.window.size >= _LARGE else None
 
     def card(self) -> WindowCard:
@@ -153,23 +157,40 @@ class ParameterShard:
             `fence` is not the attempt that owns the rank.
         """
         check_fence(self.window, rank, fence)
-        return await self._drive(operation(self.window, rank, *args), rank)
+        return _copied(await self.drive(operation(self.window, rank, *args), rank))
 
-    async def admit(self, operation: Callable[..., Operation], rank: int, *args: Any) -> Any:
-        """Run the operation by which a replica takes its rank."""
-        return await self._drive(operation(self.window, rank, *args), rank)
+    async def admit(self, operation: Callable[..., Operation], rank: int, *args: Any) -> str:
+        """Run the operation by which a replica takes its rank; the gateway's name for it."""
+        from distributed import get_worker
 
-    async def _drive(self, operation: Operation, rank: int) -> Any:
+        from dps.server.gateway import Gateway
+
+        await self.drive(operation(self.window, rank, *args), rank)
+        if self._gateway is None:
+            self._gateway = Gateway(get_worker(), self)
+        return self._gateway.name
+
+    async def drive(self, operation: Operation, rank: int) -> Any:
+        """Run an operation for a rank; arrays in the result may be the window's."""
         watch = Watch(self.window, self._timeout, rank)
         while True:
             if self._thread is None:
-                done, value = _advance(operation)
+                done, value = self._advance(operation)
             else:
                 loop = asyncio.get_running_loop()
-                done, value = await loop.run_in_executor(self._thread, _advance, operation)
+                done, value = await loop.run_in_executor(self._thread, self._advance, operation)
             if done:
-                return _copied(value)
+                return value
             await self._until(value, watch)
+
+    def _advance(self, operation: Operation) -> tuple[bool, Any]:
+        """Run an operation to its end or to where it must wait: whether it ended, and which."""
+        try:
+            while self.window.ready(wait := next(operation)):
+                continue
+        except StopIteration as end:
+            return True, end.value
+        return False, wait
 
     async def _until(self, wait: Wait, watch: Watch) -> None:
         nap = _SHORTEST_NAP
@@ -224,15 +245,10 @@ class ParameterShard:
     def close(self) -> None:
         """Stop the fit and give the window back."""
         self.window.close()
+        if self._gateway is not None:
+            self._gateway.close()
         if self._thread is not None:
             self._thread.shutdown(wait=False)
-
-
-def _advance(operation: Operation) -> tuple[bool, Any]:
-    try:
-        return False, next(operation)
-    except StopIteration as end:
-        return True, end.value
 
 
 def _copied(value: Any) -> Any:

@@ -24,6 +24,7 @@ from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Channel, ChannelSpec, Mode
+from dps.server.links import Link
 from dps.server.parameter_server import ParameterServer
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
@@ -127,6 +128,7 @@ def run_replica(
     """
     rank = spec.channel.rank
     channel: Channel | None = None
+    links: list[Link] = []
     try:
         links = server.connect(rank, spec.fence, access=spec.mode.access, alive=alive)
         channel = spec.mode.channel(spec.channel, links)
@@ -155,6 +157,9 @@ def run_replica(
         _abort(channel)
         failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
         return Outcome(rank, _located(failure, spec, channel), error)
+    finally:
+        for link in links:
+            link.close()
     return Outcome(rank)
 
 
