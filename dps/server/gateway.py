@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +92,7 @@ class Gateway:
             comm.abort()
 
     async def _serve(self, comm: Comm, rank: int, fence: int) -> Status:
-        with suppress(OSError):  # the rank has gone, as it does at the end of a fit
+        try:
             if await self._admitted(comm, rank, fence):
                 self._comms[rank] = comm
                 try:
@@ -101,7 +100,10 @@ class Gateway:
                         continue
                 finally:
                     del self._comms[rank]
-        comm.abort()
+        except OSError:  # the rank has gone, as it does at the end of a fit
+            pass
+        finally:
+            comm.abort()
         return Status.dont_reply
 
     async def _admitted(self, comm: Comm, rank: int, fence: int) -> bool:
@@ -149,7 +151,7 @@ class Connection:
 
     def __init__(self, remote: Remote, comm: Comm) -> None:
         self._remote = remote
-        self._loop = remote.node.loop
+        self._loop = remote.node.loop  # that of the comm, whichever thread calls
         self._comm = comm
         self._memory: dict[int, memoryview] = {}
 
@@ -171,7 +173,9 @@ class Connection:
 
     def start(self, operation: Callable[..., Operation], *args: Any) -> PendingCall:
         """Begin an operation. Large arrays in its result are valid until the next call."""
-        return self._remote.submit(self._converse((operation, args)))
+        coroutine = self._converse((operation, args))
+        answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio_loop)
+        return PendingCall(self._remote, answer)
 
     async def _converse(self, message: Any) -> Any:
         try:
