@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dps._kernels import optimizers
+from dps._kernels.optimizers import UpdateKernel
 from measure import bars, installed, options, table
 
 #: Vectors that an update reads, and writes.
@@ -73,22 +73,20 @@ def plain_loops(size: int) -> dict[str, Callable[[int], Any]]:
 
 
 def of_dps(size: int) -> dict[str, Callable[[int], Any]]:
-    def sgd(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
-        optimizers.sgd(params, grad, 1e-3)
-
-    def momentum(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
-        optimizers.momentum(params, grad, first, 1e-3, 0.9)
-
-    def adagrad(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
-        optimizers.adagrad(params, grad, second, 1e-3)
-
-    def adam(params: Any, grad: Any, first: Any, second: Any, step: int) -> None:
-        optimizers.adam(params, grad, first, second, step, 1e-3)
-
-    return {
-        f"dps {update.__name__}": partial(update, *vectors(size))
-        for update in (sgd, momentum, adagrad, adam)
+    """Its kernels."""
+    kernels = {
+        "sgd": (UpdateKernel("sgd"), 0),
+        "momentum": (UpdateKernel("momentum", momentum=0.9), 1),
+        "adagrad": (UpdateKernel("adagrad"), 1),
+        "adam": (UpdateKernel("adam"), 2),
     }
+
+    def updating(kernel: UpdateKernel, rows: int) -> Callable[[int], Any]:
+        params, grad, zeros, ones = vectors(size)
+        state = np.stack([zeros, ones][2 - rows :]) if rows else np.empty((0, size), np.float32)
+        return lambda step: kernel.update(params, grad, state, step=step, lr=1e-3)
+
+    return {f"dps {name}": updating(kernel, rows) for name, (kernel, rows) in kernels.items()}
 
 
 def of_torch(size: int) -> dict[str, Callable[[int], Any]]:
