@@ -19,7 +19,7 @@ BELOW = {
         "losses",
         "optimizers",
         "_kernels",
-    },  # fmt: skip
+    },
     "cluster": {"data", "modes", "server", "models", "losses", "optimizers"},
     "data": {"models", "losses", "_kernels"},
     "modes": {"server", "models", "losses", "optimizers", "_kernels"},

@@ -32,6 +32,7 @@ aborted, never used again: where its bytes belong is no longer known.
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
