@@ -5,6 +5,7 @@ A cluster object lives for one fit. Whatever it made is gone after `close`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,10 @@ from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement
 from dps.server.shard import ShardSpec
 
-__all__ = ["Cluster", "Gang", "ReplicaTask"]
+__all__ = ["PATIENCE", "Cluster", "Gang", "ReplicaTask", "until_known"]
+
+#: Seconds that stopping, releasing and news of a death may take.
+PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -83,3 +87,14 @@ class Cluster(Protocol):
     def close(self) -> None:
         """Stop what runs and leave nothing behind. May be called at any time."""
         ...
+
+
+def until_known(check: Callable[[], None]) -> None:
+    """Give those who count workers a moment to learn that one has died; `check` then raises.
+
+    A broken connection or a lock that is free is seen earlier.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        check()
+        time.sleep(0.05)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import Cluster, Gang, ReplicaTask
+from dps.cluster.base import PATIENCE, Cluster, Gang, ReplicaTask, until_known
 from dps.data.batches import held_out_rows
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
@@ -41,7 +41,6 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
-_PATIENCE = 2.0  # seconds that stopped replicas, and news of a death, are given
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -272,7 +271,7 @@ class _Watcher:
         try:
             self._watch()
         except ServerLostError:
-            self._look_for_the_dead()
+            until_known(self._gang.check)
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
             self._server.stop(self._gang.check)
@@ -335,7 +334,7 @@ class _Watcher:
             return
         # A worker that died explains what its peers say better than they do.
         if any(isinstance(o.error, ServerLostError) for o in real):
-            self._look_for_the_dead()
+            until_known(self._gang.check)
         self._gang.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
@@ -344,18 +343,8 @@ class _Watcher:
             error.worker = self._plan.ranks[error.rank].worker
         raise error from first.cause
 
-    def _look_for_the_dead(self) -> None:
-        """Raise if a worker has died, once those who count workers know it too.
-
-        A broken connection or a lock that is free is seen earlier.
-        """
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            self._gang.check()
-            time.sleep(0.05)
-
     def _go_home(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not self._gang.wait(0.1) and time.monotonic() < deadline:
             continue
 

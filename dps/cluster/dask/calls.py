@@ -17,22 +17,19 @@ from typing import Any
 from distributed import Client, Future
 from distributed.client import _wait
 
+from dps.cluster.base import until_known
 from dps.errors import ClusterError, VersionError, WorkerLostError
 
 __all__ = [
-    "PATIENCE",
     "ask",
     "await_futures",
     "check_client",
     "check_versions",
     "fetch",
-    "until_known",
     "watched",
 ]
 
 _TICK = 1.0
-#: Seconds that stopping, releasing and news of a death may take.
-PATIENCE = 2.0
 
 # Workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
@@ -70,14 +67,6 @@ def ask(
         return client.sync(question, callback_timeout=timeout, **arguments)
     except OSError as error:  # also a timeout
         raise ClusterError(f"{what} ({type(error).__name__}: {error})") from error
-
-
-def until_known(check: Callable[[], None]) -> None:
-    """Give the scheduler a moment to learn that a worker has died; `check` then raises."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        check()
-        time.sleep(0.05)
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:

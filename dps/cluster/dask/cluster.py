@@ -15,16 +15,8 @@ from typing import Any
 from distributed import Client, Future
 from distributed.client import _wait
 
-from dps.cluster.base import ReplicaTask
-from dps.cluster.dask.calls import (
-    PATIENCE,
-    ask,
-    await_futures,
-    check_client,
-    check_versions,
-    fetch,
-    until_known,
-)
+from dps.cluster.base import PATIENCE, ReplicaTask, until_known
+from dps.cluster.dask.calls import ask, await_futures, check_client, check_versions, fetch
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, scatter
 from dps.data.partitions import Partition, is_dask
@@ -150,7 +142,6 @@ class DaskCluster:
         try:
             card: WindowCard = remote.call("card", timeout=self._timeout, check=self._check_workers)
         except ServerLostError:
-            # A broken connection is seen before the scheduler knows of the death.
             until_known(self._check_workers)
             raise
         return card
