@@ -6,7 +6,8 @@ cannot be honoured raises.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,28 +38,32 @@ def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
         )
     if asked.optimizer != "lbfgs":
         return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
-    reasons = {
-        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf,
-        f"penalty={asked.penalty!r}, whose derivative jumps": l1_ratio(asked) > 0,
-        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
-        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
-        f"average={asked.average!r}": bool(asked.average),
-        "early_stopping": asked.early_stopping,
-    }
-    for what, given in reasons.items():
-        if given:
-            raise ValueError(
-                f"optimizer='lbfgs' is not possible with {what}: use another optimizer"
-            )
+    for obstacle in _obstacles(asked, loss):
+        _refuse(obstacle)
     return SGD()  # of which no step is taken
 
 
 def check_stochastic(asked: Any) -> None:
     """Refuse to train one epoch by an algorithm that has none."""
     if asked.optimizer == "lbfgs":
-        raise ValueError(
-            "optimizer='lbfgs' is not possible with partial_fit: use another optimizer"
-        )
+        _refuse("partial_fit")
+
+
+def _obstacles(asked: Any, loss: Loss) -> Iterator[str]:
+    """Parameters that L-BFGS cannot honour."""
+    given = {
+        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf,
+        f"penalty={asked.penalty!r}, whose derivative jumps": l1_ratio(asked) > 0,
+        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
+        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
+        f"average={asked.average!r}": asked.average,
+        "early_stopping": asked.early_stopping,
+    }
+    return (what for what, is_given in given.items() if is_given)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(f"optimizer='lbfgs' is not possible with {what}: use another optimizer")
 
 
 def l1_ratio(asked: Any) -> float:
@@ -71,13 +76,10 @@ def choose_full_batch(
 ) -> FullBatch | None:
     """L-BFGS, where it was asked for or is the better choice."""
     better = (
-        asked.optimizer == asked.learning_rate == asked.batch_size == "auto"
+        asked.optimizer == "auto"
         and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
-        and loss.curvature < np.inf
-        and l1_ratio(asked) == 0
         and tol is not None
-        and not asked.average
-        and not asked.early_stopping
+        and not any(_obstacles(asked, loss))
     )
     if asked.optimizer != "lbfgs" and not better:
         return None
