@@ -57,11 +57,7 @@ class InMemory:
     @property
     def rows(self) -> int:
         """Training rows in an epoch."""
-        total = 0
-        for block in self.held:
-            chosen = block.training_rows()
-            total += block.stop - block.start if chosen is None else len(chosen)
-        return total
+        return sum(block.rows for block in self.held)
 
     def groups(self, epoch: int) -> Iterator[Group]:
         """Yield each block once: alone and in order, or mixed with others."""

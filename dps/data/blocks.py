@@ -167,6 +167,13 @@ class Block:
         """All rows of the partition as kernels read them."""
         return self.features.block(self.y, self.weight)
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are to train on."""
+        if self.held_out is None:
+            return self.stop - self.start
+        return int(np.count_nonzero(~self.held_out[self.start : self.stop]))
+
     def training_rows(self) -> NDArray[np.int64] | None:
         """Row numbers to train on, or None for all from `start` to `stop`."""
         if self.held_out is None:

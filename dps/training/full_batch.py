@@ -164,7 +164,7 @@ class _Pieces:
         cached = _CACHED / (self._row_elements * model.dtype.itemsize)
         self._at_once = int(min(_MOST, max(_FEWEST, cached)))
         self._sum = np.zeros(model.layout.size, model.dtype)
-        self.count = sum(_length(block, order) for block, order in self._blocks)
+        self.count = sum(block.rows for block in blocks)
 
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
         """Sums of losses and of gradients, the latter in double while they grow."""
@@ -217,10 +217,6 @@ class _Pieces:
             chosen = np.ascontiguousarray(numbers[::stride])
             for start in range(0, len(chosen), self._at_once):
                 yield block.segment(start, min(start + self._at_once, len(chosen)), chosen)
-
-
-def _length(block: Block, order: NDArray[np.int64] | None) -> int:
-    return block.stop - block.start if order is None else len(order)
 
 
 class _Coordinates(Protocol):
