@@ -249,13 +249,13 @@ def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _C
     """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
         return _Parameters()
-    count = sum(len(segment.y) for segment in rows.sample())
     padded = np.zeros(model.layout.size, model.dtype)
 
     def over_ranks(centre: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        sums = np.zeros(model.n_features)
+        sums, count = np.zeros(model.n_features), 0
         for segment in rows.sample():
             sums += model.column_sums(segment.X, segment.weight, centre)
+            count += len(segment.y)
         padded[: len(sums)] = sums
         return channel.mean(padded, count)[: len(sums)].astype(np.float64)
 

@@ -26,6 +26,7 @@ __all__ = [
     "check_client",
     "check_versions",
     "fetch",
+    "living",
     "watched",
 ]
 
@@ -67,6 +68,12 @@ def ask(
         return client.sync(question, callback_timeout=timeout, **arguments)
     except OSError as error:  # also a timeout
         raise ClusterError(f"{what} ({type(error).__name__}: {error})") from error
+
+
+def living(client: Client, timeout: float) -> dict[str, int]:
+    """The workers that the scheduler has now, and their threads."""
+    workers: dict[str, int] = ask(client, client.scheduler.ncores, timeout)
+    return workers
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:

@@ -16,7 +16,14 @@ from distributed import Client, Future
 from distributed.client import _wait
 
 from dps.cluster.base import PATIENCE, ReplicaTask, until_known
-from dps.cluster.dask.calls import ask, await_futures, check_client, check_versions, fetch
+from dps.cluster.dask.calls import (
+    ask,
+    await_futures,
+    check_client,
+    check_versions,
+    fetch,
+    living,
+)
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, scatter
 from dps.data.partitions import Partition, is_dask
@@ -63,7 +70,7 @@ class DaskCluster:
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._gang: TaskGang | None = None
         check_client(client)
-        self._threads: dict[str, int] = ask(client, client.scheduler.ncores, timeout)
+        self._threads = living(client, timeout)
         if not self._threads:
             raise ClusterError(
                 f"the cluster at {client.scheduler.address} has no workers: "
@@ -172,8 +179,9 @@ class DaskCluster:
 
     def _welcome(self) -> None:
         """Take in workers that have joined since the start and hold data."""
-        self._check_workers()
-        self._threads = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        alive = living(self._client, self._timeout)
+        self._check_starters(alive)
+        self._threads = alive
         check_versions(self._client, set(self._threads), self._timeout)
         self._check_holders()
 
@@ -187,7 +195,9 @@ class DaskCluster:
 
     def _check_workers(self) -> None:
         """Raise if a worker that was there at the start is gone."""
-        alive = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        self._check_starters(living(self._client, self._timeout))
+
+    def _check_starters(self, alive: Mapping[str, int]) -> None:
         for worker in self._threads:
             if worker not in alive:
                 raise WorkerLostError(
@@ -200,7 +210,7 @@ class DaskCluster:
             remove_files_of(self._fit)
             return
         try:
-            alive = ask(self._client, self._client.scheduler.ncores, PATIENCE)
+            alive = living(self._client, PATIENCE)
         except ClusterError:
             alive = {}
         deadline = time.monotonic() + PATIENCE

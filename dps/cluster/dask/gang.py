@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client, Future, get_worker, secede
 from distributed.core import Status
 
-from dps.cluster.dask.calls import ask, fetch
+from dps.cluster.dask.calls import fetch, living
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.server.parameter_server import ParameterServer
@@ -70,7 +70,7 @@ class TaskGang:
         ------
         WorkerLostError, ClusterError
         """
-        alive = ask(self._client, self._client.scheduler.ncores, self._timeout)
+        alive = living(self._client, self._timeout)
         for rank, worker in self._places.items():
             if worker not in alive:
                 raise WorkerLostError(
