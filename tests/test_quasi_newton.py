@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 from scipy.optimize import check_grad, minimize
 from scipy.special import expit
 
-from dps.losses import LOSSES, LogLoss, SquaredError
-from dps.models import CSRRows, DenseRows, LinearModel
+from dps.losses import LOSSES, SquaredError
+from dps.models import DenseRows, LinearModel
 from dps.models.standardised import Standardised
 from dps.training.quasi_newton import LBFGS
 
@@ -76,27 +75,6 @@ def test_the_best_point_never_gets_worse() -> None:
             values.append(value)
             assert logistic(search.best)[0] == value
     assert values == sorted(values, reverse=True)
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
-@pytest.mark.parametrize("ordered", [False, True], ids=["lying", "ordered"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_column_sums_are_numpys(sparse: bool, weighted: bool, ordered: bool, dtype: Any) -> None:
-    rng = np.random.default_rng(2)
-    X = (rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.5)).astype(dtype)
-    order = rng.permutation(30)[:20] if ordered else None
-    taken = X if order is None else X[order]
-    weight = rng.random(len(taken)) if weighted else None
-    csr = scipy.sparse.csr_array(X)
-    rows = CSRRows(csr.data, csr.indices, csr.indptr, 4, order) if sparse else DenseRows(X, order)
-    model = LinearModel(4, 1, LogLoss(), dtype=dtype)
-    w = np.ones(len(taken)) if weight is None else weight
-    expected = (w[:, None] * taken.astype(float)).sum(axis=0)
-    np.testing.assert_allclose(model.column_sums(rows, weight), expected, rtol=1e-6, atol=1e-6)
-    centre = np.array([0.1, -0.2, 3.0, 0.0])
-    expected = (w[:, None] * (taken.astype(float) - centre) ** 2).sum(axis=0)
-    np.testing.assert_allclose(model.column_sums(rows, weight, centre), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

@@ -89,9 +89,6 @@ class WithFeatures(Protocol):
 
     n_features: int
 
-    def column_sums(self, X: Rows, weight: Any, centre: Any = None) -> Any:
-        """Return weighted sums of each feature, or of its squared distance from ``centre``."""
-
     def standardised(self, mean: Any, variance: Any, l2: float) -> Any:
         """Return coordinates in which an objective with such features curves alike."""
 

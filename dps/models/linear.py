@@ -6,12 +6,11 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from dps._kernels import linear as kernels
 from dps._kernels.linear_gradient import LinearGradient
 from dps.losses import Loss
-from dps.models.base import CSRRows, DenseRows, Rows
+from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.standardised import Standardised
 
@@ -122,39 +121,6 @@ class LinearModel:
         out = np.empty((len(X), self.n_outputs), self.dtype)
         _forward(X, *self._tensors(params), out)
         return out
-
-    def column_sums(self, X: Rows, weight: Any, centre: Any = None) -> Any:
-        """Return weighted sums of each feature, or of its squared distance from ``centre``.
-
-        Parameters
-        ----------
-        X : DenseRows or CSRRows
-            A batch of m rows.
-        weight : ndarray of shape (m,) or None
-        centre : ndarray of shape (n_features,), optional
-
-        Returns
-        -------
-        ndarray of float64 of shape (n_features,)
-        """
-        counts = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
-        if isinstance(X, DenseRows):
-            values = X.values if X.order is None else X.values[X.order]
-            return counts @ (values if centre is None else (values - centre) ** 2)
-        rows = scipy.sparse.csr_array(
-            (X.data, X.indices, X.indptr), (len(X.indptr) - 1, X.n_features)
-        )
-        if X.order is not None:
-            rows = rows[X.order]
-        stored = slice(rows.indptr[0], rows.indptr[-1])
-        columns, data = rows.indices[stored], rows.data[stored]
-        weights = np.repeat(counts, np.diff(rows.indptr))
-        if centre is None:
-            return np.bincount(columns, weights * data, X.n_features)
-        near = np.bincount(columns, weights * (data - centre[columns]) ** 2, X.n_features)
-        absent = counts.sum() - np.bincount(columns, weights, X.n_features)
-        absent[absent < 1e-9 * counts.sum()] = 0.0  # rounding
-        return near + absent * centre**2
 
     def standardised(self, mean: Any, variance: Any, l2: float) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.

@@ -23,7 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.blocks import Block, Segment
+from dps._kernels.moments import column_sums
+from dps._kernels.rows import BlockRows
+from dps.data.blocks import Block
 from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.models.base import WithFeatures
@@ -208,15 +210,13 @@ class _Pieces:
         rows = block.segment(start, stop, order)
         return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
 
-    def sample(self) -> Iterator[Segment]:
-        """Rows that lie evenly over all blocks."""
+    def sample(self) -> Iterator[tuple[BlockRows, NDArray[np.int64]]]:
+        """Rows that lie evenly over all blocks, by their numbers."""
         wanted = _SAMPLED / self._row_elements
         stride = max(1, round(self.count / wanted))
         for block, order in self._blocks:
             numbers = np.arange(block.start, block.stop) if order is None else order
-            chosen = np.ascontiguousarray(numbers[::stride])
-            for start in range(0, len(chosen), self._at_once):
-                yield block.segment(start, min(start + self._at_once, len(chosen)), chosen)
+            yield block.for_kernels, np.ascontiguousarray(numbers[::stride])
 
 
 class _Coordinates(Protocol):
@@ -253,9 +253,9 @@ def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _C
 
     def over_ranks(centre: NDArray[np.float64] | None) -> NDArray[np.float64]:
         sums, count = np.zeros(model.n_features), 0
-        for segment in rows.sample():
-            sums += model.column_sums(segment.X, segment.weight, centre)
-            count += len(segment.y)
+        for block, numbers in rows.sample():
+            column_sums(block, numbers, centre, sums)
+            count += len(numbers)
         padded[: len(sums)] = sums
         return channel.mean(padded, count)[: len(sums)].astype(np.float64)
 

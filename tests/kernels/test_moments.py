@@ -1,0 +1,48 @@
+"""Sums over columns against NumPy, for every form that rows have."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+
+from dps._kernels.moments import column_sums
+from dps.data.blocks import features_of
+
+KINDS = {
+    "dense": lambda X: X,
+    "columns first": np.asfortranarray,
+    "int8": lambda X: (10 * X).astype(np.int8),
+    "frame": pd.DataFrame,
+    "bytes": lambda X: np.frombuffer(b"-" + X.tobytes(), X.dtype, X.size, 1).reshape(X.shape),
+    "csr": scipy.sparse.csr_array,
+}
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_column_sums_are_numpys(kind, dtype, weighted, index):
+    rng = np.random.default_rng(2)
+    X = KINDS[kind]((rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.5)).astype(dtype))
+    if kind == "csr":
+        X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
+    order = rng.permutation(30)[:20]
+    weight = rng.random(30).astype(dtype)
+    block = features_of(X, dtype).block(np.zeros(30, dtype), weight if weighted else None)
+    values = X.toarray() if kind == "csr" else np.asarray(X)
+    taken, w = values[order].astype(float), weight[order, None] if weighted else np.ones((20, 1))
+    out = np.ones(4)
+    column_sums(block, order, None, out)
+    np.testing.assert_allclose(out, 1 + (w * taken).sum(axis=0), rtol=1e-6, atol=1e-6)
+    out, centre = np.ones(4), np.array([0.1, -0.2, 3.0, 0.0])
+    column_sums(block, order, centre, out)
+    np.testing.assert_allclose(out, 1 + (w * (taken - centre) ** 2).sum(axis=0), rtol=1e-5)
+
+
+def test_wrong_lengths_are_refused():
+    block = features_of(np.zeros((3, 2)), "f8").block(np.zeros(3), None)
+    with pytest.raises(ValueError, match="out has length 3, expected 2"):
+        column_sums(block, np.arange(3), None, np.zeros(3))
+    with pytest.raises(ValueError, match="centre has length 1, expected 2"):
+        column_sums(block, np.arange(3), np.zeros(1), np.zeros(2))
