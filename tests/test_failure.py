@@ -1,6 +1,9 @@
 """Promise 1 and 6 of the design: no hang, a stated error, and nothing left behind.
 
-Real processes really die here, so every test has a cluster of its own.
+Real processes really die here. The tests share a cluster of two workers nevertheless: each
+waits until nothing is left on it and, where it killed a worker, until Dask has put another
+in its place. A scheduler that dies takes a cluster of its own, and so do the fits whose memory
+is measured, which run beside the other tests.
 """
 
 from __future__ import annotations
@@ -65,14 +68,60 @@ EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
 
 
 @contextmanager
-def cluster_of(workers: int = 2, **options: Any) -> Iterator[Client]:
+def two_workers() -> Iterator[Client]:
+    """A cluster of two workers, and another for each that dies.
+
+    Dask looks whether a lost worker is back once, so many seconds later, and gives it up
+    if it is away at that moment: again, where workers are killed one after the other.
+    """
     with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=":0", **options
-        ) as cluster,
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+class Run:
+    """Twenty fits in a process of their own: other tests' clusters would be measured too."""
+
+    def __init__(self, what: str, said: Path) -> None:
+        self.said = said
+        with said.open("w") as file:  # a pipe that nobody reads yet would fill up
+            self.process = subprocess.Popen([sys.executable, __file__, what], stderr=file)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Run]]:
+    """The runs of twenty fits that are wanted, side by side with the other tests.
+
+    They take as long as those, which spend their time waiting.
+    """
+    folder = tmp_path_factory.mktemp("twenty")
+    test = test_twenty_fits_leave_nothing_and_take_no_memory.__name__
+    names = {item.name for item in request.session.items}
+    started = {
+        what: Run(what, folder / what) for what in ("plain", "killed") if f"{test}[{what}]" in names
+    }
+    yield started
+    for run in started.values():
+        run.process.send_signal(signal.SIGINT)  # to one that still runs
+        run.process.wait()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Client]:
+    with two_workers() as client:
+        yield client
+
+
+@pytest.fixture
+def client(shared: Client) -> Client:
+    """A client of two workers that are well."""
+    shared.wait_for_workers(2, timeout=30)
+    return shared
 
 
 def classification(rows: int = 8000) -> tuple[Any, Any]:
@@ -167,22 +216,29 @@ def assert_nothing_left(client: Client) -> None:
     until(lambda: not found(), "everything is given back")
 
 
-@pytest.mark.parametrize("way", [*EVERY_MODE, "lbfgs"], ids=str)
-@pytest.mark.parametrize("which", [0, 1])
+# The worker of rank 0 holds the shard too. For rank 1, L-BFGS waits as the modes do, and an
+# asynchronous shard, near or far, waits for nobody.
+@pytest.mark.parametrize(
+    ("way", "which"),
+    [
+        *((way, 0) for way in [*EVERY_MODE, "lbfgs"]),
+        *((way, 1) for way in [*MODES, dps.Sync(access="gateway")]),
+    ],
+    ids=str,
+)
 def test_a_killed_worker_ends_the_fit_with_its_name(
-    way: Any, which: int, monkeypatch: pytest.MonkeyPatch
+    way: Any, which: int, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cluster_of(2) as client:
-        pids = client.run(os.getpid)
-        address = sorted(pids)[which]
-        fit = Fit(client, monkeypatch, **options_of(way))
-        os.kill(pids[address], signal.SIGKILL)
-        error = fit.end(10)
-        assert isinstance(error, WorkerLostError)
-        assert error.worker == address
-        assert address in str(error)
-        client.wait_for_workers(2, timeout=30)
-        assert_nothing_left(client)
+    pids = client.run(os.getpid)
+    address = sorted(pids)[which]
+    fit = Fit(client, monkeypatch, **options_of(way))
+    os.kill(pids[address], signal.SIGKILL)
+    error = fit.end(10)
+    assert isinstance(error, WorkerLostError)
+    assert error.worker == address
+    assert address in str(error)
+    client.wait_for_workers(2, timeout=30)
+    assert_nothing_left(client)
 
 
 @pytest.mark.parametrize(
@@ -192,38 +248,35 @@ def test_a_killed_worker_ends_the_fit_with_its_name(
         ("sync", 1),
         ("async", 1),
         ("allreduce", 1),
-        ("lbfgs", 0),
         ("lbfgs", 1),
         (dps.Sync(access="gateway"), 1),
     ],
     ids=str,
 )
 def test_a_frozen_worker_ends_the_fit_within_the_timeout(
-    way: Any, which: int, monkeypatch: pytest.MonkeyPatch
+    way: Any, which: int, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cluster_of(2) as client:
-        pids = client.run(os.getpid)
-        address = sorted(pids)[which]
-        fit = Fit(client, monkeypatch, timeout=2.0, **options_of(way))
-        os.kill(pids[address], signal.SIGSTOP)
-        try:
-            error = fit.end(30)
-        finally:
-            os.kill(pids[address], signal.SIGCONT)
-        assert isinstance(error, (StalledError, ServerLostError))
-        assert error.worker == address
-        assert_nothing_left(client)
+    pids = client.run(os.getpid)
+    address = sorted(pids)[which]
+    fit = Fit(client, monkeypatch, timeout=2.5, **options_of(way))
+    os.kill(pids[address], signal.SIGSTOP)
+    try:
+        error = fit.end(30)
+    finally:
+        os.kill(pids[address], signal.SIGCONT)
+    assert isinstance(error, (StalledError, ServerLostError))
+    assert error.worker == address
+    assert_nothing_left(client)
 
 
-def test_a_pass_over_the_data_may_take_longer_than_the_timeout() -> None:
+def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -> None:
     X, y = classification()
-    X, y = X.rechunk((200, 10)), y.rechunk(200)  # 20 calls of the loss a rank take 2 seconds
-    with cluster_of(2) as client:
-        model = dps.LinearClassifier(
-            optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=1.0, tol=None,
-            mode=dps.Sync(access="gateway"), client=client,
-        )  # fmt: skip
-        assert model.fit(X, y).n_iter_ == 1
+    X, y = X.rechunk((250, 10)), y.rechunk(250)  # 16 calls of the loss a rank take 1.6 seconds
+    model = dps.LinearClassifier(
+        optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=1.0, tol=None,
+        mode=dps.Sync(access="gateway"), client=client,
+    )  # fmt: skip
+    assert model.fit(X, y).n_iter_ == 1
 
 
 def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +293,7 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.Mon
             started.append(subprocess.Popen(worker, **quiet))
         with Client(scheduler_file=file, set_as_default=False, timeout=30) as client:
             client.wait_for_workers(2, timeout=30)
-            fit = Fit(client, monkeypatch, timeout=5.0)
+            fit = Fit(client, monkeypatch, timeout=2.0)
             started[0].kill()
             error = fit.end(30)
             assert isinstance(error, ClusterError)
@@ -257,7 +310,7 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("distributed", [True, False], ids=["cluster", "threads"])
 @pytest.mark.parametrize("mode", list(MODES))
 def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
-    mode: str, distributed: bool, monkeypatch: pytest.MonkeyPatch
+    mode: str, distributed: bool, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = threading.main_thread().ident
     assert main == threading.get_ident()
@@ -277,11 +330,10 @@ def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
         with pytest.raises(KeyboardInterrupt):
             estimator.fit(X.compute(), y.compute())
     else:
-        with cluster_of(2) as client:
-            estimator.client = client
-            with pytest.raises(KeyboardInterrupt):
-                estimator.fit(X, y)
-            assert_nothing_left(client)
+        estimator.client = client
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(X, y)
+        assert_nothing_left(client)
     assert estimator.n_iter_ >= 3
     assert len(estimator.history_) == estimator.n_iter_
     assert estimator.score(X.compute(), y.compute()) > 0.8
@@ -304,22 +356,21 @@ def failing_loss(after: int) -> LogLoss:
 
 
 @pytest.mark.parametrize("way", [*EVERY_MODE, "lbfgs"], ids=str)
-def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any) -> None:
+def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any, client: Client) -> None:
     X, y = classification()
     how = {"optimizer": "lbfgs"} if way == "lbfgs" else {"optimizer": "adagrad", "mode": way}
-    with cluster_of(2) as client:
-        estimator = dps.LinearClassifier(
-            loss=failing_loss(after=5), client=client, shuffle=False, **how
-        )
-        with pytest.raises(ReplicaError, match="ZeroDivisionError: the loss broke") as caught:
-            estimator.fit(X, y)
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert caught.value.worker in client.nthreads()
-        assert caught.value.rank in (0, 1)
-        # Under L-BFGS, steps are what has been exchanged: twice for the spread of the
-        # features, and twice in the first pass. A rank's four partitions make four calls.
-        assert caught.value.step == (5 if way == "lbfgs" else 6)
-        assert_nothing_left(client)
+    estimator = dps.LinearClassifier(
+        loss=failing_loss(after=5), client=client, shuffle=False, **how
+    )
+    with pytest.raises(ReplicaError, match="ZeroDivisionError: the loss broke") as caught:
+        estimator.fit(X, y)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.worker in client.nthreads()
+    assert caught.value.rank in (0, 1)
+    # Under L-BFGS, steps are what has been exchanged: twice for the spread of the
+    # features, and twice in the first pass. A rank's four partitions make four calls.
+    assert caught.value.step == (5 if way == "lbfgs" else 6)
+    assert_nothing_left(client)
 
 
 @pytest.mark.parametrize("mode", list(MODES))
@@ -351,13 +402,14 @@ def test_an_overflow_after_some_epochs_keeps_the_last_of_them() -> None:
     assert estimator.score(X.compute(), y.compute()) > 0.1
 
 
-def test_a_partition_that_cannot_be_computed_raises_its_own_error() -> None:
+def test_a_partition_that_cannot_be_computed_raises_its_own_error(client: Client) -> None:
     def broken(block: Any) -> Any:
         raise FileNotFoundError("part.7.parquet")
 
     X, y = classification()
-    with cluster_of(1) as client, pytest.raises(FileNotFoundError, match=r"part\.7"):
+    with pytest.raises(FileNotFoundError, match=r"part\.7"):
         dps.LinearClassifier(client=client).fit(X.map_blocks(broken, meta=X._meta), y)
+    assert_nothing_left(client)
 
 
 def memory(client: Client) -> int:
@@ -382,11 +434,8 @@ def memory(client: Client) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["plain", "killed"])
-def test_twenty_fits_leave_nothing_and_take_no_memory(what: str) -> None:
-    # In a process of its own: other tests' clusters would be measured too.
-    command = [sys.executable, __file__, what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
+def test_twenty_fits_leave_nothing_and_take_no_memory(what: str, runs: dict[str, Run]) -> None:
+    assert runs[what].process.wait(280) == 0, runs[what].said.read_text()
 
 
 def drawn_on_workers(rows: int) -> tuple[Any, Any]:
@@ -422,9 +471,7 @@ def killed_fit(client: Client, number: int) -> None:
 
 def twenty_fits(fit: Callable[[Client, int], None]) -> None:
     note_fits(pytest.MonkeyPatch())
-    # Dask looks whether a lost worker is back once, so many seconds later, and gives it up
-    # if it is away at that moment: again, in this test.
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}), cluster_of(2) as client:
+    with two_workers() as client:
         sizes = []
         for number in range(20):
             fit(client, number)
