@@ -1,21 +1,22 @@
 """Things that exist twice: in Python, and in a kernel for loops without the interpreter."""
 
-from typing import Any
-
-__all__ = ["unless_overridden"]
+__all__ = ["written_in_python"]
 
 
-def unless_overridden(cls: type, method: str, native: str, without: Any = None) -> None:
-    """Drop an inherited kernel from a subclass that writes the method in Python.
+def written_in_python(cls: type, method: str, kernel: str) -> bool | None:
+    """Whether a new subclass writes a method that its parent has a kernel for.
 
     Parameters
     ----------
     cls : type
-        A new subclass.
-    method, native : str
+    method, kernel : str
         Attributes that are twins of each other.
-    without : object, optional
-        What `native` is where there is no kernel.
+
+    Returns
+    -------
+    bool or None
+        None where the class defines neither: it is as its parent.
     """
-    if method in vars(cls) and native not in vars(cls):
-        setattr(cls, native, without)
+    if kernel in vars(cls):
+        return False
+    return True if method in vars(cls) else None

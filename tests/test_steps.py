@@ -195,10 +195,21 @@ def test_a_method_in_python_is_not_hidden_by_an_inherited_kernel() -> None:
         def push_pull(self, *args: Any) -> Any:
             return super().push_pull(*args)
 
-    assert Slow().kernel is None
-    assert Scaled().kernel is None
+    class Again(Slow):
+        kernel = Momentum().kernel
+
+    assert Slow().native is None
+    assert Again().native is not None
+    assert Scaled().native is None
     assert Loud.native is Channel.native
-    assert Softmax().kernel is not None
+    assert Softmax().native is not None
+    raw, out = np.zeros((1, 1)), np.empty((1, 1))
+    assert Scaled().evaluate(np.ones(1), raw, None, out) == LogLoss().evaluate(
+        np.ones(1), raw, None, out
+    )
+    params, state = np.ones(2), np.zeros((1, 2))
+    assert Slow().update(params, np.ones(2), state, step=1, lr=0.5, l1=0.0, l2=0.0)
+    assert (params == 0.5).all()
 
 
 def test_replicas_wait_for_each_other_without_the_interpreter() -> None:

@@ -57,6 +57,7 @@ cdef class Push:
     cdef Shard* shards
     cdef Places places
     cdef char* params               # (size,), what the next gradient is taken at
+    cdef double tick
     cdef object until               # called where a wait is long
     cdef list _arrays               # keeps the memory alive
 

@@ -14,6 +14,7 @@ class Push:
         places: Mapping[str, int],
         sequence: int,
         version: int,
+        tick: float,
         until: Callable[[int, int, int, int], None],
     ) -> None: ...
     def staleness(self) -> tuple[float, float]:

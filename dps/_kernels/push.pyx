@@ -2,7 +2,7 @@
 
 Owns nothing: it is the twin of the operations in dps/modes and dps/server/operations.py, in the
 same order of writes and with the same bits; their docstrings are the protocol. It must not know
-models or data. A wait spins and sleeps here for at most a second; then ``until(shard, field, word,
+models or data. A wait spins and sleeps here for a tick; then ``until(shard, field, word,
 value)`` goes on in Python, which knows deadlines and owners.
 """
 from cython cimport floating
@@ -17,10 +17,6 @@ from dps._kernels.reduce cimport copy_checked, divide_by, sum_slots
 from dps._kernels.window cimport (
     Header, add, load, rank_load, rank_store, store, wait_for
 )
-
-cdef enum:
-    TICK = 1    # seconds
-
 
 cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
     """Copy the shard's part of a gradient; whether it is finite."""
@@ -96,10 +92,12 @@ cdef class Push:
         Numbers of the words.
     sequence, version : int
         Pushes so far, and the version that the parameters have.
+    tick : float
+        Seconds after which a wait goes on in ``until``.
     until : callable
     """
 
-    def __init__(self, int rank, params, shards, dict places, sequence, version, until):
+    def __init__(self, int rank, params, shards, dict places, sequence, version, double tick, until):
         cdef Shard* shard
         free(self.shards)  # of an earlier call
         self._arrays = [params]
@@ -109,6 +107,7 @@ cdef class Push:
         self.size = params.shape[0]
         self.single = params.dtype.itemsize == 4
         self.params = _address(params)
+        self.tick = tick
         self.until = until
         self.places = places
         self.n_shards = len(shards)
@@ -155,7 +154,7 @@ cdef class Push:
         return result
 
     cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil:
-        if wait_for(&self.shards[shard].words, field, word, value, TICK) != 0:
+        if wait_for(&self.shards[shard].words, field, word, value, self.tick) != 0:
             with gil:
                 self.until(shard, field, word, value)
         return 0

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.order import shuffle
 from dps._kernels.rows import BlockRows
 from dps._kernels.steps import shares
 from dps.data.blocks import Block, Segment
@@ -65,7 +66,8 @@ class InMemory:
             for block in self.held:
                 yield [Part(block, block.training_rows())]
             return
-        blocks = _generator(self.seed, epoch, self.rank).permutation(len(self.held))
+        blocks = np.arange(len(self.held))
+        shuffle(blocks, _key(self.seed, epoch, self.rank))
         for first in range(0, len(blocks), _MIXED):
             yield [self._shuffled(self.held[b], epoch) for b in blocks[first : first + _MIXED]]
 
@@ -74,7 +76,7 @@ class InMemory:
         chosen = block.training_rows()
         if chosen is None:
             chosen = np.arange(block.start, block.stop, dtype=np.int64)
-        _generator(self.seed, epoch, self.rank, block.partition).shuffle(chosen)
+        shuffle(chosen, _key(self.seed, epoch, self.rank, 1 + block.partition))
         return Part(block, chosen)
 
 
@@ -155,9 +157,12 @@ def _take(group: Group, rows: int) -> Iterator[Segment]:
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:
     """Which rows of a partition are kept for validation, the same wherever it is asked."""
-    held: NDArray[np.bool_] = _generator(seed, 0, partition, 1 << 32).random(rows) < fraction
+    source = np.random.SeedSequence((seed, 0, partition, 1 << 32))
+    random = np.random.Generator(np.random.Philox(source)).random(rows)
+    held: NDArray[np.bool_] = random < fraction
     return held
 
 
-def _generator(*key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+def _key(*numbers: int) -> int:
+    """64 bits of some numbers, which zeros behind them do not change."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

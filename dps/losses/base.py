@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 from dps._kernels.losses import LossKernel
-from dps._native import unless_overridden
+from dps._native import written_in_python
 
 __all__ = ["Loss", "as_columns"]
 
@@ -49,7 +49,7 @@ class Loss(ABC):
         The largest second derivative; infinite where the derivative jumps. Quasi-Newton
         methods need a finite one.
     kernel : LossKernel or None
-        The loss for loops without the interpreter.
+        What `evaluate` runs, and loops without the interpreter.
 
     Examples
     --------
@@ -66,10 +66,18 @@ class Loss(ABC):
     task: ClassVar[Task]
     curvature: ClassVar[float] = inf
     kernel: ClassVar[LossKernel | None] = None
+    _in_python: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        unless_overridden(cls, "evaluate", "kernel")
+        in_python = written_in_python(cls, "evaluate", "kernel")
+        if in_python is not None:
+            cls._in_python = in_python
+
+    @property
+    def native(self) -> LossKernel | None:
+        """The kernel, unless a subclass has written `evaluate` in Python."""
+        return None if self._in_python else self.kernel
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum of losses and write their derivatives.

@@ -41,7 +41,7 @@ class OneVsRest(Loss):
     @property
     def kernel(self) -> LossKernel | None:  # type: ignore[override]
         """That of the binary loss."""
-        return self.base.kernel
+        return self.base.native
 
     def n_outputs(self, n_classes: int) -> int:
         """Return ``n_classes``, see `Loss.n_outputs`."""

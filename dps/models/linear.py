@@ -85,9 +85,9 @@ class LinearModel:
     @property
     def kernel(self) -> LinearGradient | None:
         """The gradient for loops without the interpreter; None for a loss in Python."""
-        if self._kernel is None and self.loss.kernel is not None:
+        if self._kernel is None and self.loss.native is not None:
             self._kernel = LinearGradient(
-                self.n_features, self.n_outputs, self.loss.kernel, self.fit_intercept,
+                self.n_features, self.n_outputs, self.loss.native, self.fit_intercept,
                 self.dtype == np.float32,
             )  # fmt: skip
         return self._kernel

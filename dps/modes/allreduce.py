@@ -98,7 +98,7 @@ class AllReduceChannel(Channel):
     def native(self) -> Push | None:
         """Pushes without the interpreter, see :meth:`Channel.native`."""
         values = self.pull_all()
-        if self._spec.update.optimizer.kernel is None:
+        if self._spec.update.optimizer.native is None:
             return None
         return self._push(
             AllReducePush, values[0], self._version, held=values,

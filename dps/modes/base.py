@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.push import Push
-from dps._native import unless_overridden
+from dps._native import written_in_python
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
 from dps.server import operations
@@ -166,7 +166,8 @@ class Channel(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        unless_overridden(cls, "push_pull", "native", Channel.native)
+        if written_in_python(cls, "push_pull", "native"):
+            cls.native = Channel.native  # type: ignore[method-assign]
 
     def native(self) -> Push | None:
         """:meth:`push_pull` for loops without the interpreter, after :meth:`pull`.
@@ -184,7 +185,7 @@ class Channel(ABC):
         self, kind: type[Push], params: NDArray[np.floating], version: int, **more: Any
     ) -> Push | None:
         links = [link for link in self._links if isinstance(link, MappedLink)]
-        if len(links) < len(self._links) or self._spec.update.optimizer.kernel is None:
+        if len(links) < len(self._links) or self._spec.update.optimizer.native is None:
             return None
         shards = [
             {
@@ -202,7 +203,15 @@ class Channel(ABC):
             links[shard].until(Wait(Word(word) if field < 0 else Field(field), value))
 
         return kind(
-            self._spec.rank, params, shards, _PLACES, self._sequence, version, until, **more
+            self._spec.rank,
+            params,
+            shards,
+            _PLACES,
+            self._sequence,
+            version,
+            links[0].tick,
+            until,
+            **more,
         )
 
     def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:

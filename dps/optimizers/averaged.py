@@ -82,7 +82,8 @@ class Averaged(Optimizer):
     @property
     def kernel(self) -> UpdateKernel | None:  # type: ignore[override]
         """That of ``base`` with a running mean."""
-        return None if self.base.kernel is None else self.base.kernel.averaged(self.start)
+        native = self.base.native
+        return None if native is None else native.averaged(self.start)
 
     def result(self, params: Any, state: Any) -> Any:
         """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""

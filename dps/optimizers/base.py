@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from dps._kernels.optimizers import UpdateKernel
-from dps._native import unless_overridden
+from dps._native import written_in_python
 from dps.optimizers.schedules import Schedule
 
 __all__ = ["Optimizer"]
@@ -24,7 +24,7 @@ class Optimizer(ABC):
     state_rows : int
         How many vectors of the parameters' length it keeps between updates.
     kernel : UpdateKernel or None
-        The update for loops without the interpreter.
+        What `update` runs, and loops without the interpreter.
 
     Examples
     --------
@@ -35,6 +35,7 @@ class Optimizer(ABC):
 
     state_rows: ClassVar[int] = 0
     kernel: ClassVar[UpdateKernel | None] = None
+    _in_python: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -52,7 +53,14 @@ class Optimizer(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        unless_overridden(cls, "update", "kernel")
+        in_python = written_in_python(cls, "update", "kernel")
+        if in_python is not None:
+            cls._in_python = in_python
+
+    @property
+    def native(self) -> UpdateKernel | None:
+        """The kernel, unless a subclass has written `update` in Python."""
+        return None if self._in_python else self.kernel
 
     def update(
         self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float

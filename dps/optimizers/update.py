@@ -37,7 +37,7 @@ class Update:
 
     def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, bool], ...]]:
         """The optimizer's kernel, `l1`, `l2` and `segments`."""
-        return self.optimizer.kernel, self.l1, self.l2, self.segments
+        return self.optimizer.native, self.l1, self.l2, self.segments
 
     def apply(
         self,

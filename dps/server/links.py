@@ -113,6 +113,11 @@ class MappedLink:
         """Begin and end an operation, see :meth:`Link.run`."""
         return drive(operation(self.window, self._rank, *args), self._watch)
 
+    @property
+    def tick(self) -> float:
+        """Seconds of a wait after which it is looked whether it will end."""
+        return self._watch.tick
+
     def until(self, wait: Wait) -> None:
         """Wait as an operation would, with its deadlines."""
         self._watch.until(wait)

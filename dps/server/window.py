@@ -376,6 +376,7 @@ class Watch:
         self._window = window
         self._rank = rank
         self._timeout = timeout
+        self.tick = min(_TICK, timeout / 4)
         self._alive = alive
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
 
@@ -425,13 +426,13 @@ class Watch:
     def until(self, wait: Wait) -> None:
         """Block until the wait is over, looking around once a second."""
         window = self._window
-        result = window.wait(wait, _TICK)
+        result = window.wait(wait, self.tick)
         if result == READY:
             return
         self.begin()
         while result != READY:
             self.look(wait)
-            result = window.wait(wait, min(_TICK, self._timeout / 4))
+            result = window.wait(wait, self.tick)
             if result != LATE and result != READY:
                 raise StoppedError("the fit was stopped")
 

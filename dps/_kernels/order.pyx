@@ -1,0 +1,41 @@
+"""A shuffle in place, the same on every machine.
+
+Owns how a key becomes an order: Fisher and Yates with numbers of SplitMix64 (Steele, Lea and Flood,
+2014), brought into range without bias by multiplication (Lemire, 2019). NumPy's takes five times as
+long, which is a good part of an epoch of a linear model. It must not know what is shuffled.
+"""
+from libc.stdint cimport int64_t, uint64_t
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    /* The next number of SplitMix64. */
+    static inline uint64_t dps_next(uint64_t *state) {
+        uint64_t z = (*state += 0x9E3779B97F4A7C15u);
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+        return z ^ (z >> 31);
+    }
+    /* A number below n, all equally likely. */
+    static inline uint64_t dps_below(uint64_t *state, uint64_t n) {
+        unsigned __int128 product = (unsigned __int128)dps_next(state) * n;
+        if ((uint64_t)product < n)
+            while ((uint64_t)product < (0 - n) % n)
+                product = (unsigned __int128)dps_next(state) * n;
+        return (uint64_t)(product >> 64);
+    }
+    """
+    uint64_t dps_below(uint64_t* state, uint64_t n) noexcept nogil
+
+
+def shuffle(int64_t[::1] values, uint64_t key):
+    """Put ``values`` into the order that belongs to ``key``."""
+    cdef uint64_t state = key
+    cdef Py_ssize_t i, j
+    cdef int64_t kept
+    with nogil:
+        for i in range(values.shape[0] - 1, 0, -1):
+            j = <Py_ssize_t> dps_below(&state, i + 1)
+            kept = values[i]
+            values[i] = values[j]
+            values[j] = kept
