@@ -123,7 +123,7 @@ cdef double _block(
 
 cdef double _add(
     const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-    const floating* params, floating* out,
+    Py_ssize_t ahead, const floating* params, floating* out,
 ) noexcept nogil:
     cdef Py_ssize_t f = model.f, k = model.k, first, n, n_ahead, at, size = model.block
     cdef const floating* coef = params
@@ -142,7 +142,7 @@ cdef double _add(
         memset(grad, 0, f * padded_outputs(k) * sizeof(floating))
     for first from 0 <= first < m by size:
         n = min(size, m - first)
-        n_ahead = min(size, m - first - n)
+        n_ahead = min(size, m + ahead - first - n)
         at = start + first
         if order is not NULL:
             picks = order + at
@@ -197,10 +197,12 @@ cdef class LinearGradient(Gradient):
 
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-        const void* params, void* out,
+        Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
         if self.single:
             return _add(
-                &self.model, rows, order, start, m, <const float*> params, <float*> out
+                &self.model, rows, order, start, m, ahead, <const float*> params, <float*> out
             )
-        return _add(&self.model, rows, order, start, m, <const double*> params, <double*> out)
+        return _add(
+            &self.model, rows, order, start, m, ahead, <const double*> params, <double*> out
+        )

@@ -35,6 +35,6 @@ cdef class Gradient:
     cdef readonly bint single
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-        const void* params, void* out,
+        Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil
     cdef int check(self, BlockRows block) except -1

@@ -114,9 +114,12 @@ cdef class Gradient:
 
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-        const void* params, void* out,
+        Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
-        """Add the gradient at ``params`` to ``out``, both of ``size``; the sum of losses."""
+        """Add the gradient at ``params`` to ``out``, both of ``size``; the sum of losses.
+
+        The order goes on for ``ahead`` rows behind the m, which are likely to come next.
+        """
         return 0
 
     cdef int check(self, BlockRows block) except -1:
@@ -153,5 +156,7 @@ cdef class Gradient:
         at = _address(params)
         target = <char*> _address(out)
         with nogil:
-            loss = self.add(&block.rows, chosen, start, stop - start, at, target)
+            loss = self.add(
+                &block.rows, chosen, start, stop - start, limit - stop, at, target
+            )
         return loss

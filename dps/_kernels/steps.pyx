@@ -173,7 +173,7 @@ cdef class StepLoop:
                 if parts[p].share:
                     self.loss += self.gradient.add(
                         parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
-                        self.push.params, self.grad,
+                        parts[p].left - parts[p].share, self.push.params, self.grad,
                     )
                     parts[p].at += parts[p].share
                     parts[p].left -= parts[p].share
