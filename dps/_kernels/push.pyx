@@ -97,7 +97,9 @@ cdef class Push:
     until : callable
     """
 
-    def __init__(self, int rank, params, shards, dict places, sequence, version, double tick, until):
+    def __init__(
+        self, int rank, params, shards, dict places, sequence, version, double tick, until
+    ):
         cdef Shard* shard
         free(self.shards)  # of an earlier call
         self._arrays = [params]
