@@ -63,6 +63,23 @@ cdef int _check(
     return 0
 
 
+cdef int _sum(
+    const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, Py_ssize_t stop,
+    floating[::1] out, floating by,
+) except -1:
+    cdef Py_ssize_t stride = slots.strides[0] // <Py_ssize_t> sizeof(floating)
+    cdef const floating* first = NULL
+    cdef const int64_t* counts = NULL
+    if stop == start:
+        return 0
+    if rows.shape[0]:
+        first = &slots[0, start]
+        counts = &rows[0]
+    with nogil:
+        sum_slots(first, stride, counts, rows.shape[0], &out[0], stop - start, by)
+    return 0
+
+
 def sum_of_slots(
     const floating[:, :] slots, const int64_t[::1] rows, Py_ssize_t start, Py_ssize_t stop,
     floating[::1] out,
@@ -70,12 +87,7 @@ def sum_of_slots(
     """out[:stop-start] = the sum of slots[r, start:stop] in rank order, over ranks with rows."""
     contiguous_rows("slots", slots.shape[1], slots.strides[1], sizeof(floating))
     _check(slots.shape[0], slots.shape[1], rows.shape[0], start, stop, out.shape[0])
-    if stop > start:
-        with nogil:
-            sum_slots(
-                &slots[0, start], slots.strides[0] // <Py_ssize_t> sizeof(floating), &rows[0],
-                rows.shape[0], &out[0], stop - start, <floating> 1,
-            )
+    _sum(slots, rows, start, stop, out, <floating> 1)
 
 
 def mean_of_slots(
@@ -91,12 +103,7 @@ def mean_of_slots(
         active |= rows[r] != 0
     if active and not total > 0:
         raise ValueError(f"total must be positive where a rank has rows, got {total}")
-    if stop > start:
-        with nogil:
-            sum_slots(
-                &slots[0, start], slots.strides[0] // <Py_ssize_t> sizeof(floating), &rows[0],
-                rows.shape[0], &out[0], stop - start, <floating> total,
-            )
+    _sum(slots, rows, start, stop, out, <floating> total)
 
 
 def divide(const floating[::1] src, double by, floating[::1] out):
