@@ -220,8 +220,15 @@ cdef class Push:
             _put(shard, <const double*> part, <double*> flat)
 
 
-cdef class SynchronousPush(Push):
-    """Twin of dps.modes.synchronous; with one shard ``params`` may be the window's own."""
+cdef class ExchangePush(Push):
+    """Twin of `operations.exchange` on every shard; kinds differ in the use of their slice."""
+
+    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
+        """Use this rank's slice of the mean, in scratch; whether all is finite."""
+        return True
+
+    cdef void _finish(self, Shard* shard) noexcept nogil:
+        """Read what all ranks have made of the shard."""
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef int number, status
@@ -235,20 +242,30 @@ cdef class SynchronousPush(Push):
         for number in range(self.n_shards):
             shard = &self.shards[number]
             self._mean(number)
-            if not self._update(
-                &shard.update, shard.params, shard.scratch, shard.state, shard.size, shard.start,
-                shard.stop, step, rate,
-            ):
+            if not self._use(shard, step, rate):
                 return BAD_UPDATE
             if self.rank == 0:
                 store(&shard.words, self.places.version, step)
             rank_store(&shard.words, self.rank, self.places.done, self.sequence)
             self.wait(number, self.places.done, 0, self.sequence)
-            self._take_in(shard, shard.params, self.params)
+            self._finish(shard)
         return PUSHED
 
 
-cdef class AllReducePush(Push):
+cdef class SynchronousPush(ExchangePush):
+    """Twin of dps.modes.synchronous; with one shard ``params`` may be the window's own."""
+
+    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
+        return self._update(
+            &shard.update, shard.params, shard.scratch, shard.state, shard.size, shard.start,
+            shard.stop, step, rate,
+        )
+
+    cdef void _finish(self, Shard* shard) noexcept nogil:
+        self._take_in(shard, shard.params, self.params)
+
+
+cdef class AllReducePush(ExchangePush):
     """Twin of dps.modes.allreduce; ``held`` is its copy of params and state, row by row."""
 
     cdef Segments held
@@ -261,33 +278,25 @@ cdef class AllReducePush(Push):
         self.mean = self._keep(np.empty(self.size, held.dtype))
         self._bind(&self.held, how)
 
-    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
-        cdef int number, status
-        cdef Shard* shard
-        cdef int64_t step
+    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
         cdef Py_ssize_t itemsize = 4 if self.single else 8
-        self.sequence += 1
-        step = self.version + self.sequence
-        status = self._arrive(grad, rows)
-        if status != PUSHED:
-            return status
-        for number in range(self.n_shards):
-            shard = &self.shards[number]
-            self._mean(number)
-            memcpy(
-                shard.total + shard.start * itemsize, shard.scratch,
-                (shard.stop - shard.start) * itemsize,
-            )
-            if self.rank == 0:
-                store(&shard.words, self.places.version, step)
-            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
-            self.wait(number, self.places.done, 0, self.sequence)
-            self._take_in(shard, shard.total, self.mean)
-        if not self._update(
-            &self.held, self.params, self.mean, self.state, self.size, 0, self.size, step, rate
+        memcpy(
+            shard.total + shard.start * itemsize, shard.scratch,
+            (shard.stop - shard.start) * itemsize,
+        )
+        return True
+
+    cdef void _finish(self, Shard* shard) noexcept nogil:
+        self._take_in(shard, shard.total, self.mean)
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef int status = ExchangePush.push(self, grad, rows, rate)
+        if status == PUSHED and not self._update(
+            &self.held, self.params, self.mean, self.state, self.size, 0, self.size,
+            self.version + self.sequence, rate,
         ):
             return BAD_UPDATE
-        return PUSHED
+        return status
 
 
 cdef class AsynchronousPush(Push):

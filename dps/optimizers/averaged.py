@@ -70,8 +70,9 @@ class Averaged(Optimizer):
         self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float
     ) -> bool:
         """Apply one update of ``base`` and of the mean, see `Optimizer.update`."""
-        if self.kernel is not None:
-            return self.kernel.update(params, grad, state, step=step, lr=lr, l1=l1, l2=l2)
+        kernel = self.kernel
+        if kernel is not None:
+            return kernel.update(params, grad, state, step=step, lr=lr, l1=l1, l2=l2)
         finite = self.base.update(params, grad, state[:-1], step=step, lr=lr, l1=l1, l2=l2)
         if step <= self.start + 1:
             state[-1] = params

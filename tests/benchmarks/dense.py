@@ -12,7 +12,6 @@ and what the fit adds to it. Rows of one run are interleaved; medians.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import dask.array as da
@@ -20,8 +19,6 @@ import numpy as np
 from distributed import Client, wait
 from sklearn.linear_model import LogisticRegression
 
-from dps import LinearClassifier
-from dps.modes import MODES
 from measure import (
     bars,
     cluster,
@@ -33,7 +30,7 @@ from measure import (
     table,
     take_turns,
 )
-from peers import fastest_solver, incremental, sgd
+from peers import fastest_solver, in_each_mode, incremental, seconds_of_a_pass, sgd
 
 FEATURES = 100
 PEER = "scikit-learn LogisticRegression"
@@ -82,16 +79,9 @@ def main() -> None:
                 "above": objective(model, X_here, y_here) - best,
                 "passes": float(np.max(getattr(model, "n_iter_", np.nan))),
             }
-            if isinstance(model, LinearClassifier):
-                found["pass"] = float(np.median([r["seconds"] for r in model.history_]))
-            return found
+            return found | seconds_of_a_pass(model)
 
-        contenders: dict[str, Callable[[int], Any]] = {
-            f"dps {mode}": lambda turn, mode=mode: LinearClassifier(
-                mode=mode, random_state=turn
-            ).fit(X, y)
-            for mode in MODES
-        }
+        contenders = in_each_mode(X, y)
         contenders[PEER] = lambda turn: LogisticRegression().fit(X_here, y_here)
         contenders["scikit-learn SGDClassifier"] = lambda turn: sgd(n, turn).fit(X_here, y_here)
         if installed("dask-ml", "dask_ml"):

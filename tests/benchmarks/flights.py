@@ -13,7 +13,6 @@ fit adds to it. Rows of one run are interleaved; medians.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from distributed import Client, wait
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dps import LinearClassifier
-from dps.modes import MODES
 from measure import (
     bars,
     cluster,
@@ -37,7 +34,7 @@ from measure import (
     table,
     take_turns,
 )
-from peers import VowpalWabbit, incremental, sgd
+from peers import VowpalWabbit, in_each_mode, incremental, seconds_of_a_pass, sgd
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights-3m.parquet"
 PEER = "scikit-learn LogisticRegression"
@@ -123,16 +120,9 @@ def main() -> None:
                 "auc": roc_auc_score(y_test, late),
                 "passes": float(passes),
             }
-            if isinstance(model, LinearClassifier):
-                found["pass"] = float(np.median([r["seconds"] for r in model.history_]))
-            return found
+            return found | seconds_of_a_pass(model)
 
-        contenders: dict[str, Callable[[int], Any]] = {
-            f"dps {mode}": lambda turn, mode=mode: LinearClassifier(
-                mode=mode, random_state=turn
-            ).fit(X_there, y_there)
-            for mode in MODES
-        }
+        contenders = in_each_mode(X_there, y_there)
         contenders[PEER] = lambda turn: LogisticRegression().fit(X, y)
         contenders["scikit-learn SGDClassifier"] = lambda turn: sgd(n, turn).fit(X, y)
         if installed("dask-ml", "dask_ml"):

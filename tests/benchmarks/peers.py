@@ -1,20 +1,39 @@
-"""Other people's linear models, each with the settings that are fair to it.
+"""What is set against each other: dps in each mode, and other people's linear models.
 
-What they share with dps is the objective: mean log loss and ``LogisticRegression(C=1)``'s
-penalty. Everything else is at their defaults.
+Each has the settings that are fair to it. Shared is the objective: mean log loss and the penalty of
+``LogisticRegression(C=1)``. Everything else is at their defaults.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.linear_model import SGDClassifier
 
+from dps import LinearClassifier
+from dps.modes import MODES
 from measure import TooSlow, limit, timed
+
+
+def in_each_mode(X: Any, y: Any) -> dict[str, Callable[[int], Any]]:
+    """dps at its defaults in each mode, by name; called with the number of the turn."""
+
+    def fit(mode: str, turn: int) -> LinearClassifier:
+        return LinearClassifier(mode=mode, random_state=turn).fit(X, y)
+
+    return {f"dps {mode}": partial(fit, mode) for mode in MODES}
+
+
+def seconds_of_a_pass(model: Any) -> dict[str, float]:
+    """The median over passes, of dps."""
+    if not isinstance(model, LinearClassifier):
+        return {}
+    return {"pass": float(np.median([record["seconds"] for record in model.history_]))}
 
 
 def sgd(rows: int, turn: int) -> SGDClassifier:
