@@ -4,6 +4,7 @@ class UpdateKernel:
     """An optimizer by name: sgd, momentum, adagrad or adam."""
 
     name: str
+    lazy: bool
     def __init__(
         self,
         name: str,
@@ -13,6 +14,7 @@ class UpdateKernel:
         beta1: float = ...,
         beta2: float = ...,
         epsilon: float = ...,
+        lazy: bool = ...,
     ) -> None: ...
     def averaged(self, start: int) -> UpdateKernel:
         """The same with a running mean of updates after the first `start`, in one more row."""

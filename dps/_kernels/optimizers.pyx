@@ -7,17 +7,11 @@ step size s is ``p = soft(p, s * l1) / (1 + s * l2)``; without penalties the bar
 An optimizer is added by a name, a loop and a line in `update`.
 """
 from cython cimport floating
-from libc.math cimport copysign, copysignf, fabs, fabsf, sqrt, sqrtf
+from libc.math cimport sqrt, sqrtf
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from dps._kernels.checks cimport NotFinite, contiguous_rows, none_seen, note, same_length
-
-cdef enum:
-    SGD
-    MOMENTUM
-    ADAGRAD
-    ADAM
 
 cdef dict KINDS = {"sgd": SGD, "momentum": MOMENTUM, "adagrad": ADAGRAD, "adam": ADAM}
 cdef tuple STATE_ROWS = (0, 1, 1, 2)
@@ -25,14 +19,6 @@ cdef tuple STATE_ROWS = (0, 1, 1, 2)
 
 cdef inline floating _sqrt(floating x) noexcept nogil:
     return sqrtf(x) if floating is float else sqrt(x)
-
-
-cdef inline floating _shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
-    """The proximal operator of s * (l1 |p| + l2 p^2 / 2); a NaN stays NaN."""
-    cdef floating size = (fabsf(p) if floating is float else fabs(p)) - s * l1
-    size = 0 if size <= 0 else size
-    size = copysignf(size, p) if floating is float else copysign(size, p)
-    return size / (1 + s * l2)
 
 
 cdef bint _sgd(
@@ -44,7 +30,7 @@ cdef bint _sgd(
     for i in range(n):
         p[i] = p[i] - lr * g[i]
         if penalised:
-            p[i] = _shrink(p[i], lr, l1, l2)
+            p[i] = shrink(p[i], lr, l1, l2)
         note(&seen, p[i])
     return none_seen(seen)
 
@@ -62,7 +48,7 @@ cdef inline bint _momentum(
         direction = g[i] + mu * velocity if nesterov else velocity
         p[i] = p[i] - lr * direction
         if penalised:
-            p[i] = _shrink(p[i], s, l1, l2)
+            p[i] = shrink(p[i], s, l1, l2)
         note(&seen, p[i])
     return none_seen(seen)
 
@@ -80,7 +66,7 @@ cdef bint _adagrad(
         root = _sqrt(total)
         p[i] = p[i] - lr * g[i] / root
         if penalised:
-            p[i] = _shrink(p[i], lr / root, l1, l2)
+            p[i] = shrink(p[i], lr / root, l1, l2)
         note(&seen, p[i])
     return none_seen(seen)
 
@@ -103,7 +89,7 @@ cdef bint _adam(
         denominator = _sqrt(v) * root_scale + epsilon
         p[i] = p[i] - rate * m / denominator
         if penalised:
-            p[i] = _shrink(p[i], lr / denominator, l1, l2)
+            p[i] = shrink(p[i], lr / denominator, l1, l2)
         note(&seen, p[i])
     return none_seen(seen)
 
@@ -163,7 +149,7 @@ cdef class UpdateKernel:
 
     def __init__(
         self, str name, *, double momentum=0.0, bint nesterov=False, double beta1=0.9,
-        double beta2=0.999, double epsilon=1e-8,
+        double beta2=0.999, double epsilon=1e-8, bint lazy=False,
     ):
         if name not in KINDS:
             raise ValueError(f"there is no optimizer {name!r}, only {sorted(KINDS)}")
@@ -176,12 +162,14 @@ cdef class UpdateKernel:
         self.spec.epsilon = epsilon
         self.spec.state_rows = STATE_ROWS[self.spec.kind]
         self.spec.averaged_from = -1
+        self.lazy = lazy or self.spec.kind != ADAM
 
     def averaged(self, int64_t start):
         """The same with a running mean of updates after the first ``start``, in one more row."""
         cdef UpdateKernel kernel = UpdateKernel(self.name)
         kernel.spec = self.spec
         kernel.spec.averaged_from = start
+        kernel.lazy = False
         return kernel
 
     def update(

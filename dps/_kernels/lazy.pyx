@@ -1,0 +1,384 @@
+"""Updates of the coordinates that a sparse batch touches; the others follow when they are needed.
+
+Owns how a coordinate follows updates that brought it no gradient, exactly: as if each of them had
+been applied with a gradient of zero. A coordinate remembers the step of the epoch up to which it is
+up to date (``since``); whoever needs it brings it up to the present one first, by `_follow`. At the
+end of an epoch all are settled, so that nothing outside of an epoch sees anything lazy.
+
+With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed are one: ::
+
+    p = soft(p, l1 * sum(s))                                  without l2
+    p = soft((|p| + l1 / l2) * F - l1 / l2), 1 / F = prod(1 + s * l2)
+
+since ``(u - s l1) / (1 + s l2) + l1 / l2`` is ``(u + l1 / l2) / (1 + s l2)``. SGD and momentum have
+one s for all coordinates, whose products are tables; Adagrad's has a factor of the coordinate's
+own: a power where rates are constant, a product over the steps missed where they are not. Momentum
+goes on moving a coordinate: it is replayed until that is below rounding, a number of steps that
+depends on the momentum alone. It must not know shards, modes or batches. All arithmetic is IEEE.
+"""
+from cython cimport floating
+from libc.math cimport copysign, fabs, fabsf, frexp, ldexp, sqrt
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memset
+
+import numpy as np
+
+from dps._kernels.checks cimport (
+    DPS_DEBUG, NotFinite, contiguous_rows, indices_below, none_seen, note, same_length
+)
+from dps._kernels.optimizers cimport (
+    ADAGRAD, ADAM, MOMENTUM, SGD, UpdateKernel, shrink, update
+)
+
+cdef enum:
+    CHUNK = 256     # coordinates that are worked on at a time, in the first cache
+    ROWS = 2        # of optimizer state, at most
+
+
+cdef double _power(double base, int64_t exponent) noexcept nogil:
+    cdef double result = 1
+    while exponent > 0:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+cdef inline double _shrunk(
+    double p, double total, double factor, double l1, double l2
+) noexcept nogil:
+    """Proximal steps in one: of sizes that sum to ``total``, and decay by ``factor``."""
+    cdef double size
+    if l2 == 0:
+        size = fabs(p) - total * l1
+    else:
+        size = (fabs(p) + l1 / l2) * factor - l1 / l2
+    return copysign(0 if size <= 0 else size, p)
+
+
+cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept nogil:
+    return ldexp(
+        lazy.decays[since] / lazy.decays[now], <int> (lazy.scales[since] - lazy.scales[now])
+    )
+
+
+cdef double _scaled(
+    const Lazy* lazy, double p, double by, int64_t since, int64_t now
+) noexcept nogil:
+    """Proximal steps of sizes rate * by."""
+    cdef double factor = 1
+    cdef int64_t i
+    if lazy.l2 != 0 and lazy.constant:
+        factor = 1 / _power(1 + lazy.rates[0] * by * lazy.l2, now - since)
+    elif lazy.l2 != 0:
+        for i in range(since, now):
+            factor *= 1 + lazy.rates[i] * by * lazy.l2
+        factor = 1 / factor
+    return _shrunk(p, (lazy.sums[now] - lazy.sums[since]) * by, factor, lazy.l1, lazy.l2)
+
+
+cdef void _replay(
+    const Lazy* lazy, floating* p, floating* v, int64_t since, int64_t now, bint penalised
+) noexcept nogil:
+    cdef floating mu = <floating> lazy.spec.momentum, q = p[0], velocity = v[0], rate, move
+    cdef floating l1 = <floating> lazy.l1, l2 = <floating> lazy.l2
+    cdef double rest = 1 - lazy.spec.momentum, epsilon = 6e-8 if floating is float else 1e-16
+    cdef int64_t i = since
+    while i < now:
+        if velocity == 0 or penalised and q == 0 and fabs(velocity) * rest <= lazy.l1:
+            break       # it cannot leave zero any more
+        if fabs(velocity) * lazy.rates[i] < epsilon / 4 * fabs(q) * rest:
+            break
+        rate = <floating> lazy.rates[i]
+        velocity = mu * velocity
+        move = mu * velocity if lazy.spec.nesterov else velocity
+        q = q - rate * move
+        if penalised:
+            q = shrink(q, <floating> (lazy.rates[i] / rest), l1, l2)
+        i += 1
+    if i < now:
+        velocity = <floating> (velocity * _power(lazy.spec.momentum, now - i))
+        if penalised:
+            q = <floating> _shrunk(
+                q, (lazy.sums[now] - lazy.sums[i]) / rest, _decay(lazy, i, now), lazy.l1, lazy.l2
+            )
+    p[0] = q
+    v[0] = velocity
+
+
+cdef void _follow(
+    const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int32_t* since,
+    Py_ssize_t n, int64_t base, int64_t now, bint penalised,
+) noexcept nogil:
+    """Bring n coordinates from step base + since up to step now."""
+    cdef Py_ssize_t j
+    cdef int64_t first
+    cdef double by, corrected = 1
+    penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
+    if not penalised and lazy.spec.kind != MOMENTUM:
+        return
+    if lazy.spec.kind == ADAM:
+        corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> (lazy.before + now))
+    for j in range(n):
+        first = base + since[j]
+        if first >= now:
+            continue
+        if lazy.spec.kind == MOMENTUM:
+            _replay(lazy, p + j, state + j, first, now, penalised)
+        elif p[j] == 0:
+            continue
+        elif lazy.spec.kind == SGD:
+            p[j] = <floating> _shrunk(
+                p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
+            )
+        elif lazy.spec.kind == ADAGRAD:
+            p[j] = <floating> _scaled(lazy, p[j], 1 / sqrt(<double> state[j]), first, now)
+        else:
+            by = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
+            p[j] = <floating> _scaled(lazy, p[j], by, first, now)
+
+
+cdef bint _penalised(const Lazy* lazy, int32_t key) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(lazy.n_runs):
+        if key < lazy.runs[3 * i + 1]:
+            return lazy.runs[3 * i + 2] != 0
+    return False
+
+
+cdef struct Chunk:
+    Py_ssize_t n
+    bint penalised
+
+
+cdef Chunk _chunk(const Lazy* lazy, const int32_t* keys, Py_ssize_t n) noexcept nogil:
+    """As many keys as are worked on at a time, all penalised or none."""
+    cdef Chunk chunk = Chunk(1, _penalised(lazy, keys[0]))
+    n = min(n, <Py_ssize_t> CHUNK)
+    while chunk.n < n and _penalised(lazy, keys[chunk.n]) == chunk.penalised:
+        chunk.n += 1
+    return chunk
+
+
+cdef void _take(
+    const Held* held, Py_ssize_t rows, const int32_t* keys, Py_ssize_t n,
+    floating* p, floating* state, int32_t* since,
+) noexcept nogil:
+    cdef const floating* params = <const floating*> held.params
+    cdef const floating* row = <const floating*> held.state
+    cdef Py_ssize_t j, r
+    for j in range(n):
+        p[j] = params[keys[j]]
+        since[j] = held.since[keys[j]]
+    for r in range(rows):
+        for j in range(n):
+            state[r * CHUNK + j] = row[r * held.size + keys[j]]
+
+
+cdef void _gather(
+    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t base,
+    int64_t now, floating* out, bint spread,
+) noexcept nogil:
+    cdef floating p[CHUNK]
+    cdef floating state[ROWS * CHUNK]
+    cdef int32_t since[CHUNK]
+    cdef Py_ssize_t at = 0, j
+    cdef Chunk chunk
+    while at < n:
+        chunk = _chunk(lazy, keys + at, n - at)
+        _take(held, lazy.spec.state_rows, keys + at, chunk.n, p, state, since)
+        _follow(lazy, p, state, CHUNK, since, chunk.n, base, now, chunk.penalised)
+        for j in range(chunk.n):
+            out[keys[at + j] if spread else at + j] = p[j]
+        at += chunk.n
+
+
+cdef bint _apply(
+    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t base,
+    int64_t now, const floating* grad, int64_t step, double rate,
+) noexcept nogil:
+    cdef floating p[CHUNK]
+    cdef floating state[ROWS * CHUNK]
+    cdef int32_t since[CHUNK]
+    cdef floating* params = <floating*> held.params
+    cdef floating* row = <floating*> held.state
+    cdef Py_ssize_t at = 0, j, r
+    cdef bint finite = True
+    cdef Chunk chunk
+    while at < n:
+        chunk = _chunk(lazy, keys + at, n - at)
+        _take(held, lazy.spec.state_rows, keys + at, chunk.n, p, state, since)
+        _follow(lazy, p, state, CHUNK, since, chunk.n, base, now - 1, chunk.penalised)
+        finite &= update(
+            &lazy.spec, p, grad + at, state, CHUNK, chunk.n, step, rate,
+            lazy.l1 if chunk.penalised else 0.0, lazy.l2 if chunk.penalised else 0.0,
+        )
+        for j in range(chunk.n):
+            params[keys[at + j]] = p[j]
+            held.since[keys[at + j]] = <int32_t> (now - base)
+        for r in range(lazy.spec.state_rows):
+            for j in range(chunk.n):
+                row[r * held.size + keys[at + j]] = state[r * CHUNK + j]
+        at += chunk.n
+    return finite
+
+
+cdef bint _settle(
+    const Lazy* lazy, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t base,
+    int64_t now, floating example,
+) noexcept nogil:
+    cdef floating* params = <floating*> held.params
+    cdef floating* state = <floating*> held.state
+    cdef NotFinite seen = NotFinite(0, 0)
+    cdef Py_ssize_t i, a, b
+    for i in range(lazy.n_runs):
+        a = max(<Py_ssize_t> lazy.runs[3 * i], start)
+        b = min(<Py_ssize_t> lazy.runs[3 * i + 1], stop)
+        if a < b:
+            _follow(
+                lazy, params + a, state + a, held.size, held.since + a, b - a, base, now,
+                lazy.runs[3 * i + 2] != 0,
+            )
+    for i in range(start, stop):
+        note(&seen, params[i])
+    memset(held.since + start, 0, (stop - start) * sizeof(int32_t))
+    return none_seen(seen)
+
+
+cdef void gather(
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
+    int64_t base, int64_t now, char* out, bint spread,
+) noexcept nogil:
+    """The parameters at the keys after step ``now``, one after another or spread to their places."""
+    if single:
+        _gather(lazy, held, keys, n, base, now, <float*> out, spread)
+    else:
+        _gather(lazy, held, keys, n, base, now, <double*> out, spread)
+
+
+cdef bint apply(
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
+    int64_t base, int64_t now, const char* grad, int64_t step, double rate,
+) noexcept nogil:
+    """Step ``now`` of the epoch, update ``step`` of all, at distinct keys; whether all are finite."""
+    if single:
+        return _apply(lazy, held, keys, n, base, now, <const float*> grad, step, rate)
+    return _apply(lazy, held, keys, n, base, now, <const double*> grad, step, rate)
+
+
+cdef bint settle(
+    const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop,
+    int64_t base, int64_t now,
+) noexcept nogil:
+    """Bring all coordinates up to step ``now`` and forget about the steps; whether all are finite."""
+    if single:
+        return _settle(lazy, held, start, stop, base, now, <float> 0)
+    return _settle(lazy, held, start, stop, base, now, <double> 0)
+
+
+cdef char* _address(array) except? NULL:
+    return <char*> <uintptr_t> array.ctypes.data
+
+
+cdef class LazyUpdate:
+    """See the stub."""
+
+    def __init__(self, UpdateKernel kernel, double l1, double l2, runs, bint single):
+        if not kernel.lazy:
+            raise ValueError(f"{kernel.name} has no lazy updates")
+        table = np.array(runs, np.int64).reshape(-1, 3)
+        self._arrays = (table,)
+        self.single = single
+        self.lazy.spec = kernel.spec
+        self.lazy.l1 = l1
+        self.lazy.l2 = l2
+        self.lazy.n_runs = len(table)
+        self.lazy.runs = <const int64_t*> _address(table)
+        self.begin(np.zeros(0), 0)
+
+    def begin(self, rates, int64_t before):
+        cdef Py_ssize_t n = len(rates), i
+        cdef int exponent = 0
+        cdef int64_t scale = 0
+        cdef double rest = 1 - self.lazy.spec.momentum
+        cdef double[::1] decays = np.ones(n + 1)
+        cdef int64_t[::1] scales = np.zeros(n + 1, np.int64)
+        cdef double[::1] given = np.array(rates, np.float64)
+        sums = np.concatenate([[0.0], np.cumsum(given)])
+        for i in range(n):
+            decays[i + 1] = frexp(decays[i] * (1 + given[i] / rest * self.lazy.l2), &exponent)
+            scale += exponent
+            scales[i + 1] = scale
+        self._tables = (given.base, sums, decays.base, scales.base)
+        self.lazy.constant = n == 0 or bool(np.all(np.equal(given, given[0])))
+        self.lazy.steps = n
+        self.lazy.before = before
+        self.lazy.rates = <const double*> _address(self._tables[0])
+        self.lazy.sums = <const double*> _address(sums)
+        self.lazy.decays = <const double*> _address(self._tables[2])
+        self.lazy.scales = <const int64_t*> _address(self._tables[3])
+
+    cdef Held _held(self, params, state, since) except *:
+        cdef Held held
+        dtype = "f4" if self.single else "f8"
+        for name, array, kind in (
+            ("params", params, dtype), ("state", state, dtype), ("since", since, "i4")
+        ):
+            if array.dtype != kind or not array.flags.c_contiguous or not array.flags.aligned:
+                raise ValueError(f"{name} must be contiguous {np.dtype(kind)}")
+        same_length("since", since.shape[0], params.shape[0])
+        same_length("state", state.shape[0], self.lazy.spec.state_rows)
+        same_length("rows of state", state.shape[1], params.shape[0])
+        held.size = params.shape[0]
+        held.params = _address(params)
+        held.state = _address(state)
+        held.since = <int32_t*> _address(since)
+        return held
+
+    cdef int _check(self, keys, Py_ssize_t size, int64_t base, int64_t now) except -1:
+        cdef const int32_t[::1] numbers = keys
+        if not 0 <= base <= now <= self.lazy.steps:
+            raise ValueError(f"steps {base} to {now} are not among {self.lazy.steps}")
+        if DPS_DEBUG and numbers.shape[0]:
+            indices_below("keys", <const int*> &numbers[0], numbers.shape[0], size)
+        return 0
+
+    def gather(self, params, state, since, keys, out, *, int64_t base, int64_t now):
+        cdef Held held = self._held(params, state, since)
+        cdef const int32_t* at = <const int32_t*> _address(keys)
+        cdef Py_ssize_t n = keys.shape[0]
+        cdef char* target = _address(out)
+        self._check(keys, held.size, base, now)
+        same_length("out", out.shape[0], n)
+        with nogil:
+            gather(&self.lazy, self.single, &held, at, n, base, now, target, False)
+
+    def apply(
+        self, params, state, since, keys, grad, *, int64_t base, int64_t now, int64_t step,
+        double lr,
+    ):
+        cdef Held held = self._held(params, state, since)
+        cdef const int32_t* at = <const int32_t*> _address(keys)
+        cdef Py_ssize_t n = keys.shape[0]
+        cdef const char* source = _address(grad)
+        cdef bint finite
+        self._check(keys, held.size, base, now)
+        same_length("grad", grad.shape[0], n)
+        if now <= base:
+            raise ValueError(f"step {now} is not behind {base}")
+        with nogil:
+            finite = apply(&self.lazy, self.single, &held, at, n, base, now, source, step, lr)
+        return finite
+
+    def settle(
+        self, params, state, since, Py_ssize_t start, Py_ssize_t stop, *, int64_t base, int64_t now
+    ):
+        cdef Held held = self._held(params, state, since)
+        cdef bint finite
+        self._check(np.empty(0, np.int32), held.size, base, now)
+        if not 0 <= start <= stop <= held.size:
+            raise ValueError(f"[{start}, {stop}) is not inside {held.size} elements")
+        with nogil:
+            finite = settle(&self.lazy, self.single, &held, start, stop, base, now)
+        return finite

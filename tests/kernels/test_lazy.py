@@ -1,0 +1,140 @@
+"""Lazy updates against the dense loop: the same updates, with gradients of zero in between."""
+
+import numpy as np
+import pytest
+
+from dps._kernels.lazy import LazyUpdate
+from dps._kernels.optimizers import UpdateKernel
+
+SIZE, STEPS = 40, 60
+KERNELS = {
+    "sgd": (UpdateKernel("sgd"), 0),
+    "momentum": (UpdateKernel("momentum", momentum=0.9), 1),
+    "nesterov": (UpdateKernel("momentum", momentum=0.5, nesterov=True), 1),
+    "adagrad": (UpdateKernel("adagrad"), 1),
+}
+PENALTIES = [(0.0, 0.0), (0.02, 0.0), (0.0, 0.1), (0.02, 0.1), (0.3, 30.0)]
+RATES = {"constant": np.full(STEPS, 0.1), "falling": 0.3 / (1 + np.arange(STEPS))}
+RUNS = [(0, 30, True), (30, 33, False), (33, SIZE, True)]
+
+
+def random_start(rows, dtype, rng):
+    params = rng.standard_normal(SIZE).astype(dtype)
+    params[::5] = 0
+    return params, np.full((rows, SIZE), 0.1, dtype)
+
+
+def dense_step(kernel, params, grad, state, step, lr, l1, l2):
+    for first, last, penalised in RUNS:
+        kernel.update(
+            params[first:last], grad[first:last], state[:, first:last], step=step, lr=lr,
+            l1=l1 * penalised, l2=l2 * penalised,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
+@pytest.mark.parametrize(("l1", "l2"), PENALTIES)
+@pytest.mark.parametrize(("kernel", "rows"), KERNELS.values(), ids=KERNELS)
+def test_what_is_read_written_and_settled_is_what_the_dense_loop_has(
+    kernel, rows, l1, l2, rates, dtype
+):
+    rng = np.random.default_rng(0)
+    params, state = random_start(rows, dtype, rng)
+    expected, expected_state = params.copy(), state.copy()
+    since = np.zeros(SIZE, np.int32)
+    lazy = LazyUpdate(kernel, l1, l2, RUNS, dtype == np.float32)
+    lazy.begin(rates, 0)
+    exact = {"rtol": 2e-5 if dtype == np.float32 else 1e-11, "atol": 1e-7}
+    for now, lr in enumerate(rates, start=1):
+        keys = rng.permutation(SIZE)[: rng.integers(0, 6)].astype(np.int32)
+        seen = np.empty(len(keys), dtype)
+        lazy.gather(params, state, since, keys, seen, base=0, now=now - 1)
+        np.testing.assert_allclose(seen, expected[keys], **exact)
+        values = rng.standard_normal(len(keys)).astype(dtype)
+        assert lazy.apply(
+            params, state, since, keys, values, base=0, now=now, step=now, lr=float(lr)
+        )
+        grad = np.zeros(SIZE, dtype)
+        grad[keys] = values
+        dense_step(kernel, expected, grad, expected_state, now, float(lr), l1, l2)
+        np.testing.assert_allclose(params[keys], expected[keys], **exact)
+    assert lazy.settle(params, state, since, 0, 20, base=0, now=STEPS)
+    assert lazy.settle(params, state, since, 20, SIZE, base=0, now=STEPS)
+    np.testing.assert_allclose(params, expected, **exact)
+    np.testing.assert_allclose(state, expected_state, **exact)
+    np.testing.assert_array_equal(since, 0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
+    kernel, rows = KERNELS[name]
+    rng = np.random.default_rng(1)
+    params, state = random_start(rows, np.float64, rng)
+    expected, expected_state = params.copy(), state.copy()
+    since = np.zeros(SIZE, np.int32)
+    lazy = LazyUpdate(kernel, 0.0, 0.0, RUNS, False)
+    lazy.begin(RATES["falling"], 0)
+    for now, lr in enumerate(RATES["falling"], start=1):
+        keys = rng.permutation(SIZE)[:3].astype(np.int32)
+        grad = np.zeros(SIZE)
+        grad[keys] = rng.standard_normal(3)
+        lazy.apply(params, state, since, keys, grad[keys], base=0, now=now, step=now, lr=lr)
+        dense_step(kernel, expected, grad, expected_state, now, lr, 0.0, 0.0)
+    lazy.settle(params, state, since, 0, SIZE, base=0, now=STEPS)
+    np.testing.assert_array_equal(params, expected)
+    np.testing.assert_array_equal(state, expected_state)
+
+
+def test_steps_may_be_counted_from_a_later_one():
+    rng = np.random.default_rng(2)
+    params = rng.standard_normal(SIZE)
+    state, since = np.zeros((0, SIZE)), np.zeros(SIZE, np.int32)
+    lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 0.5, RUNS, False)
+    lazy.begin(RATES["falling"], 0)
+    out, keys = np.empty(SIZE), np.arange(SIZE, dtype=np.int32)
+    lazy.gather(params, state, since, keys, out, base=50, now=60)
+    shrink = np.where((keys >= 30) & (keys < 33), 1.0, np.prod(1 + 0.5 * RATES["falling"][50:]))
+    np.testing.assert_allclose(out, params / shrink, rtol=1e-13)
+
+
+def test_long_epochs_with_strong_penalties_neither_overflow_nor_underflow():
+    n = 20_000
+    lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 1.0, [(0, 2, True)], False)
+    lazy.begin(np.full(n, 0.1), 0)
+    params, state = np.ones(2), np.zeros((0, 2))
+    since, out = np.array([0, n - 5], np.int32), np.empty(2)
+    lazy.gather(params, state, since, np.array([0, 1], np.int32), out, base=0, now=n)
+    np.testing.assert_allclose(out, [0.0, 1.1**-5], rtol=1e-12)
+
+
+def test_lazy_adam_moves_only_what_is_touched_and_pays_missed_penalties():
+    kernel = UpdateKernel("adam", beta1=0.9, beta2=0.99, lazy=True)
+    lazy = LazyUpdate(kernel, 0.0, 0.1, [(0, 2, True)], False)
+    lazy.begin(np.full(10, 0.05), 0)
+    params, state, since = np.ones(2), np.full((2, 2), 0.3), np.zeros(2, np.int32)
+    alone, alone_state = params[:1].copy(), state[:, :1].copy()
+    key = np.array([0], np.int32)
+    for now in (1, 2, 3):
+        lazy.apply(params, state, since, key, np.ones(1), base=0, now=now, step=now, lr=0.05)
+        kernel.update(alone, np.ones(1), alone_state, step=now, lr=0.05, l1=0.0, l2=0.1)
+    assert (params[1], state[0, 1], state[1, 1]) == (1.0, 0.3, 0.3)
+    assert params[0] == alone[0]
+    lazy.settle(params, state, since, 0, 2, base=0, now=3)
+    size = 0.05 / (np.sqrt(0.3 / (1 - 0.99**3)) + 1e-8)
+    np.testing.assert_allclose(params[1], (1 + 0.1 * size) ** -3, rtol=1e-12)
+    assert (state[0, 1], state[1, 1]) == (0.3, 0.3)
+
+
+def test_a_dense_adam_is_refused():
+    with pytest.raises(ValueError, match="adam has no lazy updates"):
+        LazyUpdate(UpdateKernel("adam"), 0.0, 0.0, RUNS, False)
+    with pytest.raises(ValueError, match="sgd has no lazy updates"):
+        LazyUpdate(UpdateKernel("sgd").averaged(0), 0.0, 0.0, RUNS, False)
+
+
+def test_an_overflow_is_seen():
+    lazy = LazyUpdate(UpdateKernel("momentum", momentum=0.9), 0.0, 0.0, RUNS, False)
+    lazy.begin(np.full(3, 1e10), 0)
+    params, state, since = np.zeros(SIZE), np.full((1, SIZE), 1e305), np.zeros(SIZE, np.int32)
+    assert not lazy.settle(params, state, since, 0, SIZE, base=0, now=3)
