@@ -41,7 +41,7 @@ cdef void gather(
 ) noexcept nogil
 cdef bint apply(
     const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, const char* grad, int64_t step, double rate,
+    int64_t base, int64_t now, const char* grad,
 ) noexcept nogil
 cdef bint settle(
     const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop,

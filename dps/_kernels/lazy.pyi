@@ -21,6 +21,8 @@ class LazyUpdate:
     """
 
     single: bool
+    steps: int
+    before: int
     def __init__(
         self,
         kernel: UpdateKernel,
@@ -45,10 +47,8 @@ class LazyUpdate:
         *,
         base: int,
         now: int,
-        step: int,
-        lr: float,
     ) -> bool:
-        """Step `now` of the epoch, update `step` in all, at distinct keys; True if all are finite."""
+        """Step `now` of the epoch, with its rate, at distinct keys; True if all are finite."""
     def settle(
         self,
         params: Any,

@@ -196,7 +196,7 @@ cdef void _gather(
 
 cdef bint _apply(
     const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t base,
-    int64_t now, const floating* grad, int64_t step, double rate,
+    int64_t now, const floating* grad,
 ) noexcept nogil:
     cdef floating p[CHUNK]
     cdef floating state[ROWS * CHUNK]
@@ -211,7 +211,7 @@ cdef bint _apply(
         _take(held, lazy.spec.state_rows, keys + at, chunk.n, p, state, since)
         _follow(lazy, p, state, CHUNK, since, chunk.n, base, now - 1, chunk.penalised)
         finite &= update(
-            &lazy.spec, p, grad + at, state, CHUNK, chunk.n, step, rate,
+            &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now, lazy.rates[now - 1],
             lazy.l1 if chunk.penalised else 0.0, lazy.l2 if chunk.penalised else 0.0,
         )
         for j in range(chunk.n):
@@ -259,12 +259,12 @@ cdef void gather(
 
 cdef bint apply(
     const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, const char* grad, int64_t step, double rate,
+    int64_t base, int64_t now, const char* grad,
 ) noexcept nogil:
-    """Step ``now`` of the epoch, update ``step`` of all, at distinct keys; whether all are finite."""
+    """Step ``now`` of the epoch at distinct keys; whether all are finite."""
     if single:
-        return _apply(lazy, held, keys, n, base, now, <const float*> grad, step, rate)
-    return _apply(lazy, held, keys, n, base, now, <const double*> grad, step, rate)
+        return _apply(lazy, held, keys, n, base, now, <const float*> grad)
+    return _apply(lazy, held, keys, n, base, now, <const double*> grad)
 
 
 cdef bint settle(
@@ -319,6 +319,14 @@ cdef class LazyUpdate:
         self.lazy.decays = <const double*> _address(self._tables[2])
         self.lazy.scales = <const int64_t*> _address(self._tables[3])
 
+    @property
+    def steps(self):
+        return self.lazy.steps
+
+    @property
+    def before(self):
+        return self.lazy.before
+
     cdef Held _held(self, params, state, since) except *:
         cdef Held held
         dtype = "f4" if self.single else "f8"
@@ -355,8 +363,7 @@ cdef class LazyUpdate:
             gather(&self.lazy, self.single, &held, at, n, base, now, target, False)
 
     def apply(
-        self, params, state, since, keys, grad, *, int64_t base, int64_t now, int64_t step,
-        double lr,
+        self, params, state, since, keys, grad, *, int64_t base, int64_t now
     ):
         cdef Held held = self._held(params, state, since)
         cdef const int32_t* at = <const int32_t*> _address(keys)
@@ -368,7 +375,7 @@ cdef class LazyUpdate:
         if now <= base:
             raise ValueError(f"step {now} is not behind {base}")
         with nogil:
-            finite = apply(&self.lazy, self.single, &held, at, n, base, now, source, step, lr)
+            finite = apply(&self.lazy, self.single, &held, at, n, base, now, source)
         return finite
 
     def settle(

@@ -6,13 +6,14 @@ the block before them is at work; rows in order the processor fetches itself. It
 batches, ranks or modes.
 """
 from cython cimport floating
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport same_length
+from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
+from dps._kernels.keys cimport Keys, touch
 from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
@@ -155,6 +156,21 @@ cdef double _add(
     return loss
 
 
+cdef void _touch(
+    const Linear* model, const index_t* indices, const index_t* indptr, const int64_t* order,
+    Py_ssize_t start, Py_ssize_t m, Keys* keys,
+) noexcept nogil:
+    cdef Py_ssize_t i, row, at, c, k = model.k
+    for i in range(start, start + m):
+        row = order[i] if order is not NULL else i
+        for at in range(indptr[row], indptr[row + 1]):
+            for c in range(k):
+                touch(keys, <int32_t> (indices[at] * k + c))
+    if model.intercept and m:
+        for c in range(k):
+            touch(keys, <int32_t> (model.f * k + c))
+
+
 cdef class LinearGradient(Gradient):
     """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,)."""
 
@@ -170,6 +186,7 @@ cdef class LinearGradient(Gradient):
         self._arrays = ()
         self.size = (f + intercept) * k
         self.single = single
+        self.keyed = True
         model.f = f
         model.k = k
         model.intercept = intercept
@@ -187,6 +204,20 @@ cdef class LinearGradient(Gradient):
         array = np.zeros(max(1, elements), "f4" if self.single else "f8")
         self._arrays += (array,)
         return <char*> <uintptr_t> array.ctypes.data
+
+    cdef void touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
+    ) noexcept nogil:
+        if rows.kind == CSR:
+            _touch(
+                &self.model, <const int*> rows.indices, <const int*> rows.indptr, order, start, m,
+                keys,
+            )
+        elif rows.kind == CSR_WIDE:
+            _touch(
+                &self.model, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order,
+                start, m, keys,
+            )
 
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.keys cimport Keys
 from dps._kernels.optimizers cimport UpdateSpec
 from dps._kernels.window cimport Words
 
@@ -19,6 +20,8 @@ cdef struct Places:
     int done
     int free
     int rows
+    int settled_epochs
+    int settled_version
 
 # How a vector is updated: runs of coordinates, equally penalised.
 cdef struct Segments:
@@ -60,8 +63,11 @@ cdef class Push:
     cdef double tick
     cdef object until               # called where a wait is long
     cdef list _arrays               # keeps the memory alive
+    cdef Keys* keys                 # what the batch has touched; NULL: pushes are whole vectors
 
+    cdef int pull(self, Py_ssize_t first) except -1 nogil
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil
+    cdef int _enter(self) except -1 nogil
     cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil
     cdef char* _keep(self, array) except? NULL
     cdef int _bind(self, Segments* segments, how) except -1

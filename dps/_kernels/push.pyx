@@ -161,8 +161,24 @@ cdef class Push:
                 self.until(shard, field, word, value)
         return 0
 
+    cdef int pull(self, Py_ssize_t first) except -1 nogil:
+        """Put the parameters at the keys from ``first`` on into ``params``."""
+        return STOPPED
+
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         return STOPPED
+
+    cdef int _enter(self) except -1 nogil:
+        """Begin to touch shards where nobody waits, once no snapshot wants quiet."""
+        cdef Shard* ledger = &self.shards[0]
+        while True:
+            if load(&ledger.words, self.places.stop) != 0:
+                return STOPPED
+            rank_store(&ledger.words, self.rank, self.places.free, 0)
+            if load(&ledger.words, self.places.open) != 0:
+                return PUSHED
+            rank_store(&ledger.words, self.rank, self.places.free, 1)
+            self.wait(0, -1, self.places.open, 1)
 
     cdef int _arrive(self, const char* grad, int64_t rows) noexcept nogil:
         """Fill this rank's slots, then say so: the first half of `operations.exchange`."""
@@ -314,17 +330,6 @@ cdef class AsynchronousPush(Push):
         if status == PUSHED:
             rank_store(&self.shards[0].words, self.rank, self.places.free, 1)
         return status
-
-    cdef int _enter(self) except -1 nogil:
-        cdef Shard* ledger = &self.shards[0]
-        while True:
-            if load(&ledger.words, self.places.stop) != 0:
-                return STOPPED
-            rank_store(&ledger.words, self.rank, self.places.free, 0)
-            if load(&ledger.words, self.places.open) != 0:
-                return PUSHED
-            rank_store(&ledger.words, self.rank, self.places.free, 1)
-            self.wait(0, -1, self.places.open, 1)
 
     cdef int _push_to(self, int number, const char* grad, int64_t rows, double rate) noexcept nogil:
         cdef Shard* shard = &self.shards[number]

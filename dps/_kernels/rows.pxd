@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.gather cimport Column
+from dps._kernels.keys cimport Keys
 
 cdef enum:
     DENSE       # contiguous rows of the model's type
@@ -33,8 +34,15 @@ cdef class BlockRows:
 cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
+    cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil
+    cdef void touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
+    ) noexcept nogil
     cdef int check(self, BlockRows block) except -1
+    cdef Py_ssize_t _limit(
+        self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
+    ) except -1

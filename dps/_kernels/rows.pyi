@@ -1,6 +1,7 @@
 from typing import Any
 
 from dps._kernels.gather import ColumnTable
+from dps._kernels.keys import KeyList
 
 class BlockRows:
     """Rows of a block with their targets and weights, as kernels read them.
@@ -31,6 +32,14 @@ class Gradient:
 
     size: int
     single: bool
+    keyed: bool
+    def touched(
+        self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyList
+    ) -> None:
+        """Add to `keys` the elements that rows `order[start:stop]`, or `start:stop`, touch.
+
+        Where `keyed` is true, a gradient of rows of a sparse block has no others.
+        """
     def add_batch(
         self, block: BlockRows, order: Any, start: int, stop: int, params: Any, out: Any
     ) -> float:

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
+from dps._kernels.keys cimport KeyList, Keys
 
 
 cdef const char* _address(array) except? NULL:
@@ -122,24 +123,47 @@ cdef class Gradient:
         """
         return 0
 
+    cdef void touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
+    ) noexcept nogil:
+        """Add the elements of the gradient that these rows touch; `add` writes no others."""
+
     cdef int check(self, BlockRows block) except -1:
         """Raise if this block is not of the model's kind."""
         if self.single != block.rows.single:
             raise ValueError(f"y must be {'float32' if self.single else 'float64'} as the model is")
         return 0
 
+    cdef Py_ssize_t _limit(
+        self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
+    ) except -1:
+        """How many rows there are, of which some are chosen, after a look at the choice."""
+        cdef Py_ssize_t limit = block.rows.length if order is None else order.shape[0]
+        self.check(block)
+        if not 0 <= start <= stop <= limit:
+            raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
+        if DPS_DEBUG and order is not None and limit:
+            indices_below("order", &order[0], limit, block.rows.length)
+        return limit
+
+    def touched(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyList keys):
+        """Add to ``keys`` what rows ``order[start:stop]``, or ``start:stop``, touch."""
+        cdef const int64_t[::1] picks = order
+        self._limit(block, picks, start, stop)
+        if start < stop:
+            self.touch(
+                &block.rows, NULL if order is None else &picks[0], start, stop - start, &keys.keys
+            )
+
     def add_batch(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out):
         """Add the gradient of rows ``order[start:stop]``, or ``start:stop``; the sum of losses."""
         cdef const int64_t[::1] picks = order
-        cdef Py_ssize_t limit = block.rows.length if order is None else picks.shape[0]
+        cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
         cdef double loss
         cdef const int64_t* chosen = NULL
         cdef const char* at
         cdef char* target
         dtype = "f4" if self.single else "f8"
-        self.check(block)
-        if not 0 <= start <= stop <= limit:
-            raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
         for name, array in (("params", params), ("out", out)):
             _check(name, array, dtype)
             same_length(name, array.shape[0], self.size)
@@ -151,8 +175,6 @@ cdef class Gradient:
             return 0.0
         if order is not None:
             chosen = &picks[0]
-            if DPS_DEBUG:
-                indices_below("order", chosen, limit, block.rows.length)
         at = _address(params)
         target = <char*> _address(out)
         with nogil:

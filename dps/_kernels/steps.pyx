@@ -11,6 +11,7 @@ from libc.string cimport memset
 import numpy as np
 
 from dps._kernels.checks cimport DPS_DEBUG, indices_below
+from dps._kernels.keys cimport Keys, next_batch
 from dps._kernels.push cimport BAD_GRADIENT, BAD_UPDATE, PUSHED, STOPPED, Push
 from dps._kernels.rows cimport BlockRows, Gradient, Rows
 
@@ -78,6 +79,7 @@ cdef class StepLoop:
     cdef Push push
     cdef object _sum
     cdef char* grad
+    cdef Keys* keys             # NULL: gradients are whole vectors
     cdef double[::1] rates
     cdef Py_ssize_t rows
     cdef Py_ssize_t steps
@@ -92,6 +94,9 @@ cdef class StepLoop:
             raise ValueError("gradient and push are of different kinds")
         self.gradient = gradient
         self.push = push
+        self.keys = push.keys
+        if self.keys is not NULL and not gradient.keyed:
+            raise ValueError("the gradient does not say what it touches")
         self._sum = np.zeros(gradient.size, "f4" if gradient.single else "f8")
         self.grad = <char*> <uintptr_t> self._sum.ctypes.data
 
@@ -103,6 +108,8 @@ cdef class StepLoop:
         self.loss = 0
         self.wanted = self._size(0)
         self._sum.fill(0)
+        if self.keys is not NULL:
+            next_batch(self.keys)
 
     @property
     def done(self):
@@ -143,9 +150,21 @@ cdef class StepLoop:
             free(parts)
         return ENDINGS[status]
 
+    cdef void _forget(self) noexcept nogil:
+        """Make the gradient zero again."""
+        cdef Py_ssize_t i
+        if self.keys is NULL:
+            memset(self.grad, 0, self.gradient.size * (4 if self.gradient.single else 8))
+            return
+        for i in range(self.keys.count):
+            if self.gradient.single:
+                (<float*> self.grad)[self.keys.list[i]] = 0
+            else:
+                (<double*> self.grad)[self.keys.list[i]] = 0
+        next_batch(self.keys)
+
     cdef int _run(self, Part* parts, Py_ssize_t n) except -1 nogil:
-        cdef Py_ssize_t p, left, taken
-        cdef Py_ssize_t nbytes = self.gradient.size * (4 if self.gradient.single else 8)
+        cdef Py_ssize_t p, left, taken, first
         cdef int64_t size
         cdef int status
         while self.step < self.steps:
@@ -160,7 +179,7 @@ cdef class StepLoop:
                     return status
                 self.step += 1
                 self.wanted = self._size(self.step)
-                memset(self.grad, 0, nbytes)
+                self._forget()
                 continue
             left = 0
             for p in range(n):
@@ -171,6 +190,14 @@ cdef class StepLoop:
             _share(parts, n, taken, left)
             for p in range(n):
                 if parts[p].share:
+                    if self.keys is not NULL:
+                        first = self.keys.count
+                        self.gradient.touch(
+                            parts[p].rows, parts[p].order, parts[p].at, parts[p].share, self.keys
+                        )
+                        status = self.push.pull(first)
+                        if status != PUSHED:
+                            return status
                     self.loss += self.gradient.add(
                         parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
                         parts[p].left - parts[p].share, self.push.params, self.grad,

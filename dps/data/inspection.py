@@ -38,6 +38,10 @@ class PartitionSummary:
     rows, n_features : int
     elements : int
         Stored values of X.
+    square : float
+        Sum of their squares, of a sparse X; 0 of others.
+    sparse : bool
+        Whether X is a sparse matrix.
     dtype : str
         Common dtype of X.
     defect : str or None
@@ -55,6 +59,8 @@ class PartitionSummary:
     rows: int
     n_features: int
     elements: int
+    square: float
+    sparse: bool
     dtype: str
     defect: str | None
     classes: NDArray[Any]
@@ -76,6 +82,10 @@ class DataSummary:
     n_features : int
     elements : int
         Stored values of X.
+    square : float
+        Sum of their squares, where X is sparse.
+    sparse : bool
+        Whether all of X is sparse.
     dtype : str
         float32 if all of X is, else float64.
     classes : (k,) array
@@ -88,6 +98,8 @@ class DataSummary:
     rows: tuple[int, ...]
     n_features: int
     elements: int
+    square: float
+    sparse: bool
     dtype: str
     classes: NDArray[Any]
     class_rows: NDArray[np.float64]
@@ -135,11 +147,14 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         else:
             values = targets.astype(np.float64)
             factor = values if weights is None else values * weights
-            target_sum, target_squares = float(factor.sum()), float(factor @ values)
+            with np.errstate(over="ignore"):  # training says what has become of huge values
+                target_sum, target_squares = float(factor.sum()), float(factor @ values)
     return PartitionSummary(
         rows=rows,
         n_features=X.shape[1],
         elements=int(X.nnz if scipy.sparse.issparse(X) else rows * X.shape[1]),
+        square=_square(X) if defect is None else 0.0,
+        sparse=scipy.sparse.issparse(X),
         dtype=_dtype_of(X),
         defect=defect,
         classes=classes,
@@ -149,6 +164,13 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         target_sum=target_sum,
         target_squares=target_squares,
     )
+
+
+def _square(X: Any) -> float:
+    if not scipy.sparse.issparse(X):
+        return 0.0
+    values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
+    return float(values @ values)
 
 
 def _count_classes(
@@ -216,6 +238,8 @@ def combine(
         rows=rows,
         n_features=widths.pop(),
         elements=sum(summary.elements for summary in filled),
+        square=sum(summary.square for summary in filled),
+        sparse=all(summary.sparse for summary in filled),
         dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
         classes=classes,
         class_rows=class_rows,

@@ -10,6 +10,10 @@ all ranks are FREE, takes the snapshots and sets OPEN to 1. A rank that finds OP
 *after* it has set FREE to 0 retreats and waits: both words are sequentially consistent,
 so either the closer sees the rank busy or the rank sees the closed gate. A rank that
 dies in the middle of a push stays not FREE: no snapshot is taken over its half push.
+
+Where steps go by keys, a rank is also not FREE while it pulls, and the closer settles all
+parameters before the snapshots. Updates are counted since then, and have the learning rate that
+the schedule has at their count.
 """
 
 from __future__ import annotations
@@ -21,11 +25,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.keyed_push import AsynchronousKeyedPush, KeyedPush
+from dps._kernels.lazy import LazyUpdate
 from dps._kernels.push import AsynchronousPush, Push
 from dps._kernels.reduce import divide
 from dps.errors import NonFiniteError, StoppedError
 from dps.modes.base import Channel, ChannelSpec, Mode
-from dps.server import operations
+from dps.optimizers.update import Rates
+from dps.server import keyed, operations
+from dps.server.keyed import Keys
 from dps.server.links import Link
 from dps.server.window import Field, Operation, Wait, Window, Word, immediate
 
@@ -44,10 +52,15 @@ class Async(Mode):
 
     name: ClassVar[str] = "async"
     deterministic: ClassVar[bool] = False
+    keyed: ClassVar[bool] = True
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Each rank goes through its own rows at its own pace."""
         return tuple(-(-n // batch_size) for n in rows)
+
+    def updates(self, steps: Sequence[int]) -> int:
+        """Every rank's steps are updates of their own."""
+        return sum(steps)
 
     def channel(self, spec: ChannelSpec, links: list[Link]) -> Channel:
         """A rank's free line to the shards."""
@@ -101,9 +114,50 @@ class AsynchronousChannel(Channel):
             self._stale_max = max(self._stale_max, stale)
             self._version = version
 
+    def pull_keys(self, keys: Keys, epoch: int, step: int) -> NDArray[np.floating]:
+        """Read what a batch will touch, see :meth:`Channel.pull_keys`."""
+        values = np.empty(len(keys), self._spec.dtype)
+        told = self._told(keys)
+        self._ledger.run(enter)
+        for link, (_, local) in zip(self._links, told, strict=True):
+            link.start(pull_keys, local, epoch)
+        for shard, (link, (at, _)) in enumerate(zip(self._links, told, strict=True)):
+            values[at], version = link.finish()
+            if shard == 0:
+                self._version = version
+        self._ledger.run(leave)
+        return values
+
+    def push_keys(
+        self, values: NDArray[np.floating], keys: Keys, rows: int, epoch: int, step: int
+    ) -> None:
+        """Hand over a sparse gradient, see :meth:`Channel.push_keys`."""
+        if rows == 0:
+            return
+        self._sequence += 1
+        told = self._told(keys)
+        self._ledger.run(enter)
+        for link, (at, local) in zip(self._links, told, strict=True):
+            link.start(apply_keys, self._sequence, values[at], local, rows, epoch)
+        for shard, link in enumerate(self._links):
+            before = link.finish()
+            if shard == 0:
+                stale = float(before - self._version)
+                self._stale_sum += stale
+                self._stale_max = max(self._stale_max, stale)
+        self._ledger.run(leave)
+
     def native(self) -> Push | None:
         """Pushes without the interpreter, see :meth:`Channel.native`."""
         return self._push(AsynchronousPush, self._params, self._version)
+
+    def native_keyed(self) -> KeyedPush | None:
+        """Pushes by keys without the interpreter, see :meth:`Channel.native_keyed`."""
+        window = self._links[0].window
+        if window is None or window.update is None:
+            return None
+        lazy = window.update.lazily(self._spec.dtype)
+        return self._keyed_push(AsynchronousKeyedPush, lazy, self._version)
 
     def follow(self, push: Push) -> None:
         """Be where a push has got to, see :meth:`Channel.follow`."""
@@ -119,11 +173,15 @@ class AsynchronousChannel(Channel):
         self._stale_sum = self._stale_max = 0.0
         return result
 
-    def settle(self) -> NDArray[np.floating]:
+    def settle(self, epoch: int) -> NDArray[np.floating]:
         """Meet the other ranks, see :meth:`Channel.settle`."""
         # All ranks meet; nobody pushes again before the epoch is closed.
         self.reduce([0.0])
         self._settled = True
+        if self._spec.update.rates is not None:
+            if self._spec.rank == 0:
+                self._settle(epoch)
+            self.reduce([0.0])
         return self.pull()
 
     def _await(self, epoch: int) -> NDArray[np.float64] | None:
@@ -133,8 +191,14 @@ class AsynchronousChannel(Channel):
 
     def _snapshot(self, epoch: int) -> None:
         self._ledger.run(close_gate)
+        if self._spec.update.rates is not None:
+            self._settle(epoch)
         super()._snapshot(epoch)
         self._ledger.run(open_gate)
+
+    def _settle(self, epoch: int) -> None:
+        for link in self._links:
+            link.run(settle, epoch)
 
 
 def update(window: Window, rank: int, *push: Any) -> Operation:
@@ -204,6 +268,67 @@ def apply(
         )
     words.rank_store(rank, Field.ARRIVED, sequence)
     return window.params, step - 1, words.load(Word.VERSION)
+
+
+@immediate
+def pull_keys(window: Window, rank: int, told: Keys | None, epoch: int) -> Any:
+    """Parameters as they are now, and the version that they are known to hold."""
+    kept = keyed.aside(window, rank)
+    keys = kept.keys(told)
+    values = np.empty(len(keys), window.spec.dtype)
+    lazy = kept.lazy(epoch, Rates.around)
+    version = window.words.load(Word.VERSION)
+    base, now = _count(window, lazy, epoch, version)
+    lazy.gather(window.params, window.state, window.since, keys, values, base=base, now=now)
+    return values, version
+
+
+@immediate
+def apply_keys(
+    window: Window,
+    rank: int,
+    sequence: int,
+    values: NDArray[np.floating],
+    told: Keys | None,
+    rows: int,
+    epoch: int,
+) -> int:
+    """Apply a sparse ``g / n`` to a shard at once; updates applied to it before this one."""
+    words = window.words
+    kept = keyed.aside(window, rank)
+    keys = kept.keys(told)
+    if words.rank_load(rank, Field.ARRIVED) >= sequence:  # a message that came twice
+        return words.load(Word.VERSION)
+    mean = keyed.finite(values, rank, sequence) / values.dtype.type(rows)
+    lazy = kept.lazy(epoch, Rates.around)
+    version = words.add(Word.VERSION, 1)
+    base, now = _count(window, lazy, epoch, version)
+    if not lazy.apply(window.params, window.state, window.since, keys, mean, base=base, now=now):
+        raise NonFiniteError.of("update", rank=rank, step=sequence)
+    words.rank_store(rank, Field.ARRIVED, sequence)
+    return version - 1
+
+
+@immediate
+def settle(window: Window, rank: int, epoch: int) -> None:
+    """Bring all parameters up to date at the end of an epoch, while nobody pushes."""
+    words = window.words
+    version = words.load(Word.VERSION)
+    lazy = keyed.aside(window, rank).lazy(epoch, Rates.around)
+    base, now = _count(window, lazy, epoch, version)
+    held = (window.params, window.state, window.since)
+    if not lazy.settle(*held, 0, window.spec.size, base=base, now=now):
+        raise NonFiniteError.of("update", rank=rank, step=version)
+    words.store(Word.SETTLED_VERSION, version)
+    words.store(Word.SETTLED_EPOCHS, epoch + 1)
+
+
+def _count(window: Window, lazy: LazyUpdate, epoch: int, version: int) -> tuple[int, int]:
+    """Where the last settling and a version lie in the rates around an epoch."""
+    words = window.words
+    length = lazy.steps // 3
+    base = (words.load(Word.SETTLED_EPOCHS) - epoch + 1) * length
+    return base, min(base + version - words.load(Word.SETTLED_VERSION), lazy.steps)
 
 
 def close_gate(window: Window, rank: int) -> Operation:

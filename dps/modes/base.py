@@ -9,21 +9,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.keyed_push import KeyedPush
+from dps._kernels.lazy import LazyUpdate
 from dps._kernels.push import Push
 from dps._native import written_in_python
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
 from dps.server import operations
+from dps.server.keyed import Keys
 from dps.server.links import ACCESSES, Link, MappedLink
 from dps.server.placement import PLACEMENTS, Placement
 from dps.server.window import Field, Wait, Word
 
 __all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
+
+AnyPush = TypeVar("AnyPush", bound=Push)
+
+_NOTHING: Keys = np.empty(0, np.int32)
 
 #: What a push without the interpreter touches in a window.
 _REGIONS = ("params", "state", "slots", "total")
@@ -35,6 +42,8 @@ _PLACES = {
     "done": int(Field.DONE),
     "free": int(Field.FREE),
     "rows": int(Field.ROWS),
+    "settled_epochs": int(Word.SETTLED_EPOCHS),
+    "settled_version": int(Word.SETTLED_VERSION),
 }
 
 #: From the last closed record (or None) and all ranks' reports of an epoch, the new
@@ -89,6 +98,13 @@ class Mode(ABC):
     deterministic: ClassVar[bool]
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
+    #: Whether its channel takes sparse gradients, by :meth:`Channel.push_keys`.
+    keyed: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "channel" in cls.__dict__ and "keyed" not in cls.__dict__:
+            cls.keyed = False  # another channel says for itself what it takes
 
     def __post_init__(self) -> None:
         for option, choices in (("placement", sorted(PLACEMENTS)), ("access", list(ACCESSES))):
@@ -115,6 +131,10 @@ class Mode(ABC):
             Rows of one update.
         """
 
+    def updates(self, steps: Sequence[int]) -> int:
+        """Updates of an epoch, given each rank's steps."""
+        return max(steps)
+
     @abstractmethod
     def channel(self, spec: ChannelSpec, links: list[Link]) -> Channel:
         """A rank's channel over its links."""
@@ -137,6 +157,7 @@ class Channel(ABC):
         self._sequence = 0
         self._reductions = 0
         self._total: NDArray[np.floating] | None = None
+        self._known: dict[int, Keys] = {}  # keys that each shard was told last
 
     @abstractmethod
     def pull(self) -> NDArray[np.floating]:
@@ -164,6 +185,40 @@ class Channel(ABC):
             The fit has been stopped or has finished.
         """
 
+    def pull_keys(self, keys: Keys, epoch: int, step: int) -> NDArray[np.floating]:
+        """The parameters that a batch will touch, (len(keys),).
+
+        Parameters
+        ----------
+        keys : (m,) int32 array
+            Distinct elements of the flat vector.
+        epoch : int
+            Of the fit, from 0.
+        step : int
+            Steps done in it.
+        """
+        raise NotImplementedError
+
+    def push_keys(
+        self, values: NDArray[np.floating], keys: Keys, rows: int, epoch: int, step: int
+    ) -> None:
+        """Hand over a gradient sum that is zero but for `keys`, as step `step` (from 1).
+
+        Raises
+        ------
+        NonFiniteError, StoppedError
+        """
+        raise NotImplementedError
+
+    def _told(self, keys: Keys) -> list[tuple[Any, Keys | None]]:
+        """For each shard where its elements are in `keys`; its keys unless it knows them."""
+        told: list[tuple[Any, Keys | None]] = []
+        for shard, (at, local) in enumerate(self._spec.placement.split(keys)):
+            known = np.array_equal(self._known.get(shard, _NOTHING), local)
+            self._known[shard] = local
+            told.append((at, None if known else local))
+        return told
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if written_in_python(cls, "push_pull", "native"):
@@ -177,13 +232,32 @@ class Channel(ABC):
         """
         return None
 
+    def native_keyed(self) -> KeyedPush | None:
+        """:meth:`pull_keys` and :meth:`push_keys` for loops without the interpreter.
+
+        None where there is more than one shard, or it is not mapped.
+        """
+        return None
+
     def follow(self, push: Push) -> None:
         """Be where a push of :meth:`native` has got to."""
         self._sequence = push.sequence
 
+    def _keyed_push(
+        self, kind: type[KeyedPush], lazy: LazyUpdate, version: int, **more: Any
+    ) -> KeyedPush | None:
+        window = self._links[0].window
+        if len(self._links) > 1 or window is None:
+            return None
+        params = np.zeros(self._spec.size, self._spec.dtype)
+        regions = {"since": window.since, "keys": window.keys, "key_counts": window.key_counts}
+        return self._push(
+            kind, params, version, lazy=lazy, width=window.slice_width, **{**regions, **more}
+        )
+
     def _push(
-        self, kind: type[Push], params: NDArray[np.floating], version: int, **more: Any
-    ) -> Push | None:
+        self, kind: type[AnyPush], params: NDArray[np.floating], version: int, **more: Any
+    ) -> AnyPush | None:
         links = [link for link in self._links if isinstance(link, MappedLink)]
         if len(links) < len(self._links) or self._spec.update.optimizer.native is None:
             return None
@@ -270,7 +344,7 @@ class Channel(ABC):
         """Sum and largest of the staleness of pushes since the last call."""
         return 0.0, 0.0
 
-    def settle(self) -> NDArray[np.floating]:
+    def settle(self, epoch: int) -> NDArray[np.floating]:
         """The parameters at the end of an epoch, the same for all ranks.
 
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.

@@ -31,6 +31,12 @@ class Adam(Optimizer):
         Decay of the two moments, in [0, 1).
     epsilon : float, default=1e-8
         Not negative.
+    lazy : bool, default=False
+        On sparse rows, update only what a batch touches, as ``torch.optim.SparseAdam`` and
+        TensorFlow's ``LazyAdam``: moments of other coordinates neither decay nor move them. That
+        is another algorithm, at the cost of the stored values instead of the whole vector.
+        Proximal steps that a coordinate has missed are made up for when it is touched next, with
+        the step size it has then. On dense rows every coordinate is touched.
 
     Examples
     --------
@@ -49,11 +55,17 @@ class Adam(Optimizer):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         check_real(self, "beta1", 0.0, 1.0, closed="left")
         check_real(self, "beta2", 0.0, 1.0, closed="left")
         check_real(self, "epsilon", 0.0, float("inf"))
+
+    @property
+    def always_lazy(self) -> bool:  # type: ignore[override]
+        """``lazy``."""
+        return self.lazy
 
     @property
     def default_schedule(self) -> Schedule:
@@ -63,4 +75,6 @@ class Adam(Optimizer):
     @property
     def kernel(self) -> UpdateKernel:  # type: ignore[override]
         """The kernel ``adam``."""
-        return UpdateKernel("adam", beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
+        return UpdateKernel(
+            "adam", beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, lazy=self.lazy
+        )

@@ -25,6 +25,9 @@ class Optimizer(ABC):
         How many vectors of the parameters' length it keeps between updates.
     kernel : UpdateKernel or None
         What `update` runs, and loops without the interpreter.
+    always_lazy : bool
+        Whether updates by keys are another algorithm than those of whole vectors, so that
+        sparse rows always take them, rather than a faster way to the same result.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class Optimizer(ABC):
 
     state_rows: ClassVar[int] = 0
     kernel: ClassVar[UpdateKernel | None] = None
+    always_lazy: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
 
     @property

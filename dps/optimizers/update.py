@@ -12,9 +12,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.lazy import LazyUpdate
 from dps.optimizers.base import Optimizer
+from dps.optimizers.schedules import Schedule
 
-__all__ = ["Update"]
+__all__ = ["Rates", "Update"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of the updates of each epoch of a fit.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    updates : int
+        Updates of an epoch.
+    epochs : int
+        Epochs before the fit.
+    version : int
+        Updates before the fit.
+
+    Examples
+    --------
+    >>> from dps.optimizers import InvScaling
+    >>> Rates(InvScaling(1.0), updates=2, epochs=3, version=6).of_epoch(0)
+    (array([0.5       , 0.47140452]), 6)
+    """
+
+    schedule: Schedule
+    updates: int
+    epochs: int
+    version: int
+
+    def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
+        """Those of an epoch of the fit, and the updates before the first of them."""
+        return self._from(epoch, self.updates), self.version + epoch * self.updates
+
+    def around(self, epoch: int) -> tuple[NDArray[np.float64], int]:
+        """Those of the epoch before, of this one and of the next: where nobody waits."""
+        before = np.zeros(self.updates) if epoch == 0 else self._from(epoch - 1, self.updates)
+        first = self.version + (epoch - 1) * self.updates
+        return np.concatenate([before, self._from(epoch, 2 * self.updates)]), first
+
+    def _from(self, epoch: int, count: int) -> NDArray[np.float64]:
+        first = self.epochs + epoch
+        return np.array([self.schedule(first + i / self.updates) for i in range(count)])
 
 
 @dataclass(frozen=True)
@@ -28,12 +71,21 @@ class Update:
         Factors of ``|w|_1`` and of ``|w|_2^2 / 2`` in the objective.
     segments : tuple of (int, int, bool)
         Runs of coordinates and whether they are penalised, ascending, without gaps.
+    rates : Rates or None
+        Given where updates are lazy: of the keys that a batch touches.
     """
 
     optimizer: Optimizer
     l1: float
     l2: float
     segments: tuple[tuple[int, int, bool], ...]
+    rates: Rates | None = None
+
+    def lazily(self, dtype: str) -> LazyUpdate:
+        """The same for sparse gradients, see :class:`~dps._kernels.lazy.LazyUpdate`."""
+        kernel = self.optimizer.native
+        assert kernel is not None
+        return LazyUpdate(kernel, self.l1, self.l2, self.segments, dtype == "float32")
 
     def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, bool], ...]]:
         """The optimizer's kernel, `l1`, `l2` and `segments`."""

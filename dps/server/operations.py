@@ -46,6 +46,7 @@ __all__ = [
     "finish",
     "latest_record",
     "mean",
+    "meet",
     "pull",
     "reduce",
     "report",
@@ -93,23 +94,23 @@ def pull(window: Window, rank: int) -> Any:
     return window.params.copy(), version
 
 
-def exchange(
+def meet(
     window: Window,
     rank: int,
     sequence: int,
-    gradient: NDArray[np.floating],
     rows: int,
-    use: Callable[[NDArray[np.floating], int, int], None],
+    fill: Callable[[], None],
+    work: Callable[[NDArray[np.int64]], None],
 ) -> Operation:
-    """Bring all ranks' gradients together; each rank works on its slice of the mean.
+    """Bring all ranks' gradients together; each rank works on its slice.
 
     Two barriers a step. A rank fills its slot, then ARRIVED. When all have arrived it
-    sums its slice of all slots in rank order, divides by all rows and calls
-    ``use(mean, start, stop)``, then DONE. When all are done every slice has been used.
+    calls ``work(rows)`` with the rows behind each slot, which sums its slice of all slots in
+    rank order and uses the mean, then DONE. When all are done every slice has been used.
     Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all.
 
     A crash before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at
-    their barrier until the fit is stopped; what `use` wrote by then is half a step,
+    their barrier until the fit is stopped; what `work` wrote by then is half a step,
     and only the snapshot of the last closed epoch counts. A message that comes twice
     finds ARRIVED or DONE at its sequence number and changes nothing.
 
@@ -120,18 +121,36 @@ def exchange(
     """
     words = window.words
     if words.rank_load(rank, Field.ARRIVED) < sequence:
-        deliver(window, rank, sequence, gradient, window.slot(rank))
+        fill()
         words.rank_store(rank, Field.ROWS, rows)
         words.rank_store(rank, Field.ARRIVED, sequence)
     yield Wait(Field.ARRIVED, sequence)
     if words.rank_load(rank, Field.DONE) < sequence:
-        start, stop = window.slice(rank)
-        mean = window.scratch(rank, stop - start)
-        counts = window.rows()
-        mean_of_slots(window.slots, counts, start, stop, mean, int(counts.sum()))
-        use(mean, start, stop)
+        work(window.rows())
         words.rank_store(rank, Field.DONE, sequence)
     yield Wait(Field.DONE, sequence)
+
+
+def exchange(
+    window: Window,
+    rank: int,
+    sequence: int,
+    gradient: NDArray[np.floating],
+    rows: int,
+    use: Callable[[NDArray[np.floating], int, int], None],
+) -> Operation:
+    """:func:`meet` with whole vectors: each rank calls ``use(mean, start, stop)`` on its slice."""
+
+    def fill() -> None:
+        deliver(window, rank, sequence, gradient, window.slot(rank))
+
+    def work(counts: NDArray[np.int64]) -> None:
+        start, stop = window.slice(rank)
+        mean = window.scratch(rank, stop - start)
+        mean_of_slots(window.slots, counts, start, stop, mean, int(counts.sum()))
+        use(mean, start, stop)
+
+    yield from meet(window, rank, sequence, rows, fill, work)
 
 
 def mean(

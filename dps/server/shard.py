@@ -133,6 +133,7 @@ class ParameterShard:
         window.snapshots[1] = initial
         window.snapshot_tags[1] = (0, spec.version)
         window.words.store(Word.VERSION, spec.version)
+        window.words.store(Word.SETTLED_VERSION, spec.version)
         self._timeout = spec.timeout
         self._gateway: Gateway | None = None
         self._thread = ThreadPoolExecutor(1, "dps-shard") if spec.window.size >= _LARGE else None

@@ -10,6 +10,8 @@ Words of the window
     OPEN      1: pushes may begin; 0: a snapshot wants quiet (async)
     CLOSED    epochs closed
     REPORTED  two words, for even and odd epochs: reports received
+    SETTLED   two words, of async steps by keys: epochs closed, and updates applied, when no
+              coordinate was behind; written while no push is running
 
 Words of a rank (only that rank, or the Actor on its behalf, writes them)
     CLAIM     the attempt that owns the rank; set once, 0 before (the fence)
@@ -80,6 +82,8 @@ class Word(IntEnum):
     CLOSED = 3
     REPORTED_EVEN = 4
     REPORTED_ODD = 5
+    SETTLED_EPOCHS = 6
+    SETTLED_VERSION = 7
 
 
 class Field(IntEnum):
@@ -143,6 +147,8 @@ class WindowSpec:
         Records of closed epochs that are kept.
     digest : str
         Digest of the model's layout.
+    keyed : bool
+        Whether gradients are sparse: slots then hold keys beside values.
     """
 
     fit: str
@@ -154,6 +160,7 @@ class WindowSpec:
     holds_parameters: bool
     history: int
     digest: str
+    keyed: bool = False
 
     def identity(self) -> bytes:
         """32 bytes that differ where the layouts of two windows would."""
@@ -163,6 +170,7 @@ class WindowSpec:
         """Offset in bytes, shape and dtype of each region; and the bytes of all."""
         stride = -(-self.size // 32) * 32  # slots of two ranks never share a line
         held = self.size if self.holds_parameters else 0
+        keyed = int(self.keyed)
         words = Header.nbytes(self.n_ranks, len(Word), len(Field)) // 8
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "identity": ((_IDENTITY,), "uint8"),
@@ -174,6 +182,11 @@ class WindowSpec:
             "state": ((self.state_rows, held), self.dtype),
             "slots": ((self.n_ranks, stride), self.dtype),
             "total": ((self.size,), self.dtype),
+            "since": ((keyed * held,), "int32"),
+            "keys": ((self.n_ranks, keyed * stride), "int32"),
+            "key_counts": ((self.n_ranks, keyed * self.n_ranks), "int64"),
+            "total_keys": ((keyed * self.size,), "int32"),
+            "total_counts": ((keyed * self.n_ranks,), "int64"),
             "snapshots": ((2, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_tags": ((2, 2), "int64"),
         }
@@ -201,6 +214,16 @@ class Window:
     total : (n,) array
         A mean over ranks: of gradients where parameters are not held, and what
         :func:`~dps.server.operations.mean` is given.
+    since : (n,) int32 array
+        The step of the epoch up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
+    keys : (n_ranks, >= n) int32 array
+        Where gradients are sparse, what the values in a slot belong to: those of the first
+        rank's slice come first.
+    key_counts : (n_ranks, n_ranks) int64 array
+        How many of a slot's values (rows) are of each rank's slice (columns).
+    total_keys : (n,) int32 array
+    total_counts : (n_ranks,) int64 array
+        The same of `total`; each rank's values begin where its slice does.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     reports : (2, n_ranks, RECORD_WIDTH) float64 array
     history : (spec.history, RECORD_WIDTH) float64 array
@@ -210,12 +233,19 @@ class Window:
         Epochs closed (0: none) and version of each snapshot.
     update : Update or None
         How a gradient is applied to `params`.
+    aside : dict
+        What operations by keys keep for a rank in this process.
     """
 
     params: NDArray[np.floating]
     state: NDArray[np.floating]
     slots: NDArray[np.floating]
     total: NDArray[np.floating]
+    since: NDArray[np.int32]
+    keys: NDArray[np.int32]
+    key_counts: NDArray[np.int64]
+    total_keys: NDArray[np.int32]
+    total_counts: NDArray[np.int64]
     reductions: NDArray[np.float64]
     reports: NDArray[np.float64]
     history: NDArray[np.float64]
@@ -238,6 +268,7 @@ class Window:
         self.spec = spec
         self.update = update
         self.file = file
+        self.aside: dict[int, Any] = {}
         self._scratch: dict[int, NDArray[np.floating]] = {}
         for name, (offset, shape, dtype) in regions.items():
             count = int(np.prod(shape))
@@ -282,9 +313,13 @@ class Window:
 
     def slice(self, rank: int) -> tuple[int, int]:
         """The elements that `rank` reduces and updates on behalf of all."""
-        n = self.spec.size
-        chunk = -(-n // self.spec.n_ranks // 32) * 32 or 32
-        return min(n, rank * chunk), min(n, (rank + 1) * chunk)
+        n, width = self.spec.size, self.slice_width
+        return min(n, rank * width), min(n, (rank + 1) * width)
+
+    @property
+    def slice_width(self) -> int:
+        """Elements of a slice; the last ones may have fewer."""
+        return -(-self.spec.size // self.spec.n_ranks // 32) * 32 or 32
 
     def scratch(self, rank: int, size: int) -> NDArray[np.floating]:
         """Working memory of a rank, in this process."""

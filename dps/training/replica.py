@@ -166,13 +166,15 @@ def run_replica(
 def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
-    steps = steps_of(model, channel, batches, spec.channel.schedule)
+    steps = steps_of(
+        model, channel, batches, spec.channel.schedule, spec.channel.update.rates
+    )
     for epoch in range(spec.stopping.max_iter):
         began = time.monotonic()
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
-            validation = _validate(model, channel.settle(), blocks, channel.beat)
+            validation = _validate(model, channel.settle(epoch), blocks, channel.beat)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
         )

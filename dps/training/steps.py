@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.keyed_push import KeyedPush
+from dps._kernels.keys import KeyList
 from dps._kernels.push import Push
 from dps._kernels.rows import BlockRows, Gradient
 from dps._kernels.steps import StepLoop
@@ -19,8 +21,9 @@ from dps.errors import NonFiniteError, StoppedError
 from dps.models import Model
 from dps.modes import Channel
 from dps.optimizers import Schedule
+from dps.optimizers.update import Rates
 
-__all__ = ["NativeSteps", "PythonSteps", "Steps", "steps_of"]
+__all__ = ["NativeKeyedSteps", "NativeSteps", "PythonKeyedSteps", "PythonSteps", "Steps", "steps_of"]
 
 
 class Steps(Protocol):
@@ -48,10 +51,18 @@ class Steps(Protocol):
         ...
 
 
-def steps_of(model: Model, channel: Channel, batches: Batches, schedule: Schedule) -> Steps:
-    """Steps without the interpreter where model and channel allow it."""
+def steps_of(
+    model: Model, channel: Channel, batches: Batches, schedule: Schedule, rates: Rates | None
+) -> Steps:
+    """Steps without the interpreter where model and channel allow it, by keys given their rates."""
     channel.pull()
     kernel = model.kernel
+    if rates is not None:
+        assert kernel is not None
+        keyed = channel.native_keyed()
+        if keyed is None:
+            return PythonKeyedSteps(model, kernel, channel, batches, rates)
+        return NativeKeyedSteps(kernel, keyed, channel, batches, rates)
     push = None if kernel is None else channel.native()
     if kernel is None or push is None:
         return PythonSteps(model, channel, batches)
@@ -90,6 +101,57 @@ class PythonSteps:
             seen += rows
             pushes += rows > 0
             params = self._channel.push_pull(grad, rows, number + step / steps)
+        return loss_sum, seen, pushes
+
+
+class PythonKeyedSteps:
+    """The loop in Python for sparse gradients: batches pull and push what they touch.
+
+    Parameters
+    ----------
+    model : Model
+    kernel : Gradient
+        The model's; it says what a batch touches.
+    channel : Channel
+    batches : Batches
+    rates : Rates
+    """
+
+    def __init__(
+        self, model: Model, kernel: Gradient, channel: Channel, batches: Batches, rates: Rates
+    ) -> None:
+        self._model = model
+        self._kernel = kernel
+        self._channel = channel
+        self._batches = batches
+        self._rates = rates
+        self._touched = KeyList(kernel.size)
+        self._params = np.zeros(kernel.size, model.dtype)
+        self._grad = np.zeros(kernel.size, model.dtype)
+
+    def epoch(self, number: int) -> tuple[float, int, int]:
+        """Take all steps of an epoch, see :meth:`Steps.epoch`."""
+        params, grad = self._params, self._grad
+        epoch = number - self._rates.epochs
+        loss_sum = 0.0
+        seen = pushes = 0
+        for step, (rows, segments) in enumerate(self._batches.epoch(number)):
+            self._touched.begin()
+            for segment in segments:
+                block = segment.X.block(segment.y, segment.weight)
+                self._kernel.touched(block, segment.X.order, 0, len(segment.X), self._touched)
+            keys = self._touched.array()
+            params[keys] = self._channel.pull_keys(keys, epoch, step)
+            grad[keys] = 0
+            for segment in segments:
+                loss_sum += self._model.loss_gradient(
+                    params, segment.X, segment.y, segment.weight, out=grad
+                )
+            if loss_sum - loss_sum != 0:
+                raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+            seen += rows
+            pushes += rows > 0
+            self._channel.push_keys(grad[keys], keys, rows, epoch, step + 1)
         return loss_sum, seen, pushes
 
 
@@ -142,3 +204,34 @@ class NativeSteps:
             # A loss is looked at before its gradient is counted.
             step = self._channel.steps + (ending == "loss")
             raise NonFiniteError.of(ending, step=step)
+
+
+class NativeKeyedSteps(NativeSteps):
+    """The loop in a kernel for sparse gradients.
+
+    Parameters
+    ----------
+    gradient : Gradient
+    push : KeyedPush
+    channel : Channel
+        What `push` is of.
+    batches : Batches
+    rates : Rates
+    """
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        push: KeyedPush,
+        channel: Channel,
+        batches: Batches,
+        rates: Rates,
+    ) -> None:
+        super().__init__(gradient, push, channel, batches, rates.schedule)
+        self._keyed = push
+        self._rates = rates
+
+    def epoch(self, number: int) -> tuple[float, int, int]:
+        """Take all steps of an epoch, see :meth:`Steps.epoch`."""
+        self._keyed.begin(self._rates, number - self._rates.epochs)
+        return super().epoch(number)

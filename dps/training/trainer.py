@@ -24,7 +24,7 @@ from dps.models import Model
 from dps.modes import ChannelSpec, Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.optimizers.update import Update
+from dps.optimizers.update import Rates, Update
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement, place
 from dps.server.shard import ShardSpec
@@ -41,6 +41,10 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
+#: Elements that keys of 32 bits can count.
+_MOST_KEYS = (1 << 31) - 1
+#: Elements of a whole vector that are updated in the time that one is by its key.
+_COST_OF_A_KEY = 4
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -180,12 +184,41 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         job.mode.placement, [tensor.size for tensor in layout.tensors], len(plan.shards)
     )
     plan = replace(plan, shards=plan.shards[: len(placement)])
-    server = cluster.serve(_shard_specs(job, plan, placement), placement, plan.shards)
-    gang = cluster.launch(run_replica, _tasks(job, plan, placement), server)
+    rates = _rates(job, plan, summary)
+    server = cluster.serve(_shard_specs(job, plan, placement, rates), placement, plan.shards)
+    gang = cluster.launch(run_replica, _tasks(job, plan, placement, rates), server)
     return _Watcher(job, plan, server, gang).run()
 
 
-def _shard_specs(job: Job, plan: Plan, placement: Placement) -> list[ShardSpec]:
+def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
+    """The rates of lazy updates, where batches touch so little that they go by keys."""
+    kernel, native = job.model.kernel, job.optimizer.native
+    possible = (
+        job.full_batch is None
+        and job.mode.keyed
+        and summary.sparse
+        and kernel is not None
+        and kernel.keyed
+        and native is not None
+        and native.lazy
+        and kernel.size < _MOST_KEYS
+    )
+    if not possible:
+        return None
+    assert kernel is not None
+    # A column's value touches an element for each output.
+    outputs = kernel.size / (summary.n_features + 1)
+    touched = outputs * summary.elements / summary.total * plan.batch_size
+    # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
+    if touched * _COST_OF_A_KEY > kernel.size and not job.optimizer.always_lazy:
+        return None
+    updates = job.mode.updates([rank.steps for rank in plan.ranks])
+    return Rates(job.schedule, updates, job.epochs_before, job.version)
+
+
+def _shard_specs(
+    job: Job, plan: Plan, placement: Placement, rates: Rates | None
+) -> list[ShardSpec]:
     layout = job.model.layout
     holds = job.mode.shards_hold_parameters
     alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
@@ -201,8 +234,11 @@ def _shard_specs(job: Job, plan: Plan, placement: Placement) -> list[ShardSpec]:
                 holds_parameters=holds,
                 history=min(job.stopping.max_iter, _HISTORY),
                 digest=layout.digest,
+                keyed=rates is not None,
             ),
-            update=Update(job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments))
+            update=Update(
+                job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments), rates
+            )
             if holds
             else None,
             params=np.ascontiguousarray(placement.take(shard, job.params)),
@@ -216,9 +252,12 @@ def _shard_specs(job: Job, plan: Plan, placement: Placement) -> list[ShardSpec]:
     ]
 
 
-def _tasks(job: Job, plan: Plan, placement: Placement) -> list[ReplicaTask]:
+def _tasks(
+    job: Job, plan: Plan, placement: Placement, rates: Rates | None
+) -> list[ReplicaTask]:
     layout = job.model.layout
-    update = Update(job.optimizer, job.l1, job.l2, tuple(layout.segments(0, layout.size)))
+    segments = tuple(layout.segments(0, layout.size))
+    update = Update(job.optimizer, job.l1, job.l2, segments, rates)
     fence = secrets.randbits(62) | 1
     return [
         ReplicaTask(

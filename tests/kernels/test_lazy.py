@@ -52,9 +52,7 @@ def test_what_is_read_written_and_settled_is_what_the_dense_loop_has(
         lazy.gather(params, state, since, keys, seen, base=0, now=now - 1)
         np.testing.assert_allclose(seen, expected[keys], **exact)
         values = rng.standard_normal(len(keys)).astype(dtype)
-        assert lazy.apply(
-            params, state, since, keys, values, base=0, now=now, step=now, lr=float(lr)
-        )
+        assert lazy.apply(params, state, since, keys, values, base=0, now=now)
         grad = np.zeros(SIZE, dtype)
         grad[keys] = values
         dense_step(kernel, expected, grad, expected_state, now, float(lr), l1, l2)
@@ -79,7 +77,7 @@ def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
         keys = rng.permutation(SIZE)[:3].astype(np.int32)
         grad = np.zeros(SIZE)
         grad[keys] = rng.standard_normal(3)
-        lazy.apply(params, state, since, keys, grad[keys], base=0, now=now, step=now, lr=lr)
+        lazy.apply(params, state, since, keys, grad[keys], base=0, now=now)
         dense_step(kernel, expected, grad, expected_state, now, lr, 0.0, 0.0)
     lazy.settle(params, state, since, 0, SIZE, base=0, now=STEPS)
     np.testing.assert_array_equal(params, expected)
@@ -116,7 +114,7 @@ def test_lazy_adam_moves_only_what_is_touched_and_pays_missed_penalties():
     alone, alone_state = params[:1].copy(), state[:, :1].copy()
     key = np.array([0], np.int32)
     for now in (1, 2, 3):
-        lazy.apply(params, state, since, key, np.ones(1), base=0, now=now, step=now, lr=0.05)
+        lazy.apply(params, state, since, key, np.ones(1), base=0, now=now)
         kernel.update(alone, np.ones(1), alone_state, step=now, lr=0.05, l1=0.0, l2=0.1)
     assert (params[1], state[0, 1], state[1, 1]) == (1.0, 0.3, 0.3)
     assert params[0] == alone[0]

@@ -1,0 +1,34 @@
+from cython cimport floating
+from libc.stdint cimport int32_t, int64_t
+
+# The elements of the parameter vector that a batch touches, each once, as they come.
+cdef struct Keys:
+    int32_t* list
+    Py_ssize_t count
+    int32_t* marks          # of each element the batch that touched it last
+    int32_t batch
+    Py_ssize_t size
+
+
+cdef inline void touch(Keys* keys, int32_t key) noexcept nogil:
+    # Written in any case, so that there is no branch to guess wrong.
+    keys.list[keys.count] = key
+    keys.count += keys.marks[key] != keys.batch
+    keys.marks[key] = keys.batch
+
+
+cdef class KeyList:
+    cdef Keys keys
+    cdef tuple _arrays
+
+
+cdef void next_batch(Keys* keys) noexcept nogil
+cdef bint deliver(
+    const int32_t* keys, Py_ssize_t n, const floating* values, bint spread, Py_ssize_t width,
+    Py_ssize_t n_ranks, int32_t* slot_keys, floating* slot, int64_t* counts,
+) noexcept nogil
+cdef Py_ssize_t merge(
+    const int32_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int32_t* marks,
+    int32_t* merged, floating* sums, floating total,
+) noexcept nogil

@@ -1,0 +1,137 @@
+"""Steps by keys against dense steps: what a sparse batch does not touch follows exactly."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import dps
+from dps import LinearClassifier, LinearRegressor
+from dps.optimizers import SGD, Adagrad, Adam, InvScaling, Momentum
+from dps.training import trainer
+
+ROWS, COLUMNS = 600, 2000
+MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
+OPTIMIZERS = {
+    "sgd": (SGD(), 1.0),
+    "momentum": (Momentum(0.8), 0.3),
+    "adagrad": (Adagrad(), 0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random_array(
+        (ROWS, COLUMNS), density=0.004, format="csr", rng=rng, dtype=np.float64
+    )
+    X = scipy.sparse.csr_array(X)
+    y = (X @ rng.standard_normal(COLUMNS) > 0).astype(int)
+    return X, y
+
+
+def fit(data, keyed, monkeypatch, **options):
+    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0 if keyed else np.inf)
+    X, y = data
+    model = LinearRegressor if np.ptp(y) > 1 else LinearClassifier
+    defaults = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
+    return model(**{**defaults, **options}).fit(X, y)
+
+
+def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
+    seen = []
+    original = trainer._rates
+    monkeypatch.setattr(
+        trainer, "_rates", lambda *args: seen.append(original(*args)) or seen[-1]
+    )
+    X, y = data
+    LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X, y)
+    LinearClassifier(optimizer="sgd", batch_size=600, max_iter=1, tol=None).fit(X, y)
+    LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X.toarray(), y)
+    LinearClassifier(optimizer="adam", batch_size=16, max_iter=1, tol=None).fit(X, y)
+    LinearClassifier(optimizer=Adam(lazy=True), batch_size=600, max_iter=1, tol=None).fit(X, y)
+    assert [rates is not None for rates in seen] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize("penalty", [None, "l2", "l1", "elasticnet"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_result_is_that_of_dense_steps(mode, optimizer, penalty, data, monkeypatch):
+    replicas = 1 if mode == "async" else 2
+    chosen, rate = OPTIMIZERS[optimizer]
+    options = {
+        "mode": mode, "optimizer": chosen, "penalty": penalty, "n_replicas": replicas,
+        "learning_rate": InvScaling(rate),
+    }  # fmt: skip
+    dense = fit(data, False, monkeypatch, **options)
+    keyed = fit(data, True, monkeypatch, **options)
+    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(keyed.intercept_, dense.intercept_, rtol=1e-9)
+    assert keyed.loss_ == pytest.approx(dense.loss_, rel=1e-11)
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_shards_and_ways_to_them_do_not_change_a_bit(mode, data, monkeypatch):
+    def trained(n_shards, placement):
+        options = MODES[mode](placement=placement)
+        model = fit(
+            data, True, monkeypatch, mode=options, optimizer="adagrad", n_replicas=2,
+            n_shards=n_shards,
+        )  # fmt: skip
+        return np.append(model.coef_.ravel(), model.intercept_)
+
+    one = trained(1, "contiguous")
+    for n_shards, placement in ((2, "contiguous"), (3, "round_robin"), (2, "balanced")):
+        np.testing.assert_array_equal(trained(n_shards, placement), one)
+
+
+def test_sync_and_allreduce_have_the_same_bits(data, monkeypatch):
+    options = {"optimizer": "momentum", "n_replicas": 3}
+    sync = fit(data, True, monkeypatch, mode="sync", **options)
+    allreduce = fit(data, True, monkeypatch, mode="allreduce", **options)
+    np.testing.assert_array_equal(sync.coef_, allreduce.coef_)
+
+
+def test_several_classes_float32_and_wide_indices_go_by_keys_too(data, monkeypatch):
+    X, y = data
+    X = X.astype(np.float32)
+    X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    y = y + (np.arange(ROWS) % 3 == 0)
+    options = {"optimizer": "sgd", "n_replicas": 2}
+    dense = fit((X, y), False, monkeypatch, **options)
+    keyed = fit((X, y), True, monkeypatch, **options)
+    assert keyed.coef_.dtype == np.float32
+    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_validation_and_later_fits_see_nothing_lazy(mode, data, monkeypatch):
+    replicas = 1 if mode == "async" else 2
+
+    def trained(keyed):
+        model = fit(
+            data, keyed, monkeypatch, mode=mode, optimizer="momentum", n_replicas=replicas,
+            early_stopping=True, warm_start=True,
+        )  # fmt: skip
+        return model.fit(*data)
+
+    dense, keyed = trained(False), trained(True)
+    for ours, theirs in zip(keyed.history_, dense.history_, strict=True):
+        assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-9)
+    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-8, atol=1e-12)
+
+
+def test_async_with_several_replicas_reaches_the_same_loss(data, monkeypatch):
+    options = {"mode": "async", "optimizer": "adagrad", "max_iter": 20}
+    alone = fit(data, True, monkeypatch, n_replicas=1, **options)
+    three = fit(data, True, monkeypatch, n_replicas=3, **options)
+    assert three.loss_ == pytest.approx(alone.loss_, rel=0.1)
+    assert all(record["rows"] == ROWS for record in three.history_)
+
+
+def test_a_gradient_that_overflows_is_an_error(data, monkeypatch):
+    X, y = data
+    with pytest.raises(dps.errors.NonFiniteError):
+        fit(
+            (X, y * 1e300), True, monkeypatch, optimizer="sgd", learning_rate=1e200,
+            loss="squared_error", max_iter=50,
+        )  # fmt: skip
