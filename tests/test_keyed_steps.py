@@ -1,13 +1,20 @@
 """Steps by keys against dense steps: what a sparse batch does not touch follows exactly."""
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from distributed import Client, LocalCluster
 
 import dps
 from dps import LinearClassifier, LinearRegressor
+from dps.modes import Channel
+from dps.modes.allreduce import AllReduceChannel
+from dps.modes.asynchronous import AsynchronousChannel
+from dps.modes.synchronous import SynchronousChannel
 from dps.optimizers import SGD, Adagrad, Adam, InvScaling, Momentum
-from dps.training import trainer
+from dps.server import keyed
+from dps.training import replica, steps, trainer
 
 ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
@@ -29,12 +36,12 @@ def data():
     return X, y
 
 
-def fit(data, keyed, monkeypatch, **options):
-    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0 if keyed else np.inf)
+def fit(data, by_keys, monkeypatch, **options):
+    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
     X, y = data
-    model = LinearRegressor if np.ptp(y) > 1 else LinearClassifier
+    kind = LinearRegressor if options.get("loss") == "squared_error" else LinearClassifier
     defaults = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
-    return model(**{**defaults, **options}).fit(X, y)
+    return kind(**{**defaults, **options}).fit(X, y)
 
 
 def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
@@ -63,10 +70,10 @@ def test_the_result_is_that_of_dense_steps(mode, optimizer, penalty, data, monke
         "learning_rate": InvScaling(rate),
     }  # fmt: skip
     dense = fit(data, False, monkeypatch, **options)
-    keyed = fit(data, True, monkeypatch, **options)
-    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(keyed.intercept_, dense.intercept_, rtol=1e-9)
-    assert keyed.loss_ == pytest.approx(dense.loss_, rel=1e-11)
+    by_keys = fit(data, True, monkeypatch, **options)
+    np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(by_keys.intercept_, dense.intercept_, rtol=1e-9)
+    assert by_keys.loss_ == pytest.approx(dense.loss_, rel=1e-11)
 
 
 @pytest.mark.parametrize("mode", ["sync", "allreduce"])
@@ -98,26 +105,26 @@ def test_several_classes_float32_and_wide_indices_go_by_keys_too(data, monkeypat
     y = y + (np.arange(ROWS) % 3 == 0)
     options = {"optimizer": "sgd", "n_replicas": 2}
     dense = fit((X, y), False, monkeypatch, **options)
-    keyed = fit((X, y), True, monkeypatch, **options)
-    assert keyed.coef_.dtype == np.float32
-    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-4, atol=1e-6)
+    by_keys = fit((X, y), True, monkeypatch, **options)
+    assert by_keys.coef_.dtype == np.float32
+    np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_validation_and_later_fits_see_nothing_lazy(mode, data, monkeypatch):
     replicas = 1 if mode == "async" else 2
 
-    def trained(keyed):
+    def trained(by_keys):
         model = fit(
-            data, keyed, monkeypatch, mode=mode, optimizer="momentum", n_replicas=replicas,
+            data, by_keys, monkeypatch, mode=mode, optimizer="momentum", n_replicas=replicas,
             early_stopping=True, warm_start=True,
         )  # fmt: skip
         return model.fit(*data)
 
-    dense, keyed = trained(False), trained(True)
-    for ours, theirs in zip(keyed.history_, dense.history_, strict=True):
+    dense, by_keys = trained(False), trained(True)
+    for ours, theirs in zip(by_keys.history_, dense.history_, strict=True):
         assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-9)
-    np.testing.assert_allclose(keyed.coef_, dense.coef_, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-8, atol=1e-12)
 
 
 def test_async_with_several_replicas_reaches_the_same_loss(data, monkeypatch):
@@ -135,3 +142,75 @@ def test_a_gradient_that_overflows_is_an_error(data, monkeypatch):
             (X, y * 1e300), True, monkeypatch, optimizer="sgd", learning_rate=1e200,
             loss="squared_error", max_iter=50,
         )  # fmt: skip
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The kinds of steps that replicas have taken."""
+    kinds = []
+
+    def spy(*args):
+        kinds.append(type(made := steps.steps_of(*args)))
+        return made
+
+    monkeypatch.setattr(replica, "steps_of", spy)
+    return kinds
+
+
+def facts(model):
+    history = [{k: v for k, v in r.items() if "second" not in k} for r in model.history_]
+    return model.coef_.tobytes(), model.intercept_.tobytes(), repr(history)
+
+
+@pytest.mark.parametrize("penalty", [None, "elasticnet"])
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "lazy adam"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_loop_without_the_interpreter_has_the_bits_of_the_loop_in_python(
+    mode, optimizer, penalty, data, used, monkeypatch
+):
+    chosen, rate = {**OPTIMIZERS, "lazy adam": (Adam(lazy=True), 0.01)}[optimizer]
+    options = {
+        "mode": mode, "optimizer": chosen, "penalty": penalty, "learning_rate": rate,
+        "n_replicas": 1 if mode == "async" else 3, "early_stopping": True,
+    }  # fmt: skip
+    native = fit(data, True, monkeypatch, **options)
+    assert set(used) == {steps.NativeKeyedSteps}
+    used.clear()
+    for channel in (SynchronousChannel, AsynchronousChannel, AllReduceChannel):
+        monkeypatch.setattr(channel, "native_keyed", Channel.native_keyed)
+    python = fit(data, True, monkeypatch, **options)
+    assert set(used) == {steps.PythonKeyedSteps}
+    assert facts(native) == facts(python)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_list_of_keys_that_comes_again_is_not_sent_again(mode, data, monkeypatch):
+    told = []
+    original = keyed.Aside.keys
+    monkeypatch.setattr(
+        keyed.Aside, "keys", lambda self, keys: told.append(keys) or original(self, keys)
+    )
+    fit(data, True, monkeypatch, mode=MODES[mode](), n_shards=2, n_replicas=1, optimizer="sgd",
+        batch_size=ROWS, max_iter=4)  # fmt: skip
+    # Every batch is all rows: the list is sent once to each shard.
+    assert sum(keys is not None for keys in told) == 2
+    assert len(told) >= 8
+
+
+def test_the_gateway_has_the_bits_of_the_mapped_window(data, monkeypatch):
+    X, y = data
+    rows = [slice(0, 200), slice(200, 600)]
+    blocks = [da.from_array(X[part], chunks=(-1, -1)) for part in rows]
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+        with Client(cluster) as client:
+            XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[p]) for p in rows])
+            for mode in MODES.values():
+                replicas = 1 if mode is dps.Async else 2
+                fitted = [
+                    fit(
+                        (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
+                        optimizer="momentum", n_replicas=replicas, n_shards=shards,
+                    )
+                    for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
+                ]  # fmt: skip
+                assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])

@@ -10,11 +10,12 @@ cdef struct Keys:
     Py_ssize_t size
 
 
-cdef inline void touch(Keys* keys, int32_t key) noexcept nogil:
-    # Written in any case, so that there is no branch to guess wrong.
-    keys.list[keys.count] = key
-    keys.count += keys.marks[key] != keys.batch
+cdef inline Py_ssize_t touch(Keys* keys, Py_ssize_t count, int32_t key) noexcept nogil:
+    # How many there are then. Written in any case, so that there is no branch to guess wrong.
+    cdef int32_t seen = keys.marks[key]
+    keys.list[count] = key
     keys.marks[key] = keys.batch
+    return count + (seen != keys.batch)
 
 
 cdef class KeyList:

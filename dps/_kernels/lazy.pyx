@@ -50,6 +50,8 @@ cdef inline double _shrunk(
 ) noexcept nogil:
     """Proximal steps in one: of sizes that sum to ``total``, and decay by ``factor``."""
     cdef double size
+    if l1 == 0:
+        return p * factor
     if l2 == 0:
         size = fabs(p) - total * l1
     else:
@@ -115,19 +117,17 @@ cdef void _follow(
     cdef Py_ssize_t j
     cdef int64_t first
     cdef double by, corrected = 1
-    penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
-    if not penalised and lazy.spec.kind != MOMENTUM:
+    if not _lags(lazy, penalised):
         return
+    penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
     if lazy.spec.kind == ADAM:
         corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> (lazy.before + now))
     for j in range(n):
         first = base + since[j]
-        if first >= now:
+        if first >= now or p[j] == 0 and lazy.spec.kind != MOMENTUM:
             continue
         if lazy.spec.kind == MOMENTUM:
             _replay(lazy, p + j, state + j, first, now, penalised)
-        elif p[j] == 0:
-            continue
         elif lazy.spec.kind == SGD:
             p[j] = <floating> _shrunk(
                 p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
@@ -139,30 +139,31 @@ cdef void _follow(
             p[j] = <floating> _scaled(lazy, p[j], by, first, now)
 
 
-cdef bint _penalised(const Lazy* lazy, int32_t key) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(lazy.n_runs):
-        if key < lazy.runs[3 * i + 1]:
-            return lazy.runs[3 * i + 2] != 0
-    return False
-
-
 cdef struct Chunk:
     Py_ssize_t n
     bint penalised
 
 
 cdef Chunk _chunk(const Lazy* lazy, const int32_t* keys, Py_ssize_t n) noexcept nogil:
-    """As many keys as are worked on at a time, all penalised or none."""
-    cdef Chunk chunk = Chunk(1, _penalised(lazy, keys[0]))
+    """As many keys as are worked on at a time, of one run, and whether that is penalised."""
+    cdef Py_ssize_t run = 0, i = 1
+    cdef int32_t first, last
     n = min(n, <Py_ssize_t> CHUNK)
-    while chunk.n < n and _penalised(lazy, keys[chunk.n]) == chunk.penalised:
-        chunk.n += 1
-    return chunk
+    while keys[0] >= lazy.runs[3 * run + 1]:
+        run += 1
+    first, last = <int32_t> lazy.runs[3 * run], <int32_t> lazy.runs[3 * run + 1]
+    while i < n and first <= keys[i] < last:
+        i += 1
+    return Chunk(i, lazy.runs[3 * run + 2] != 0)
+
+
+cdef inline bint _lags(const Lazy* lazy, bint penalised) noexcept nogil:
+    """Whether such coordinates change without a gradient at all."""
+    return lazy.spec.kind == MOMENTUM or penalised and (lazy.l1 != 0 or lazy.l2 != 0)
 
 
 cdef void _take(
-    const Held* held, Py_ssize_t rows, const int32_t* keys, Py_ssize_t n,
+    const Held* held, Py_ssize_t rows, bint lags, const int32_t* keys, Py_ssize_t n,
     floating* p, floating* state, int32_t* since,
 ) noexcept nogil:
     cdef const floating* params = <const floating*> held.params
@@ -170,10 +171,12 @@ cdef void _take(
     cdef Py_ssize_t j, r
     for j in range(n):
         p[j] = params[keys[j]]
-        since[j] = held.since[keys[j]]
     for r in range(rows):
         for j in range(n):
             state[r * CHUNK + j] = row[r * held.size + keys[j]]
+    if lags:
+        for j in range(n):
+            since[j] = held.since[keys[j]]
 
 
 cdef void _gather(
@@ -184,10 +187,12 @@ cdef void _gather(
     cdef floating state[ROWS * CHUNK]
     cdef int32_t since[CHUNK]
     cdef Py_ssize_t at = 0, j
+    cdef bint lags
     cdef Chunk chunk
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
-        _take(held, lazy.spec.state_rows, keys + at, chunk.n, p, state, since)
+        lags = _lags(lazy, chunk.penalised)
+        _take(held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n, p, state, since)
         _follow(lazy, p, state, CHUNK, since, chunk.n, base, now, chunk.penalised)
         for j in range(chunk.n):
             out[keys[at + j] if spread else at + j] = p[j]
@@ -204,11 +209,12 @@ cdef bint _apply(
     cdef floating* params = <floating*> held.params
     cdef floating* row = <floating*> held.state
     cdef Py_ssize_t at = 0, j, r
-    cdef bint finite = True
+    cdef bint finite = True, lags
     cdef Chunk chunk
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
-        _take(held, lazy.spec.state_rows, keys + at, chunk.n, p, state, since)
+        lags = _lags(lazy, chunk.penalised)
+        _take(held, lazy.spec.state_rows, lags, keys + at, chunk.n, p, state, since)
         _follow(lazy, p, state, CHUNK, since, chunk.n, base, now - 1, chunk.penalised)
         finite &= update(
             &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now, lazy.rates[now - 1],
@@ -216,7 +222,9 @@ cdef bint _apply(
         )
         for j in range(chunk.n):
             params[keys[at + j]] = p[j]
-            held.since[keys[at + j]] = <int32_t> (now - base)
+        if lags:
+            for j in range(chunk.n):
+                held.since[keys[at + j]] = <int32_t> (now - base)
         for r in range(lazy.spec.state_rows):
             for j in range(chunk.n):
                 row[r * held.size + keys[at + j]] = state[r * CHUNK + j]

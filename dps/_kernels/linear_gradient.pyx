@@ -160,15 +160,17 @@ cdef void _touch(
     const Linear* model, const index_t* indices, const index_t* indptr, const int64_t* order,
     Py_ssize_t start, Py_ssize_t m, Keys* keys,
 ) noexcept nogil:
-    cdef Py_ssize_t i, row, at, c, k = model.k
+    cdef Py_ssize_t i, row, at, c, k = model.k, count = keys.count
+    cdef Keys list = keys[0]
     for i in range(start, start + m):
         row = order[i] if order is not NULL else i
         for at in range(indptr[row], indptr[row + 1]):
             for c in range(k):
-                touch(keys, <int32_t> (indices[at] * k + c))
+                count = touch(&list, count, <int32_t> (indices[at] * k + c))
     if model.intercept and m:
         for c in range(k):
-            touch(keys, <int32_t> (model.f * k + c))
+            count = touch(&list, count, <int32_t> (model.f * k + c))
+    keys.count = count
 
 
 cdef class LinearGradient(Gradient):

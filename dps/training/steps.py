@@ -140,7 +140,7 @@ class PythonKeyedSteps:
             for segment in segments:
                 block = segment.X.block(segment.y, segment.weight)
                 self._kernel.touched(block, segment.X.order, 0, len(segment.X), self._touched)
-            keys = self._touched.array()
+            keys = np.sort(self._touched.array())  # equal sets are equal lists
             params[keys] = self._channel.pull_keys(keys, epoch, step)
             grad[keys] = 0
             for segment in segments:
