@@ -26,13 +26,17 @@ import numpy as np
 from dps._kernels.checks cimport (
     DPS_DEBUG, NotFinite, contiguous_rows, indices_below, none_seen, note, same_length
 )
-from dps._kernels.optimizers cimport (
-    ADAGRAD, ADAM, MOMENTUM, SGD, UpdateKernel, shrink, update
-)
+from dps._kernels.optimizers cimport ADAGRAD, ADAM, MOMENTUM, SGD, UpdateKernel, update
 
 cdef enum:
     CHUNK = 256     # coordinates that are worked on at a time, in the first cache
     ROWS = 2        # of optimizer state, at most
+
+
+cdef inline floating _shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
+    """Twin of DPS_SHRINK, in its type."""
+    cdef floating size = <floating> fabs(p) - s * l1
+    return <floating> copysign(0 if size <= 0 else size, p) / (<floating> 1 + s * l2)
 
 
 cdef double _power(double base, int64_t exponent) noexcept nogil:
@@ -97,7 +101,7 @@ cdef void _replay(
         move = mu * velocity if lazy.spec.nesterov else velocity
         q = q - rate * move
         if penalised:
-            q = shrink(q, <floating> (lazy.rates[i] / rest), l1, l2)
+            q = _shrink(q, <floating> (lazy.rates[i] / rest), l1, l2)
         i += 1
     if i < now:
         velocity = <floating> (velocity * _power(lazy.spec.momentum, now - i))

@@ -13,13 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)      \
-    && !defined(DPS_PORTABLE)
-#define DPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define DPS_CLONES
-#endif
-#define DPS_ALWAYS static inline __attribute__((always_inline))
+#include "clones.h"
 
 /* x <= 0. Adding 1.5 * 2^23 (2^52) leaves n = round(x / ln 2) in the low bits. */
 DPS_ALWAYS float dps_exp_element_float(float x)

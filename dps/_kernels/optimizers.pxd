@@ -1,36 +1,28 @@
 from cython cimport floating
-from libc.math cimport copysign, copysignf, fabs, fabsf
 from libc.stdint cimport int64_t
 
-cdef enum:
-    SGD
-    MOMENTUM
-    ADAGRAD
-    ADAM
+cdef extern from "update_spec.h":
+    enum:
+        SGD "DPS_SGD"
+        MOMENTUM "DPS_MOMENTUM"
+        ADAGRAD "DPS_ADAGRAD"
+        ADAM "DPS_ADAM"
 
-cdef struct UpdateSpec:
-    int kind
-    bint nesterov
-    double momentum
-    double beta1
-    double beta2
-    double epsilon
-    int state_rows          # without the running mean
-    int64_t averaged_from   # updates left out of the running mean; below 0 there is none
+    ctypedef struct UpdateSpec "dps_update_spec":
+        int kind
+        bint nesterov
+        double momentum
+        double beta1
+        double beta2
+        double epsilon
+        int state_rows
+        int64_t averaged_from
 
 
 cdef class UpdateKernel:
     cdef UpdateSpec spec
     cdef readonly str name
     cdef readonly bint lazy     # whether coordinates without a gradient may follow later
-
-
-cdef inline floating shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
-    """The proximal operator of s * (l1 |p| + l2 p^2 / 2); a NaN stays NaN."""
-    cdef floating size = (fabsf(p) if floating is float else fabs(p)) - s * l1
-    size = 0 if size <= 0 else size
-    size = copysignf(size, p) if floating is float else copysign(size, p)
-    return size / (1 + s * l2)
 
 
 cdef bint update(

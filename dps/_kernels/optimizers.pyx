@@ -1,105 +1,32 @@
 """Element-wise optimizer updates with their proximal step, in place, on flat vectors.
 
-Owns the arithmetic of one update. It must not know shards, modes or who holds the vectors.
+Owns the arithmetic of one update; its loops are in updates_template.h. It must not know shards,
+modes or who holds the vectors.
 All arithmetic is IEEE and in the arrays' own type, element by element: a vector that is updated in
 slices, or with other SIMD registers, ends with the same bits. The proximal step of an element with
 step size s is ``p = soft(p, s * l1) / (1 + s * l2)``; without penalties the bare update runs.
-An optimizer is added by a name, a loop and a line in `update`.
+An optimizer is added by its element there and a name here.
 """
 from cython cimport floating
-from libc.math cimport sqrt, sqrtf
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy
 
-from dps._kernels.checks cimport NotFinite, contiguous_rows, none_seen, note, same_length
+from dps._kernels.checks cimport contiguous_rows, same_length
 
-cdef dict KINDS = {"sgd": SGD, "momentum": MOMENTUM, "adagrad": ADAGRAD, "adam": ADAM}
-cdef tuple STATE_ROWS = (0, 1, 1, 2)
+cdef extern from "updates.h" nogil:
+    bint dps_update_float(
+        const UpdateSpec* spec, float* p, const float* g, float* state, Py_ssize_t stride,
+        Py_ssize_t n, int64_t step, double lr, double l1, double l2)
+    bint dps_update_double(
+        const UpdateSpec* spec, double* p, const double* g, double* state, Py_ssize_t stride,
+        Py_ssize_t n, int64_t step, double lr, double l1, double l2)
 
-
-cdef inline floating _sqrt(floating x) noexcept nogil:
-    return sqrtf(x) if floating is float else sqrt(x)
-
-
-cdef bint _sgd(
-    floating* p, const floating* g, Py_ssize_t n,
-    floating lr, floating l1, floating l2, bint penalised,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    for i in range(n):
-        p[i] = p[i] - lr * g[i]
-        if penalised:
-            p[i] = shrink(p[i], lr, l1, l2)
-        note(&seen, p[i])
-    return none_seen(seen)
-
-
-cdef inline bint _momentum(
-    floating* p, const floating* g, floating* v, Py_ssize_t n,
-    floating lr, floating mu, floating s, floating l1, floating l2, bint penalised, bint nesterov,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    cdef floating velocity, direction
-    for i in range(n):
-        velocity = mu * v[i] + g[i]
-        v[i] = velocity
-        direction = g[i] + mu * velocity if nesterov else velocity
-        p[i] = p[i] - lr * direction
-        if penalised:
-            p[i] = shrink(p[i], s, l1, l2)
-        note(&seen, p[i])
-    return none_seen(seen)
-
-
-cdef bint _adagrad(
-    floating* p, const floating* g, floating* squares, Py_ssize_t n,
-    floating lr, floating l1, floating l2, bint penalised,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    cdef floating total, root
-    for i in range(n):
-        total = squares[i] + g[i] * g[i]
-        squares[i] = total
-        root = _sqrt(total)
-        p[i] = p[i] - lr * g[i] / root
-        if penalised:
-            p[i] = shrink(p[i], lr / root, l1, l2)
-        note(&seen, p[i])
-    return none_seen(seen)
-
-
-cdef bint _adam(
-    floating* p, const floating* g, floating* first, floating* second, Py_ssize_t n,
-    floating lr, floating rate, floating root_scale, floating epsilon,
-    floating beta1, floating rest1, floating beta2, floating rest2,
-    floating l1, floating l2, bint penalised,
-) noexcept nogil:
-    """With rate = lr / (1 - beta1^t) and root_scale = 1 / sqrt(1 - beta2^t)."""
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    cdef floating m, v, denominator
-    for i in range(n):
-        m = beta1 * first[i] + rest1 * g[i]
-        v = beta2 * second[i] + rest2 * (g[i] * g[i])
-        first[i] = m
-        second[i] = v
-        denominator = _sqrt(v) * root_scale + epsilon
-        p[i] = p[i] - rate * m / denominator
-        if penalised:
-            p[i] = shrink(p[i], lr / denominator, l1, l2)
-        note(&seen, p[i])
-    return none_seen(seen)
-
-
-cdef void _average(
-    floating* mean, const floating* p, Py_ssize_t n, floating count
-) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        mean[i] = mean[i] + (p[i] - mean[i]) / count
+# Each with the rows of its state.
+cdef dict KINDS = {
+    "sgd": (SGD, 0),
+    "momentum": (MOMENTUM, 1),
+    "adagrad": (ADAGRAD, 1),
+    "adam": (ADAM, 2),
+}
 
 
 cdef bint update(
@@ -110,38 +37,10 @@ cdef bint update(
 
     Returns whether all updated elements are finite.
     """
-    cdef bint penalised = l1 != 0 or l2 != 0, finite
-    cdef floating rate = <floating> lr, a = <floating> l1, b = <floating> l2
-    cdef double beta1 = spec.beta1, beta2 = spec.beta2
-    cdef floating* mean = state + spec.state_rows * stride
-    if spec.kind == SGD:
-        finite = _sgd(p, g, n, rate, a, b, penalised)
-    elif spec.kind == MOMENTUM and spec.nesterov:
-        # Each call names a constant: the loop vectorises only without the choice inside.
-        finite = _momentum(
-            p, g, state, n, rate, <floating> spec.momentum, <floating> (lr / (1 - spec.momentum)),
-            a, b, penalised, True,
-        )
-    elif spec.kind == MOMENTUM:
-        finite = _momentum(
-            p, g, state, n, rate, <floating> spec.momentum, <floating> (lr / (1 - spec.momentum)),
-            a, b, penalised, False,
-        )
-    elif spec.kind == ADAGRAD:
-        finite = _adagrad(p, g, state, n, rate, a, b, penalised)
+    if floating is float:
+        return dps_update_float(spec, p, g, state, stride, n, step, lr, l1, l2)
     else:
-        finite = _adam(
-            p, g, state, state + stride, n, rate, <floating> (lr / (1 - beta1 ** step)),
-            <floating> (1 / sqrt(1 - beta2 ** step)), <floating> spec.epsilon,
-            <floating> beta1, <floating> (1 - beta1), <floating> beta2, <floating> (1 - beta2),
-            a, b, penalised,
-        )
-    if spec.averaged_from >= 0:
-        if step <= spec.averaged_from + 1:
-            memcpy(mean, p, n * sizeof(floating))
-        else:
-            _average(mean, p, n, <floating> (step - spec.averaged_from))
-    return finite
+        return dps_update_double(spec, p, g, state, stride, n, step, lr, l1, l2)
 
 
 cdef class UpdateKernel:
@@ -154,13 +53,12 @@ cdef class UpdateKernel:
         if name not in KINDS:
             raise ValueError(f"there is no optimizer {name!r}, only {sorted(KINDS)}")
         self.name = name
-        self.spec.kind = KINDS[name]
+        self.spec.kind, self.spec.state_rows = KINDS[name]
         self.spec.momentum = momentum
         self.spec.nesterov = nesterov
         self.spec.beta1 = beta1
         self.spec.beta2 = beta2
         self.spec.epsilon = epsilon
-        self.spec.state_rows = STATE_ROWS[self.spec.kind]
         self.spec.averaged_from = -1
         self.lazy = lazy or self.spec.kind != ADAM
 

@@ -1,5 +1,7 @@
 """Optimizer kernels against the formulas in NumPy, in both dtypes and in slices."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -98,13 +100,60 @@ def test_slices_end_with_the_bits_of_the_whole(name, dtype, penalty):
     assert state.tobytes() == cut_state.tobytes()
 
 
+def bits_of_sgd(p, g, state, lr, dtype):
+    return p - dtype(lr) * g, dtype(lr), []
+
+
+def bits_of_momentum(p, g, state, lr, dtype):
+    v = dtype(0.9) * state[0] + g
+    return p - dtype(lr) * v, dtype(lr / (1 - 0.9)), [v]
+
+
+def bits_of_nesterov(p, g, state, lr, dtype):
+    v = dtype(0.9) * state[0] + g
+    return p - dtype(lr) * (g + dtype(0.9) * v), dtype(lr / (1 - 0.9)), [v]
+
+
+def bits_of_adagrad(p, g, state, lr, dtype):
+    total = state[0] + g * g
+    root = np.sqrt(total)
+    return p - dtype(lr) * g / root, dtype(lr) / root, [total]
+
+
+def bits_of_adam(p, g, state, lr, dtype):
+    m = dtype(0.9) * state[0] + dtype(1 - 0.9) * g
+    v = dtype(0.999) * state[1] + dtype(1 - 0.999) * (g * g)
+    denominator = np.sqrt(v) * dtype(1 / math.sqrt(1 - 0.999**3)) + dtype(1e-8)
+    moved = p - dtype(lr / (1 - 0.9**3)) * m / denominator
+    return moved, dtype(lr) / denominator, [m, v]
+
+
+BITS = {
+    "sgd": bits_of_sgd,
+    "momentum": bits_of_momentum,
+    "nesterov": bits_of_nesterov,
+    "adagrad": bits_of_adagrad,
+    "adam": bits_of_adam,
+}
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bare_sgd_has_the_bits_of_numpy(dtype):
-    params, grad, _ = example(1000, 0, dtype)
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_has_the_bits_of_numpy(name, dtype, n, penalty):
+    """Whatever the instruction set: NumPy, too, rounds each operation once, in the arrays' type."""
+    rows, kernel, _ = CASES[name]
+    params, grad, state = example(n, rows, dtype)
     params[:2] = -0.0
-    expected = params - dtype(0.1) * grad
-    UpdateKernel("sgd").update(params, grad, np.empty((0, 1000), dtype), step=1, lr=0.1)
+    l1, l2 = map(dtype, penalty)
+    expected, size, expected_state = BITS[name](params, grad, state, 0.1, dtype)
+    if any(penalty):
+        shrunk = np.maximum(np.abs(expected) - size * l1, dtype(0))
+        expected = np.copysign(shrunk, expected) / (dtype(1) + size * l2)
+    kernel(params, grad, state, 0.1, *penalty)
     assert params.tobytes() == expected.tobytes()
+    assert state.tobytes() == np.array(expected_state, dtype).tobytes()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -133,12 +182,15 @@ def test_an_l1_penalty_ends_at_exact_zeros(name):
 def test_average_is_the_running_mean(dtype, n, start):
     steps = np.random.default_rng(0).normal(size=(5, n)).astype(dtype)
     params, state = np.zeros(n, dtype), np.full((1, n), np.nan, dtype)
-    seen = []
+    seen, mean = [], params
     for step, grad in enumerate(steps, 1):
         UpdateKernel("sgd").averaged(start).update(params, grad, state, step=step, lr=0.1)
         seen.append(params.copy())
         expected = np.mean(seen[start:] or seen[-1:], axis=0)
         np.testing.assert_allclose(state[0], expected, rtol=1e-5, atol=1e-6)
+        first = step <= start + 1
+        mean = params.copy() if first else mean + (params - mean) / dtype(step - start)
+        assert state[0].tobytes() == mean.tobytes()
 
 
 def test_what_does_not_fit_is_refused():

@@ -1,0 +1,20 @@
+/* Which optimizer, and its constants. */
+#ifndef DPS_UPDATE_SPEC_H
+#define DPS_UPDATE_SPEC_H
+
+#include <stdint.h>
+
+enum { DPS_SGD, DPS_MOMENTUM, DPS_ADAGRAD, DPS_ADAM };
+
+typedef struct {
+    int kind;
+    int nesterov;
+    double momentum;
+    double beta1;
+    double beta2;
+    double epsilon;
+    int state_rows;        /* without the running mean */
+    int64_t averaged_from; /* updates left out of the running mean; below 0 there is none */
+} dps_update_spec;
+
+#endif
