@@ -1,5 +1,6 @@
 /* DPS_CLONES before a function compiles it once per instruction set; the loader picks by processor.
-   Only gcc with glibc on x86-64 can; elsewhere there is the one that every processor runs. */
+   Only gcc with glibc on x86-64 can; elsewhere there is the one that every processor runs.
+   DPS_ALWAYS is before what such a function calls, to be compiled with it. */
 #ifndef DPS_CLONES_H
 #define DPS_CLONES_H
 
