@@ -18,7 +18,7 @@ depends on the momentum alone. It must not know shards, modes or batches. All ar
 """
 from cython cimport floating
 from libc.math cimport copysign, fabs, fabsf, frexp, ldexp, sqrt
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 import numpy as np
@@ -69,19 +69,44 @@ cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept
     )
 
 
-cdef double _scaled(
-    const Lazy* lazy, double p, double by, int64_t since, int64_t now
+cdef void _scaled(
+    const Lazy* lazy, floating* p, const double* by, const int32_t* since, Py_ssize_t n,
+    int64_t base, int64_t now,
 ) noexcept nogil:
-    """Proximal steps of sizes rate * by."""
-    cdef double factor = 1
+    """Proximal steps of sizes rate * by, of at most CHUNK coordinates."""
+    cdef double factor[CHUNK]   # 1 / F
+    cdef double grown[CHUNK]
+    cdef uint64_t missed[CHUNK]
+    cdef uint64_t most = 0
     cdef int64_t i
+    cdef Py_ssize_t j
+    for j in range(n):
+        factor[j] = 1
+        missed[j] = <uint64_t> max(now - base - since[j], 0)
+        most |= missed[j]
     if lazy.l2 != 0 and lazy.constant:
-        factor = 1 / _power(1 + lazy.rates[0] * by * lazy.l2, now - since)
+        # Powers by squaring, one bit of all exponents after the other: that vectorises.
+        for j in range(n):
+            grown[j] = 1 + lazy.rates[0] * by[j] * lazy.l2
+        while most > 0:
+            for j in range(n):
+                factor[j] *= grown[j] if missed[j] & 1 else 1.0
+                grown[j] *= grown[j]
+                missed[j] >>= 1
+            most >>= 1
     elif lazy.l2 != 0:
-        for i in range(since, now):
-            factor *= 1 + lazy.rates[i] * by * lazy.l2
-        factor = 1 / factor
-    return _shrunk(p, (lazy.sums[now] - lazy.sums[since]) * by, factor, lazy.l1, lazy.l2)
+        for j in range(n):
+            for i in range(base + since[j], now):
+                factor[j] *= 1 + lazy.rates[i] * by[j] * lazy.l2
+    if lazy.l1 == 0:
+        for j in range(n):
+            p[j] = <floating> (p[j] / factor[j])
+        return
+    for j in range(n):
+        i = min(base + since[j], now)
+        p[j] = <floating> _shrunk(
+            p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
+        )
 
 
 cdef void _replay(
@@ -113,34 +138,41 @@ cdef void _replay(
     v[0] = velocity
 
 
+cdef inline bint _lags(const Lazy* lazy, bint penalised) noexcept nogil:
+    """Whether such coordinates change without a gradient at all."""
+    return lazy.spec.kind == MOMENTUM or penalised and (lazy.l1 != 0 or lazy.l2 != 0)
+
+
 cdef void _follow(
     const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int32_t* since,
     Py_ssize_t n, int64_t base, int64_t now, bint penalised,
 ) noexcept nogil:
-    """Bring n coordinates from step base + since up to step now."""
+    """Bring at most CHUNK coordinates from step base + since up to step now."""
+    cdef double by[CHUNK]
     cdef Py_ssize_t j
     cdef int64_t first
-    cdef double by, corrected = 1
+    cdef double corrected
     if not _lags(lazy, penalised):
         return
     penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
-    if lazy.spec.kind == ADAM:
-        corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> (lazy.before + now))
-    for j in range(n):
-        first = base + since[j]
-        if first >= now or p[j] == 0 and lazy.spec.kind != MOMENTUM:
-            continue
-        if lazy.spec.kind == MOMENTUM:
-            _replay(lazy, p + j, state + j, first, now, penalised)
-        elif lazy.spec.kind == SGD:
+    if lazy.spec.kind == MOMENTUM:
+        for j in range(n):
+            _replay(lazy, p + j, state + j, min(base + since[j], now), now, penalised)
+    elif lazy.spec.kind == SGD:
+        for j in range(n):
+            first = min(base + since[j], now)
             p[j] = <floating> _shrunk(
                 p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
             )
-        elif lazy.spec.kind == ADAGRAD:
-            p[j] = <floating> _scaled(lazy, p[j], 1 / sqrt(<double> state[j]), first, now)
-        else:
-            by = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
-            p[j] = <floating> _scaled(lazy, p[j], by, first, now)
+    elif lazy.spec.kind == ADAGRAD:
+        for j in range(n):
+            by[j] = 1 / sqrt(<double> state[j])
+        _scaled(lazy, p, by, since, n, base, now)
+    else:
+        corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> max(lazy.before + now, 1))
+        for j in range(n):
+            by[j] = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
+        _scaled(lazy, p, by, since, n, base, now)
 
 
 cdef struct Chunk:
@@ -159,11 +191,6 @@ cdef Chunk _chunk(const Lazy* lazy, const int32_t* keys, Py_ssize_t n) noexcept 
     while i < n and first <= keys[i] < last:
         i += 1
     return Chunk(i, lazy.runs[3 * run + 2] != 0)
-
-
-cdef inline bint _lags(const Lazy* lazy, bint penalised) noexcept nogil:
-    """Whether such coordinates change without a gradient at all."""
-    return lazy.spec.kind == MOMENTUM or penalised and (lazy.l1 != 0 or lazy.l2 != 0)
 
 
 cdef void _take(
@@ -243,15 +270,17 @@ cdef bint _settle(
     cdef floating* params = <floating*> held.params
     cdef floating* state = <floating*> held.state
     cdef NotFinite seen = NotFinite(0, 0)
-    cdef Py_ssize_t i, a, b
+    cdef Py_ssize_t i, a, b, n
     for i in range(lazy.n_runs):
         a = max(<Py_ssize_t> lazy.runs[3 * i], start)
         b = min(<Py_ssize_t> lazy.runs[3 * i + 1], stop)
-        if a < b:
+        while a < b:
+            n = min(b - a, <Py_ssize_t> CHUNK)
             _follow(
-                lazy, params + a, state + a, held.size, held.since + a, b - a, base, now,
+                lazy, params + a, state + a, held.size, held.since + a, n, base, now,
                 lazy.runs[3 * i + 2] != 0,
             )
+            a += n
     for i in range(start, stop):
         note(&seen, params[i])
     memset(held.since + start, 0, (stop - start) * sizeof(int32_t))
