@@ -20,11 +20,10 @@ cdef void backward(
 cdef void forward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* w, const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t k,
-    Py_ssize_t known,
 ) noexcept nogil
 cdef void backward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
-    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k,
+    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k, Py_ssize_t n_ahead,
 ) noexcept nogil
 cdef void add_columns(
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k

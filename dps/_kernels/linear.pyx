@@ -46,15 +46,17 @@ cdef extern from "dense.h" nogil:
         Py_ssize_t n_ahead) noexcept
 
 
-cdef extern from *:
-    """
-    #define dps_fetch(p) __builtin_prefetch(p)
-    """
-    void dps_fetch(const void* p) noexcept nogil
+cdef extern from "sparse.h" nogil:
+    void dps_dot_sparse(
+        bint single, bint wide, const void* x, const void* indices, const void* indptr,
+        const int64_t* order, const void* w, double bias, void* out, Py_ssize_t m) noexcept
+    void dps_add_sparse(
+        bint single, bint wide, const void* x, const void* indices, const void* indptr,
+        const int64_t* order, const void* d, void* grad, Py_ssize_t m,
+        Py_ssize_t n_ahead) noexcept
 
 cdef enum:
     LANES = 16      # of a sum over rows
-    SOON = 12       # rows ahead that are asked for in a shuffled order
 
 
 cdef inline Py_ssize_t _row(const int64_t* order, Py_ssize_t i) noexcept nogil:
@@ -231,26 +233,19 @@ def dense_backward(
 cdef void forward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* w, const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t k,
-    Py_ssize_t known,
 ) noexcept nogil:
-    """out = bias + rows @ w; the order goes on behind the m rows, to ``known`` in all."""
+    """out = bias + rows @ w"""
     cdef Py_ssize_t i, p, c, row
     cdef const floating* source
     cdef floating* o
-    cdef floating total
+    cdef floating shift = bias[0] if bias is not NULL else 0
+    if k == 1:
+        dps_dot_sparse(
+            floating is float, index_t is int64_t, data, indices, indptr, order, w, shift, out, m
+        )
+        return
     for i in range(m):
         row = _row(order, i)
-        if order is not NULL and i + 2 * SOON < known:
-            dps_fetch(indptr + order[i + 2 * SOON])
-            p = indptr[order[i + SOON]]
-            dps_fetch(data + p)
-            dps_fetch(indices + p)
-        if k == 1:
-            total = bias[0] if bias is not NULL else 0
-            for p in range(indptr[row], indptr[row + 1]):
-                total += data[p] * w[indices[p]]
-            out[i] = total
-            continue
         o = out + i * k
         for c in range(k):
             o[c] = bias[c] if bias is not NULL else 0
@@ -262,16 +257,20 @@ cdef void forward_csr(
 
 cdef void backward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
-    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k,
+    const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k, Py_ssize_t n_ahead,
 ) noexcept nogil:
+    """grad += rows.T @ d; the ``n_ahead`` rows behind the m are fetched meanwhile."""
     cdef Py_ssize_t i, p, c, row
     cdef floating* target
+    if k == 1:
+        dps_add_sparse(
+            floating is float, index_t is int64_t, data, indices, indptr, order, d, grad, m,
+            n_ahead,
+        )
+        return
     for i in range(m):
         row = _row(order, i)
         for p in range(indptr[row], indptr[row + 1]):
-            if k == 1:
-                grad[indices[p]] += data[p] * d[i]
-                continue
             target = grad + <Py_ssize_t> indices[p] * k
             for c in range(k):
                 target[c] += data[p] * d[i * k + c]
@@ -323,7 +322,7 @@ def csr_forward(
         columns = &indices[0]
         w = &coef[0, 0]
     with nogil:
-        forward_csr(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k, m)
+        forward_csr(values, columns, &indptr[0], picks, w, bias, &out[0, 0], m, k)
 
 
 def csr_backward(
@@ -348,7 +347,7 @@ def csr_backward(
     with nogil:
         if data.shape[0] and grad_coef.shape[0]:
             backward_csr(
-                &data[0], &indices[0], &indptr[0], picks, &d[0, 0], &grad_coef[0, 0], m, k
+                &data[0], &indices[0], &indptr[0], picks, &d[0, 0], &grad_coef[0, 0], m, k, 0
             )
         if bias is not NULL:
             add_columns(&d[0, 0], bias, m, k)

@@ -1,8 +1,8 @@
 """The gradient of linear models, one read of each row: forward, loss and backward block by block.
 
 Owns how many rows a block has: as many as stay in the second cache, from the widths alone, so that
-the bits do not depend on the machine. Rows that come next in a shuffled order are asked for while
-the block before them is at work; rows in order the processor fetches itself. It must not know
+the bits do not depend on the machine. Rows that come next are asked for while the block before them
+is at work; only dense rows in order the processor fetches well enough itself. It must not know
 batches, ranks or modes.
 """
 from cython cimport floating
@@ -19,6 +19,12 @@ from dps._kernels.linear cimport (
 )
 from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
 from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+
+cdef extern from *:
+    """
+    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
+    """
+    void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
     CACHED = 192 * 1024     # bytes of X in a block
@@ -42,10 +48,14 @@ cdef struct Linear:
 
 
 cdef inline void _pick(
-    const floating* source, const int64_t* order, floating* out, Py_ssize_t n, Py_ssize_t width
+    const floating* source, const int64_t* order, floating* out, Py_ssize_t n, Py_ssize_t width,
+    Py_ssize_t n_ahead,
 ) noexcept nogil:
+    """out = rows order[0..n] of a table; the n_ahead rows behind them are fetched meanwhile."""
     cdef Py_ssize_t i, c
     for i in range(n):
+        if i < n_ahead:
+            dps_prefetch(source + order[n + i] * width)
         for c in range(width):
             out[i * width + c] = source[order[i] * width + c]
 
@@ -67,12 +77,12 @@ cdef double _block(
     if rows.kind == CSR:
         forward_csr(
             x, <const int*> rows.indices, <const int*> rows.indptr + at, order, coef, bias, raw,
-            n, k, n + n_ahead,
+            n, k,
         )
     elif rows.kind == CSR_WIDE:
         forward_csr(
             x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr + at, order, coef, bias,
-            raw, n, k, n + n_ahead,
+            raw, n, k,
         )
     else:
         if rows.kind == DENSE:
@@ -91,10 +101,10 @@ cdef double _block(
         forward(x, stride, order, coef, bias, raw, n, f, k)
 
     if picks is not NULL and not rows.picked:
-        _pick(y, picks, <floating*> model.y, n, rows.y_width)
+        _pick(y, picks, <floating*> model.y, n, rows.y_width, n_ahead)
         y = <const floating*> model.y
         if weight is not NULL:
-            _pick(weight, picks, <floating*> model.weight, n, 1)
+            _pick(weight, picks, <floating*> model.weight, n, 1, n_ahead)
             weight = <const floating*> model.weight
     else:
         target = first if picks is not NULL else at
@@ -106,11 +116,12 @@ cdef double _block(
     if rows.kind == CSR:
         backward_csr(
             x, <const int*> rows.indices, <const int*> rows.indptr + at, order, slope, grad, n, k,
+            n_ahead,
         )
     elif rows.kind == CSR_WIDE:
         backward_csr(
             x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr + at, order, slope,
-            grad, n, k,
+            grad, n, k, n_ahead,
         )
     else:
         backward(
@@ -143,7 +154,7 @@ cdef double _add(
         memset(grad, 0, f * padded_outputs(k) * sizeof(floating))
     for first from 0 <= first < m by size:
         n = min(size, m - first)
-        n_ahead = min(size, m + ahead - first - n)
+        n_ahead = m + ahead - first - n
         at = start + first
         if order is not NULL:
             picks = order + at
