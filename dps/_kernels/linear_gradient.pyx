@@ -28,7 +28,8 @@ cdef extern from *:
 
 cdef enum:
     CACHED = 192 * 1024     # bytes of X in a block
-    MOST = 512              # rows of a block; those of CSR have them all
+    MOST = 512              # rows of a block
+    PICKED = 128            # CSR rows of a block in a shuffled order, which are scattered lines
     GROUP = 8               # rows that are summed together
 
 
@@ -133,11 +134,18 @@ cdef double _block(
     return loss
 
 
+cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
+    """How many values n CSR rows from ``at`` have."""
+    if rows.kind == CSR:
+        return (<const int*> rows.indptr)[at + n] - (<const int*> rows.indptr)[at]
+    return (<const int64_t*> rows.indptr)[at + n] - (<const int64_t*> rows.indptr)[at]
+
+
 cdef double _add(
     const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
     Py_ssize_t ahead, const floating* params, floating* out,
 ) noexcept nogil:
-    cdef Py_ssize_t f = model.f, k = model.k, first, n, n_ahead, at, size = model.block
+    cdef Py_ssize_t f = model.f, k = model.k, first = 0, n, at, size = model.block
     cdef const floating* coef = params
     cdef const floating* bias = params + f * k if model.intercept else NULL
     cdef floating* grad = out
@@ -146,21 +154,24 @@ cdef double _add(
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
     cdef double loss = 0
     if sparse:
-        size = MOST
+        size = MOST if order is NULL else PICKED
     elif k > 1:
         pad(params, <floating*> model.coef, f, k)
         coef = <const floating*> model.coef
         grad = <floating*> model.grad
         memset(grad, 0, f * padded_outputs(k) * sizeof(floating))
-    for first from 0 <= first < m by size:
+    while first < m:
         n = min(size, m - first)
-        n_ahead = m + ahead - first - n
         at = start + first
         if order is not NULL:
             picks = order + at
             at = 0
+        elif sparse:
+            while n > GROUP and _stored(rows, at, n) * <Py_ssize_t> sizeof(floating) > CACHED:
+                n //= 2
+        first += n
         loss += _block(
-            model, rows, picks, at, first, n, n_ahead, coef, bias, grad, grad_bias
+            model, rows, picks, at, first - n, n, m + ahead - first, coef, bias, grad, grad_bias
         )
     if k > 1 and not sparse:
         add_unpadded(grad, out, f, k)
