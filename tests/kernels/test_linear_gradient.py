@@ -1,0 +1,70 @@
+"""The gradient of linear models on CSR rows against NumPy, over several blocks of rows."""
+
+import numpy as np
+import pytest
+
+from dps._kernels.linear_gradient import LinearGradient
+from dps._kernels.losses import LossKernel
+from dps._kernels.rows import BlockRows
+
+FEATURES = 600
+
+
+def example(rows, stored, dtype, index):
+    """CSR arrays of rows with up to ``stored`` values, some empty; the same rows dense."""
+    rng = np.random.default_rng(rows)
+    lengths = rng.integers(0, stored + 1, rows)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    indices = [np.sort(rng.choice(FEATURES, n, replace=False)) for n in lengths]
+    data = rng.normal(size=indptr[-1]).astype(dtype)
+    dense = np.zeros((rows, FEATURES))
+    dense[np.repeat(np.arange(rows), lengths), np.concatenate(indices)] = data
+    return (data, np.concatenate(indices).astype(index), indptr), dense
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(("rows", "stored"), [(1, 3), (1300, 9), (700, 500)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_csr_gradient_is_that_of_numpy(dtype, rows, stored, k, ordered, index):
+    arrays, X = example(rows, stored, dtype, index)
+    rng = np.random.default_rng(0)
+    y, weight = rng.normal(size=(rows, k)).astype(dtype), rng.random(rows).astype(dtype)
+    params = rng.normal(size=(FEATURES + 1) * k).astype(dtype) / 10
+    start, stop = rows // 10, rows
+    order = rng.permutation(rows) if ordered else None
+    picks = (np.arange(rows) if order is None else order)[start:stop]
+    kernel = LinearGradient(FEATURES, k, LossKernel("squared"), True, dtype == np.float32)
+    out = np.ones_like(params)
+    block = BlockRows.csr(*arrays, FEATURES, y, weight)
+    loss = kernel.add_batch(block, order, start, stop, params, out)
+    coef, bias = params[:-k].astype(float).reshape(FEATURES, k), params[-k:]
+    error = X[picks] @ coef + bias - y[picks]
+    slope = weight[picks, None] * error
+    expected = np.concatenate([(X[picks].T @ slope).ravel(), slope.sum(axis=0)])
+    tolerance = 1e-3 if dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(out, 1 + expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(loss, (slope * error).sum() / 2, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_csr_gradient_has_the_same_bits_wherever_its_rows_lie(dtype):
+    (data, indices, indptr), _ = example(900, 400, dtype, np.int32)
+    y = np.ones(900, dtype)
+    params = np.linspace(-1, 1, FEATURES, dtype=dtype)
+    kernel = LinearGradient(FEATURES, 1, LossKernel("log"), False, dtype == np.float32)
+    found = []
+    for skipped in (0, 1, 3):  # values and indices start at other addresses
+        values, columns = (
+            np.concatenate([np.zeros(skipped, array.dtype), array])[skipped:]
+            for array in (data, indices)
+        )
+        for first in (0, 100):
+            block = BlockRows.csr(
+                values, columns, indptr[100 - first :], FEATURES, y[100 - first :]
+            )
+            out = np.zeros_like(params)
+            kernel.add_batch(block, None, first, first + 700, params, out)
+            found.append(out.tobytes())
+    assert len(set(found)) == 1
