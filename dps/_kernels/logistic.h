@@ -3,9 +3,10 @@
    A math library is called element by element and would take most of a pass over the data. Here
    exp(x) is 2^n exp(r) with r within ln(2)/2 of zero and a Taylor polynomial for exp(r), and
    log(1 + e) is 2 artanh(e / (2 + e)) by its series, which keeps all digits where e is small. Both
-   are good to about two units in the last place. A sum of terms waits for each term before: even and
-   odd ones are two sums, and exponential and logarithm two loops. IEEE operations in a fixed order,
-   no fused multiply-add: the same bits in every instruction set, in a vector or in its remainder.
+   are good to about two units in the last place. A sum of terms waits for each term before: even
+   and odd ones are two sums, and exponential and logarithm two loops. IEEE operations in a fixed
+   order, no fused multiply-add: the same bits in every instruction set, in a vector or in its
+   remainder.
    Where exp would be below the smallest normal number it is zero. NaN stays NaN. */
 #ifndef DPS_LOGISTIC_H
 #define DPS_LOGISTIC_H

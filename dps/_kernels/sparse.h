@@ -1,7 +1,7 @@
 /* Products of CSR rows with one column of numbers, for float and double, int and int64_t.
 
    C and not Cython, since a row's values are multiplied four at a time as vector types of the
-   compiler; what is gathered and scattered stays scalar, which no instruction set does faster.
+   compiler. What is gathered stays scalar: the gather of AVX2 took 2.6 times as long (Zen 4).
    A row's sum has four lanes and then what four do not divide, wherever the row lies.
    Row i of a batch is row order[i] of the values, or row i without an order. */
 #ifndef DPS_SPARSE_H
