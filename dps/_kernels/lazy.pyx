@@ -28,6 +28,10 @@ from dps._kernels.checks cimport (
 )
 from dps._kernels.optimizers cimport ADAGRAD, ADAM, MOMENTUM, SGD, UpdateKernel, update
 
+cdef extern from "powers.h" nogil:
+    void dps_powers(
+        double* base, uint64_t* exponent, double* result, Py_ssize_t n, uint64_t bits)
+
 cdef enum:
     CHUNK = 256     # coordinates that are worked on at a time, in the first cache
     ROWS = 2        # of optimizer state, at most
@@ -85,15 +89,9 @@ cdef void _scaled(
         missed[j] = <uint64_t> max(now - base - since[j], 0)
         most |= missed[j]
     if lazy.l2 != 0 and lazy.constant:
-        # Powers by squaring, one bit of all exponents after the other: that vectorises.
         for j in range(n):
             grown[j] = 1 + lazy.rates[0] * by[j] * lazy.l2
-        while most > 0:
-            for j in range(n):
-                factor[j] *= grown[j] if missed[j] & 1 else 1.0
-                grown[j] *= grown[j]
-                missed[j] >>= 1
-            most >>= 1
+        dps_powers(grown, missed, factor, n, most)
     elif lazy.l2 != 0:
         for j in range(n):
             for i in range(base + since[j], now):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABCMeta, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -21,10 +21,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
 from dps.cluster.choice import cluster_for
+from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import Partition, check_columns, is_dask, meta_of, partitions_of
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import (
+    choose_batch_size,
     choose_full_batch,
     choose_optimizer,
     choose_schedule,
@@ -35,7 +37,7 @@ from dps.models import Model
 from dps.modes import Mode, get_mode
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.defaults import auto_optimizer
+from dps.training.defaults import auto_optimizer, coefficient_scale
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
@@ -125,6 +127,11 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         optimizer = choose_optimizer(self, loss)
         choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
         partitions, whole = self._partitions(X, y, sample_weight, reset)
+        columns = None
+        if whole and start.params is None and not self.average:  # a mean must know its start
+            part = partitions[0]
+            X, columns = occurring(part.X)
+            partitions = [Partition(X, part.y, part.weight)]
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
         try:
@@ -141,6 +148,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             cluster.close()
         if classes is not None:
             self.classes_ = classes
+        if columns is not None:
+            model, result = self._spread(columns, model, result, job.optimizer)
         self._take(model, result, start)
         if result.error is not None:
             raise result.error
@@ -152,6 +161,20 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 stacklevel=3,
             )
         return self
+
+    def _spread(
+        self, columns: Columns, model: Any, result: FitResult, optimizer: Optimizer
+    ) -> tuple[Model, FitResult]:
+        """Model and result of all columns, from those of the columns that occur."""
+        wide = self._make_model(model.loss, columns.total, model.n_outputs, model.dtype)
+        state = np.empty((len(result.state), wide.layout.size), model.dtype)
+        optimizer.initialize(state)
+        params, raw = (
+            columns.spread(flat, model.n_outputs, wide.initial())
+            for flat in (result.params, result.raw_params)
+        )
+        state = columns.spread(result.state, model.n_outputs, state)
+        return wide, replace(result, params=params, raw_params=raw, state=state)
 
     def _take(self, model: Model, result: FitResult, start: Start) -> None:
         self._keep(model, result.params)
@@ -276,9 +299,10 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
-        batch = batch_rows(self.batch_size, summary.total)
+        batch_size = choose_batch_size(self, summary)
+        batch = batch_rows(batch_size, summary.total)
         optimizer = optimizer or auto_optimizer(summary.total, batch)
-        schedule = choose_schedule(self, optimizer, summary.target_std or 1.0)
+        schedule = choose_schedule(self, optimizer, coefficient_scale(summary))
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
@@ -301,7 +325,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             state=state,
             version=start.version,
             epochs_before=start.epochs,
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             n_replicas=self.n_replicas,
             n_shards=self.n_shards,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),

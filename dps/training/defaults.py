@@ -5,13 +5,30 @@ constant rate is quick. Where it is many, Adagrad is: its steps shrink by themse
 and each coordinate gets its own, which rare one-hot columns need. Its accumulator
 starts near zero rather than at TensorFlow's 0.1, because the mean gradient of a rare
 column is so small that 0.1 would freeze it. For regressions the rate is in units of y.
+
+Where sparse rows have many more columns than the rows can tell apart (text), L-BFGS works on
+vectors that cost more than a pass over the rows, and needs many passes. A few stochastic epochs
+classify as well: on hashed mails, nine instead of 64 passes for the accuracy that
+LogisticRegression has. Rates are then in units of the coefficients, which are the larger the
+smaller the values are that they are multiplied with.
 """
 
 from __future__ import annotations
 
+import math
+
+from dps.data.inspection import DataSummary
 from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
 
-__all__ = ["GAIN", "PROMISE", "auto_optimizer", "auto_schedule"]
+__all__ = [
+    "GAIN",
+    "PROMISE",
+    "WIDE_BATCH",
+    "auto_optimizer",
+    "auto_schedule",
+    "coefficient_scale",
+    "is_wide",
+]
 
 _MANY = Adagrad(initial_accumulator=1e-6)
 _FEW = Adam()
@@ -22,6 +39,31 @@ _RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
 #: passes in a row have each gained less than the other. Its passes are cheap for what they
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 PROMISE, GAIN = 0.01, 0.1
+
+
+#: Columns from which, and stored values a column up to which, sparse rows are called wide;
+#: and of how many rows their batches are at least.
+_WIDE, _SELDOM, WIDE_BATCH = 4096, 32, 512
+#: The rate of wide rows over that of others, at values of one.
+_BOLD = 5.0
+
+
+def is_wide(summary: DataSummary) -> bool:
+    """Whether rows are sparse and say little of each column."""
+    return (
+        summary.sparse
+        and summary.n_features >= _WIDE
+        and summary.elements < _SELDOM * summary.n_features
+        and summary.total >= 2 * WIDE_BATCH
+    )
+
+
+def coefficient_scale(summary: DataSummary) -> float:
+    """How large coefficients are likely to be: in a regression, in units of y."""
+    scale = summary.target_std or 1.0
+    if is_wide(summary) and summary.square > 0:
+        scale *= _BOLD * math.sqrt(summary.elements / summary.square)
+    return scale
 
 
 def auto_optimizer(rows: int, batch_size: int) -> Optimizer:

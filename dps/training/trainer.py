@@ -44,7 +44,7 @@ _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
 #: Elements that keys of 32 bits can count.
 _MOST_KEYS = (1 << 31) - 1
 #: Elements of a whole vector that are updated in the time that one is by its key.
-_COST_OF_A_KEY = 4
+_COST_OF_A_KEY = 8
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 

@@ -1,0 +1,91 @@
+"""The columns that occur in a sparse matrix of this process, numbered anew.
+
+A coefficient that starts at zero, of a column without a stored value, stays there: its gradient is
+zero, and so are its steps and its penalty. Hashed text fills a part of its columns only; without
+the others vectors are shorter, and the result is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+__all__ = ["Columns", "occurring"]
+
+#: Fewer columns are not worth the look.
+_FEWEST = 4096
+#: Rows that say more than this of a column, on average, are likely to have all columns.
+_OFTEN = 32
+#: Stored values up to which a second copy of their columns is little memory.
+_MOST = 1 << 24
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a wider matrix.
+
+    Parameters
+    ----------
+    numbers : (n,) int64 array
+        In the wider matrix, ascending.
+    total : int
+        How many that one has.
+
+    Examples
+    --------
+    Parameters of two outputs, with two intercepts behind the coefficients:
+
+    >>> Columns(np.array([1]), 3).spread(np.array([1.0, 2.0, 8.0, 9.0]), 2, np.zeros(8))
+    array([0., 0., 1., 2., 0., 0., 8., 9.])
+    """
+
+    numbers: NDArray[np.int64]
+    total: int
+
+    def spread(self, flat: Any, n_outputs: int, out: Any) -> Any:
+        """Write what belongs to the columns to its places in vectors of the wider model.
+
+        Parameters
+        ----------
+        flat : (..., n * n_outputs + rest) array
+        n_outputs : int
+        out : (..., total * n_outputs + rest) array
+        """
+        used, all_of_them = len(self.numbers) * n_outputs, self.total * n_outputs
+        places = (self.numbers[:, None] * n_outputs + np.arange(n_outputs)).ravel()
+        out[..., places] = flat[..., :used]
+        out[..., all_of_them:] = flat[..., used:]
+        return out
+
+
+def occurring(X: Any) -> tuple[Any, Columns | None]:
+    """A sparse matrix without the columns that have no stored value, where that is worth it.
+
+    Parameters
+    ----------
+    X : array, CSR matrix or dataframe
+
+    Returns
+    -------
+    X : of the same kind
+    columns : Columns or None
+        None if `X` is as it was.
+    """
+    if not scipy.sparse.issparse(X) or X.format != "csr":
+        return X, None
+    total = X.shape[1]
+    if total < _FEWEST or X.nnz > min(_MOST, _OFTEN * total):
+        return X, None
+    occurs = np.zeros(total, bool)
+    occurs[X.indices] = True
+    numbers = np.flatnonzero(occurs)
+    if not len(numbers):
+        return X, None
+    places = np.cumsum(occurs, dtype=X.indices.dtype)
+    places -= 1
+    shape = (X.shape[0], len(numbers))
+    return type(X)((X.data, places[X.indices], X.indptr), shape=shape), Columns(numbers, total)

@@ -1,0 +1,71 @@
+"""Without the columns that do not occur, a fit of sparse rows ends where it would with them."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from dps import LinearClassifier, LinearRegressor
+from dps.data import columns
+from dps.estimators import base
+
+ROWS, WIDTH, USED = 300, 5000, 700
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    narrow = scipy.sparse.random_array((ROWS, USED), density=0.01, format="csr", rng=rng)
+    places = np.sort(rng.permutation(WIDTH)[:USED])
+    X = scipy.sparse.csr_array(
+        (narrow.data, places[narrow.indices].astype(np.int32), narrow.indptr), (ROWS, WIDTH)
+    )
+    y = (narrow @ rng.standard_normal(USED) > 0) + (np.arange(ROWS) % 3 == 0)
+    return X, y.astype(int)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "lbfgs"},
+        {"optimizer": "adagrad", "max_iter": 3, "tol": None},
+        {"optimizer": "momentum", "penalty": "l1", "max_iter": 3, "tol": None},
+    ],
+    ids=["lbfgs", "adagrad", "momentum"],
+)
+@pytest.mark.parametrize("kind", [LinearClassifier, LinearRegressor])
+def test_the_result_is_that_of_all_columns(kind, options, data, monkeypatch):
+    X, y = data
+    used = columns.occurring(X)[1]
+    assert used is not None
+    assert len(used.numbers) <= USED
+    some = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
+    monkeypatch.setattr(base, "occurring", lambda X: (X, None))
+    every = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
+    assert some.coef_.shape == every.coef_.shape
+    np.testing.assert_allclose(some.coef_, every.coef_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(some.intercept_, every.intercept_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(some.predict(X), every.predict(X), rtol=1e-6, atol=1e-8)
+    assert some.n_features_in_ == WIDTH
+
+
+def test_later_parts_may_have_other_columns(data):
+    X, y = data
+    model = LinearClassifier(random_state=0, optimizer="momentum")
+    halves = [slice(0, 150), slice(150, 300)]
+    for part in halves:
+        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    warm = LinearClassifier(random_state=0, warm_start=True, max_iter=2, tol=None)
+    for part in halves:
+        warm.fit(X[part], y[part])
+    for fitted in (model, warm):
+        seen = np.unique(X.indices)
+        assert np.abs(fitted.coef_[:, seen]).max() > 0
+        assert np.abs(np.delete(fitted.coef_, seen, axis=1)).max() == 0
+
+
+def test_narrow_dense_and_often_used_columns_are_left_alone(data):
+    X, _ = data
+    for other in (X.toarray(), X[:, :4000], X.tocsc(), scipy.sparse.csr_array((3, 5000))):
+        same, used = columns.occurring(other)
+        assert same is other
+        assert used is None
