@@ -45,7 +45,7 @@ PROMISE, GAIN = 0.01, 0.1
 #: and of how many rows their batches are at least.
 _WIDE, _SELDOM, WIDE_BATCH = 4096, 32, 512
 #: The rate of wide rows over that of others, at values of one.
-_BOLD = 5.0
+_BOLD = 6.0
 
 
 def is_wide(summary: DataSummary) -> bool:
