@@ -20,8 +20,9 @@ import dps
 from dps.losses import LogLoss, Softmax
 from dps.models import CSRRows, DenseRows, LinearModel
 from dps.modes.allreduce import AllReduceChannel
-from dps.optimizers import OPTIMIZERS, SGD, InvScaling, Momentum, Optimizer
+from dps.optimizers import OPTIMIZERS, SGD, Adagrad, InvScaling, Momentum, Optimizer
 from dps.server.placement import PLACEMENTS
+from dps.training import trainer
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATE = InvScaling(0.05)
@@ -47,13 +48,20 @@ class Sequential:
     """One process that sums the same sub-batches in rank order."""
 
     def __init__(
-        self, X: Any, y: Any, weight: Any, optimizer: Optimizer, classes: int = 2, lengths: Any = ()
+        self,
+        X: Any,
+        y: Any,
+        weight: Any,
+        optimizer: Optimizer,
+        classes: int = 2,
+        lengths: Any = (),
+        l2: float = ALPHA,
     ) -> None:
         binary = classes == 2
         self.model = LinearModel(
             X.shape[1], 1 if binary else classes, LogLoss() if binary else Softmax()
         )
-        self.X, self.optimizer = X, optimizer
+        self.X, self.optimizer, self.l2 = X, optimizer, l2
         self.y = 2.0 * y - 1.0 if binary else y.astype(float)
         # A batch that crosses partitions is summed partition by partition.
         self.cuts = np.cumsum(lengths)[:-1]
@@ -78,7 +86,7 @@ class Sequential:
 
     def update(self, mean: Any, rate: float) -> None:
         self.updates += 1
-        for part, l2 in ((slice(0, self.n_coef), ALPHA), (slice(self.n_coef, None), 0.0)):
+        for part, l2 in ((slice(0, self.n_coef), self.l2), (slice(self.n_coef, None), 0.0)):
             self.optimizer.update(
                 self.params[part], mean[part], self.state[:, part],
                 step=self.updates, lr=rate, l1=0.0, l2=l2,
@@ -303,7 +311,10 @@ def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: C
     assert len({result.tobytes() for result in results}) == 1
 
 
-def test_the_gateway_of_a_large_shard_works_in_its_own_thread(client: Client) -> None:
+def test_the_gateway_of_a_large_shard_works_in_its_own_thread(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", np.inf)  # whole vectors
     features, lengths = 1_050_000, (20, 20)  # from 1,048,576 on
     X = scipy.sparse.random(40, features, 1e-4, "csr", rng=0)
     y = np.arange(40) % 2
@@ -362,3 +373,20 @@ def test_more_workers_than_partitions(client: Client) -> None:
     X, y, _ = problem(100)
     model = estimator(client=client).fit(partitioned(X, (100,)), partitioned(y, (100,)))
     assert len({rank.worker for rank in model.plan_.ranks}) == 1
+
+
+@pytest.mark.parametrize("optimizer", [SGD(), Adagrad()])
+def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_batches(
+    client: Client, optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = (60, 50, 10, 80)
+    X = scipy.sparse.random(sum(lengths), 4000, 2e-3, "csr", rng=0)
+    y = np.arange(sum(lengths)) % 2
+    data = partitioned(X, lengths), partitioned(y, lengths)
+    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0)
+    for mode in (dps.Sync(), dps.Sync(access="gateway"), dps.AllReduce()):
+        model = estimator(
+            client=client, n_replicas=3, optimizer=optimizer, mode=mode, penalty=None
+        ).fit(*data)
+        reference = Sequential(X, y, None, optimizer, lengths=lengths, l2=0.0)
+        assert np.array_equal(flat(model), reference.run(ranks_of(model, lengths), 32))

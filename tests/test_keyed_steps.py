@@ -47,9 +47,7 @@ def fit(data, by_keys, monkeypatch, **options):
 def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
     seen = []
     original = trainer._rates
-    monkeypatch.setattr(
-        trainer, "_rates", lambda *args: seen.append(original(*args)) or seen[-1]
-    )
+    monkeypatch.setattr(trainer, "_rates", lambda *args: seen.append(original(*args)) or seen[-1])
     X, y = data
     LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X, y)
     LinearClassifier(optimizer="sgd", batch_size=600, max_iter=1, tol=None).fit(X, y)
@@ -201,16 +199,18 @@ def test_the_gateway_has_the_bits_of_the_mapped_window(data, monkeypatch):
     X, y = data
     rows = [slice(0, 200), slice(200, 600)]
     blocks = [da.from_array(X[part], chunks=(-1, -1)) for part in rows]
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
-        with Client(cluster) as client:
-            XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[p]) for p in rows])
-            for mode in MODES.values():
-                replicas = 1 if mode is dps.Async else 2
-                fitted = [
-                    fit(
-                        (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
-                        optimizer="momentum", n_replicas=replicas, n_shards=shards,
-                    )
-                    for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
-                ]  # fmt: skip
-                assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])
+    XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[part]) for part in rows])
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        for mode in MODES.values():
+            replicas = 1 if mode is dps.Async else 2
+            fitted = [
+                fit(
+                    (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
+                    optimizer="momentum", n_replicas=replicas, n_shards=shards,
+                )
+                for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
+            ]  # fmt: skip
+            assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])

@@ -33,9 +33,7 @@ class Gradient:
     size: int
     single: bool
     keyed: bool
-    def touched(
-        self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyList
-    ) -> None:
+    def touched(self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyList) -> None:
         """Add to `keys` the elements that rows `order[start:stop]`, or `start:stop`, touch.
 
         Where `keyed` is true, a gradient of rows of a sparse block has no others.

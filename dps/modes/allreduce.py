@@ -126,7 +126,7 @@ class AllReduceChannel(Channel):
             local, mean = link.finish()
             joined = self._spec.placement.join(shard, local)
             finite &= lazy.apply(
-                held[0], held[1:], self._since, joined, np.require(mean, requirements="CA"),
+                held[0], held[1:], self._since, joined, np.require(mean, requirements=["C", "A"]),
                 base=0, now=step,
             )  # fmt: skip
         if step == lazy.steps:

@@ -33,7 +33,7 @@ class Optimizer(ABC):
     --------
     >>> from dps.optimizers import Adam
     >>> Adam(beta1=0.8).get_params()
-    {'beta1': 0.8, 'beta2': 0.999, 'epsilon': 1e-08}
+    {'beta1': 0.8, 'beta2': 0.999, 'epsilon': 1e-08, 'lazy': False}
     """
 
     state_rows: ClassVar[int] = 0

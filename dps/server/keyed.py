@@ -62,7 +62,8 @@ class Aside:
 
     def lazy(self, epoch: int, span: Span) -> LazyUpdate:
         """The window's update in an epoch, with the rates of `span`."""
-        assert self._lazy is not None and self._update is not None
+        assert self._lazy is not None
+        assert self._update is not None
         assert self._update.rates is not None
         if epoch != self._epoch:
             self._lazy.begin(*span(self._update.rates, epoch))

@@ -72,7 +72,7 @@ def auto_optimizer(rows: int, batch_size: int) -> Optimizer:
     Examples
     --------
     >>> auto_optimizer(100, 100)
-    Adam(beta1=0.9, beta2=0.999, epsilon=1e-08)
+    Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, lazy=False)
     """
     return _FEW if batch_size >= rows else _MANY
 

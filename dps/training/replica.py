@@ -166,9 +166,7 @@ def run_replica(
 def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
-    steps = steps_of(
-        model, channel, batches, spec.channel.schedule, spec.channel.update.rates
-    )
+    steps = steps_of(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
     for epoch in range(spec.stopping.max_iter):
         began = time.monotonic()
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)

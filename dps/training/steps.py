@@ -23,7 +23,14 @@ from dps.modes import Channel
 from dps.optimizers import Schedule
 from dps.optimizers.update import Rates
 
-__all__ = ["NativeKeyedSteps", "NativeSteps", "PythonKeyedSteps", "PythonSteps", "Steps", "steps_of"]
+__all__ = [
+    "NativeKeyedSteps",
+    "NativeSteps",
+    "PythonKeyedSteps",
+    "PythonSteps",
+    "Steps",
+    "steps_of",
+]
 
 
 class Steps(Protocol):

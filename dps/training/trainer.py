@@ -252,9 +252,7 @@ def _shard_specs(
     ]
 
 
-def _tasks(
-    job: Job, plan: Plan, placement: Placement, rates: Rates | None
-) -> list[ReplicaTask]:
+def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> list[ReplicaTask]:
     layout = job.model.layout
     segments = tuple(layout.segments(0, layout.size))
     update = Update(job.optimizer, job.l1, job.l2, segments, rates)
