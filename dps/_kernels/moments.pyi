@@ -5,10 +5,14 @@ from numpy.typing import NDArray
 
 from dps._kernels.rows import BlockRows
 
-def column_sums(
-    block: BlockRows, order: NDArray[np.int64], centre: Any, out: NDArray[np.float64]
+def column_moments(
+    block: BlockRows,
+    order: NDArray[np.int64],
+    centre: Any,
+    sums: NDArray[np.float64],
+    squares: NDArray[np.float64],
 ) -> None:
-    """Add to `out` the weighted sums of the columns over rows `order`.
+    """Add the weighted sums over rows `order` of ``x - centre`` and of its square.
 
-    With a `centre`, (n_features,) in double, of their squared distances from it.
+    `centre`, `sums`, `squares` are (n_features,) in double; a `centre` of None is zero.
     """

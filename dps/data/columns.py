@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.inspection import WIDE
+
 __all__ = ["Columns", "occurring"]
 
-#: Fewer columns are not worth the look.
-_FEWEST = 4096
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32
 #: Stored values up to which a second copy of their columns is little memory.
@@ -78,7 +78,7 @@ def occurring(X: Any) -> tuple[Any, Columns | None]:
     if not scipy.sparse.issparse(X) or X.format != "csr":
         return X, None
     total = X.shape[1]
-    if total < _FEWEST or X.nnz > min(_MOST, _OFTEN * total):
+    if total < WIDE or X.nnz > min(_MOST, _OFTEN * total):
         return X, None
     occurs = np.zeros(total, bool)
     occurs[X.indices] = True

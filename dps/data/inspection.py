@@ -21,8 +21,10 @@ from dps.data.defects import (
     defect_of_weights,
 )
 
-__all__ = ["DataSummary", "PartitionSummary", "combine", "inspect_partition"]
+__all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
+#: Columns from which sparse rows may say little of each.
+WIDE = 4096
 _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
 _LARGEST = 1 << 62
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
@@ -39,7 +41,7 @@ class PartitionSummary:
     elements : int
         Stored values of X.
     square : float
-        Sum of their squares, of a sparse X; 0 of others.
+        Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
     sparse : bool
         Whether X is a sparse matrix.
     dtype : str
@@ -83,7 +85,7 @@ class DataSummary:
     elements : int
         Stored values of X.
     square : float
-        Sum of their squares, where X is sparse.
+        Sum of their squares, where X is sparse and has many columns.
     sparse : bool
         Whether all of X is sparse.
     dtype : str
@@ -167,7 +169,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
 
 
 def _square(X: Any) -> float:
-    if not scipy.sparse.issparse(X):
+    if not scipy.sparse.issparse(X) or X.shape[1] < WIDE:
         return 0.0
     values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
     # Not by BLAS, whose threads go on spinning on the cores that are to train.

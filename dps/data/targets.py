@@ -43,7 +43,10 @@ class TargetEncoding:
         if self.classes is None:
             targets = np.require(labels, dtype, ["C", "A"])
         else:
-            codes = np.searchsorted(self.classes, labels)
+            if len(self.classes) == 2:  # ten times as fast as a search
+                codes = (labels == self.classes[1]).astype(np.intp)
+            else:
+                codes = np.searchsorted(self.classes, labels)
             if self.class_weight is not None:
                 by_class = np.asarray(self.class_weight)[codes]
                 factors = by_class * (self.scale if factors is None else factors)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 
-from dps.data.inspection import DataSummary
+from dps.data.inspection import WIDE, DataSummary
 from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
 
 __all__ = [
@@ -41,9 +41,9 @@ _RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
 PROMISE, GAIN = 0.01, 0.1
 
 
-#: Columns from which, and stored values a column up to which, sparse rows are called wide;
-#: and of how many rows their batches are at least.
-_WIDE, _SELDOM, WIDE_BATCH = 4096, 32, 512
+#: Stored values a column up to which sparse rows are called wide, and rows that their batches
+#: have at least.
+_SELDOM, WIDE_BATCH = 32, 512
 #: The rate of wide rows over that of others, at values of one.
 _BOLD = 6.0
 
@@ -52,7 +52,7 @@ def is_wide(summary: DataSummary) -> bool:
     """Whether rows are sparse and say little of each column."""
     return (
         summary.sparse
-        and summary.n_features >= _WIDE
+        and summary.n_features >= WIDE
         and summary.elements < _SELDOM * summary.n_features
         and summary.total >= 2 * WIDE_BATCH
     )

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.moments import column_sums
+from dps._kernels.moments import column_moments
 from dps._kernels.rows import BlockRows
 from dps.data.blocks import Block
 from dps.errors import NonFiniteError
@@ -41,8 +41,9 @@ _FEWEST, _MOST = 256, 8192  # rows of a piece
 #: Rows after which sums of the model's dtype are added to those in double.
 _SUMMED = 1 << 16
 _BEAT_EVERY = 0.2  # seconds
-#: Stored values of X from which a rank estimates the spread of the features.
-_SAMPLED = 1 << 21
+#: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
+#: columns need many: on the flights half of them took five passes more.
+_SAMPLED = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def train_full_batch(
     rows = _Pieces(model, blocks, how.row_elements, channel.beat)
     rows_of_all = float(channel.reduce([rows.count])[0])
     point = np.array(channel.pull())
-    coordinates = _coordinates(model, channel, rows, how.l2)
+    coordinates = _coordinates(model, channel, rows, rows_of_all, how.l2)
     penalty = np.zeros(len(point))
     for first, last, penalised in model.layout.segments(0, len(point)):
         penalty[first:last] = how.l2 if penalised else 0.0
@@ -162,8 +163,8 @@ class _Pieces:
         self._model = model
         self._beat = beat
         self._blocks = [(block, block.training_rows()) for block in blocks]
-        self._row_elements = max(1.0, row_elements)
-        cached = _CACHED / (self._row_elements * model.dtype.itemsize)
+        self.row_elements = max(1.0, row_elements)
+        cached = _CACHED / (self.row_elements * model.dtype.itemsize)
         self._at_once = int(min(_MOST, max(_FEWEST, cached)))
         self._sum = np.zeros(model.layout.size, model.dtype)
         self.count = sum(block.rows for block in blocks)
@@ -210,13 +211,17 @@ class _Pieces:
         rows = block.segment(start, stop, order)
         return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
 
-    def sample(self) -> Iterator[tuple[BlockRows, NDArray[np.int64]]]:
-        """Rows that lie evenly over all blocks, by their numbers."""
-        wanted = _SAMPLED / self._row_elements
-        stride = max(1, round(self.count / wanted))
-        for block, order in self._blocks:
-            numbers = np.arange(block.start, block.stop) if order is None else order
-            yield block.for_kernels, np.ascontiguousarray(numbers[::stride])
+    def sample(self, stride: int) -> list[tuple[BlockRows, NDArray[np.int64]]]:
+        """One row of each `stride`, by their numbers."""
+        return [
+            (
+                block.for_kernels,
+                np.arange(block.start, block.stop, stride)
+                if order is None
+                else np.ascontiguousarray(order[::stride]),
+            )
+            for block, order in self._blocks
+        ]
 
 
 class _Coordinates(Protocol):
@@ -245,20 +250,34 @@ class _Parameters:
         return gradient
 
 
-def _coordinates(model: Model, channel: Channel, rows: _Pieces, l2: float) -> _Coordinates:
+def _coordinates(
+    model: Model, channel: Channel, rows: _Pieces, rows_of_all: float, l2: float
+) -> _Coordinates:
     """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
         return _Parameters()
-    padded = np.zeros(model.layout.size, model.dtype)
+    sample = rows.sample(max(1, round(rows_of_all * rows.row_elements / _SAMPLED)))
 
-    def over_ranks(centre: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        sums, count = np.zeros(model.n_features), 0
-        for block, numbers in rows.sample():
-            column_sums(block, numbers, centre, sums)
+    def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
+        sums, count = np.zeros((2, model.n_features)), 0
+        for block, numbers in sample:
+            column_moments(block, numbers, centre, *sums)
             count += len(numbers)
-        padded[: len(sums)] = sums
-        return channel.mean(padded, count)[: len(sums)].astype(np.float64)
+        return [_over_ranks(values, count, model, channel) for values in sums]
 
-    mean = over_ranks(None)
-    coordinates: _Coordinates = model.standardised(mean, over_ranks(mean), l2)
+    mean, square = moments(None)
+    variance = square - mean**2
+    # Where little is left of the difference, much of that is rounding.
+    if (variance < 100 * np.finfo(model.dtype).eps * square).any():
+        variance = moments(mean)[1]
+    coordinates: _Coordinates = model.standardised(mean, variance, l2)
     return coordinates
+
+
+def _over_ranks(
+    values: NDArray[np.float64], count: int, model: Model, channel: Channel
+) -> NDArray[np.float64]:
+    """The mean of fewer values than there are parameters."""
+    padded = np.zeros(model.layout.size, model.dtype)
+    padded[: len(values)] = values
+    return channel.mean(padded, count)[: len(values)].astype(np.float64)

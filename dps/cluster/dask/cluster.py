@@ -111,19 +111,31 @@ class DaskCluster:
         return self._holders
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
-        """Run a task a partition on the worker that holds it."""
+        """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        numbers: dict[str, list[int]] = {}
+        for number, holder in enumerate(self._holders):
+            numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
-                function, part.X, part.y, part.weight, **options,
-                workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{number}",
+                call_on_each, function, *self._columns(held), options,
+                workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{held[0]}",
             )
-            for number, (part, holder) in enumerate(
-                zip(self._partitions, self._holders, strict=True)
-            )
+            for holder, held in numbers.items()
         ]  # fmt: skip
         self._owned += futures
         self._await(futures)
-        return fetch(self._client, futures, self._timeout, self._check_workers)
+        results = fetch(self._client, futures, self._timeout, self._check_workers)
+        found = {
+            number: result
+            for held, answers in zip(numbers.values(), results, strict=True)
+            for number, result in zip(held, answers, strict=True)
+        }
+        return [found[number] for number in range(len(self._partitions))]
+
+    def _columns(self, numbers: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
+        """X, y and weight of some partitions, in the form in which tasks depend on them."""
+        parts = [self._partitions[number] for number in numbers]
+        return [p.X for p in parts], [p.y for p in parts], [p.weight for p in parts]
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
@@ -159,12 +171,8 @@ class DaskCluster:
         """Start a task a replica, strictly on its worker."""
         futures = {}
         for task in tasks:
-            parts = [self._partitions[number] for number in task.partitions]
             futures[task.rank] = self._client.submit(
-                run_replica_task, function, task.spec, server,
-                [part.X for part in parts],
-                [part.y for part in parts],
-                [part.weight for part in parts],
+                run_replica_task, function, task.spec, server, *self._columns(task.partitions),
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
@@ -266,3 +274,14 @@ class DaskCluster:
             )
         except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
+
+
+def call_on_each(
+    function: Callable[..., Any],
+    X: list[Any],
+    y: list[Any],
+    weight: list[Any],
+    options: Mapping[str, Any],
+) -> list[Any]:
+    """The task that looks at a worker's partitions, in turn."""
+    return [function(*part, **options) for part in zip(X, y, weight, strict=True)]
