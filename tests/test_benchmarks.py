@@ -21,6 +21,7 @@ NAMES = (
     "scaling",
     "spam",
     "steps",
+    "wide",
 )
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
@@ -123,3 +124,10 @@ def test_one_command_knows_all() -> None:
 
 def test_gateway() -> None:
     assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))
+
+
+def test_wide() -> None:
+    printed = run("wide")
+    found = rows(printed, "dps ")
+    assert len(found) == 4
+    assert all(float(cell.replace(",", "")) > 0 for cells in found.values() for cell in cells)
