@@ -57,20 +57,20 @@ cdef inline double _shrunk(
     double p, double total, double factor, double l1, double l2
 ) noexcept nogil:
     """Proximal steps in one: of sizes that sum to ``total``, and decay by ``factor``."""
-    cdef double size
+    cdef double size, x = total * l2
     if l1 == 0:
         return p * factor
-    if l2 == 0:
-        size = fabs(p) - total * l1
+    if x < 1e-8:    # there the other formula is a difference of numbers as large as l1 / l2
+        size = fabs(p) * factor - total * l1 * (1 - x / 2)
     else:
         size = (fabs(p) + l1 / l2) * factor - l1 / l2
     return copysign(0 if size <= 0 else size, p)
 
 
 cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept nogil:
-    return ldexp(
-        lazy.decays[since] / lazy.decays[now], <int> (lazy.scales[since] - lazy.scales[now])
-    )
+    # What is beyond the exponents of doubles is zero, also where an int could not hold it.
+    cdef int64_t scale = max(lazy.scales[since] - lazy.scales[now], -4096)
+    return ldexp(lazy.decays[since] / lazy.decays[now], <int> scale)
 
 
 cdef void _scaled(
@@ -101,10 +101,11 @@ cdef void _scaled(
             p[j] = <floating> (p[j] / factor[j])
         return
     for j in range(n):
-        i = min(base + since[j], now)
-        p[j] = <floating> _shrunk(
-            p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
-        )
+        i = base + since[j]
+        if i < now:     # not 0 * by, which may be infinite
+            p[j] = <floating> _shrunk(
+                p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
+            )
 
 
 cdef void _replay(
@@ -117,8 +118,8 @@ cdef void _replay(
     while i < now:
         if velocity == 0 or penalised and q == 0 and fabs(velocity) * rest <= lazy.l1:
             break       # it cannot leave zero any more
-        if fabs(velocity) * lazy.rates[i] < epsilon / 4 * fabs(q) * rest:
-            break
+        if fabs(velocity) * lazy.highest < epsilon / 4 * fabs(q) * rest:
+            break       # all that it has left to go is below rounding
         rate = <floating> lazy.rates[i]
         velocity = mu * velocity
         move = mu * velocity if lazy.spec.nesterov else velocity
@@ -351,6 +352,7 @@ cdef class LazyUpdate:
             scales[i + 1] = scale
         self._tables = (given.base, sums, decays.base, scales.base)
         self.lazy.constant = n == 0 or bool(np.all(np.equal(given, given[0])))
+        self.lazy.highest = given.base.max(initial=0.0)
         self.lazy.steps = n
         self.lazy.before = before
         self.lazy.rates = <const double*> _address(self._tables[0])

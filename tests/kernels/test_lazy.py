@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dps._kernels.lazy import LazyUpdate
 from dps._kernels.optimizers import UpdateKernel
@@ -136,3 +138,74 @@ def test_an_overflow_is_seen():
     lazy.begin(np.full(3, 1e10), 0)
     params, state, since = np.zeros(SIZE), np.full((1, SIZE), 1e305), np.zeros(SIZE, np.int32)
     assert not lazy.settle(params, state, since, 0, SIZE, base=0, now=3)
+
+
+SHAPES = {
+    "constant": lambda i: 0.1 + 0.0 * i,
+    "falling": lambda i: 0.3 / np.sqrt(1 + i),
+    "rising": lambda i: 0.2 * i / len(i),  # from zero
+    "waves": lambda i: np.where(i // 50 % 2, 0.0, 0.1),
+}
+GAPS = st.one_of(st.integers(0, 5), st.integers(100, 4000))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(
+    name=st.sampled_from(["sgd", "momentum", "nesterov", "adagrad"]),
+    momentum=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    penalty=st.sampled_from([*PENALTIES, (1e-4, 1e-3), (0.02, 1e-12)]),
+    shape=st.sampled_from(list(SHAPES)),
+    base=st.sampled_from([0, 3]),
+    gaps=st.lists(GAPS, min_size=1, max_size=5),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example("momentum", 0.99, (0.0, 0.0), "rising", 0, [0, 3000], 0)
+@example("momentum", 0.99, (0.02, 0.0), "waves", 3, [60, 3000], 1)
+@example("nesterov", 0.99, (1e-4, 1e-3), "falling", 0, [3000, 4000], 2)
+@example("sgd", 0.0, (0.02, 1e-12), "constant", 0, [5, 4000], 3)
+@example("adagrad", 0.0, (0.02, 1e-12), "falling", 0, [5, 4000], 4)
+def test_any_sequence_ends_where_the_dense_loop_does(
+    dtype, name, momentum, penalty, shape, base, gaps, seed
+):
+    """Gaps are the steps before, between and behind gradients; the loop runs in double."""
+    options = {"momentum": {"momentum": momentum}, "nesterov": {"momentum": momentum}}.get(name, {})
+    kind = "momentum" if options else name
+    kernel = UpdateKernel(kind, nesterov=name == "nesterov", **options)
+    rng = np.random.default_rng(seed)
+    params, state = random_start(int(name != "sgd"), dtype, rng)
+    expected, expected_state = params.astype(float), state.astype(float)
+    since = np.zeros(SIZE, np.int32)
+    steps = sum(gaps) + len(gaps) - 1
+    rates = SHAPES[shape](np.arange(steps))
+    lazy = LazyUpdate(kernel, *penalty, RUNS, dtype == np.float32)
+    lazy.begin(np.append(rng.random(base), rates), 0)
+    scale = np.abs(expected)
+    touched = set(np.cumsum(np.add(gaps, 1))[:-1])
+    for step, lr in enumerate(rates, start=1):
+        grad = np.zeros(SIZE)
+        if step in touched:
+            keys = rng.permutation(SIZE)[:20].astype(np.int32)
+            values = rng.standard_normal(20).astype(dtype)
+            grad[keys] = values
+            assert lazy.apply(params, state, since, keys, values, base=base, now=base + step)
+        dense_step(kernel, expected, grad, expected_state, step, lr, *penalty)
+        np.maximum(scale, np.abs(expected), out=scale)
+    assert lazy.settle(params, state, since, 0, SIZE, base=base, now=base + steps)
+    error = 2e-4 if dtype == np.float32 else 1e-11
+    np.testing.assert_array_less(np.abs(params - expected), error * scale + 1e-30)
+    np.testing.assert_allclose(state, expected_state, rtol=error, atol=1e-30)
+
+
+def test_a_step_of_any_size_is_no_step_where_none_was_missed():
+    """Without an epsilon, Adam's proximal step is infinite before the first gradient."""
+    kernel = UpdateKernel("adam", epsilon=0.0, lazy=True)
+    lazy = LazyUpdate(kernel, 0.1, 0.0, [(0, 2, True)], False)
+    lazy.begin(np.full(2, 0.05), 0)
+    params, state, since = np.ones(2), np.zeros((2, 2)), np.zeros(2, np.int32)
+    key, out = np.array([0], np.int32), np.empty(1)
+    lazy.gather(params, state, since, key, out, base=0, now=0)
+    assert out[0] == 1.0
+    assert lazy.apply(params, state, since, key, np.ones(1), base=0, now=1)
+    alone, alone_state = np.ones(1), np.zeros((2, 1))
+    kernel.update(alone, np.ones(1), alone_state, step=1, lr=0.05, l1=0.1, l2=0.0)
+    assert params[0] == alone[0]
