@@ -3,20 +3,19 @@
 __all__ = ["written_in_python"]
 
 
-def written_in_python(cls: type, method: str, kernel: str) -> bool | None:
-    """Whether a new subclass writes a method that its parent has a kernel for.
+def written_in_python(cls: type, method: str, kernel: str) -> bool:
+    """Whether a class has a method that is not the twin of the kernel it has.
 
     Parameters
     ----------
     cls : type
+        Its ancestors, mixins among them, are asked in the order of inheritance.
     method, kernel : str
-        Attributes that are twins of each other.
-
-    Returns
-    -------
-    bool or None
-        None where the class defines neither: it is as its parent.
+        Attributes that are twins of each other; who writes both, or the kernel, means it so.
     """
-    if kernel in vars(cls):
-        return False
-    return True if method in vars(cls) else None
+    for ancestor in cls.__mro__:
+        if kernel in vars(ancestor):
+            return False
+        if method in vars(ancestor):
+            return True
+    return False

@@ -142,6 +142,37 @@ def test_a_gradient_that_overflows_is_an_error(data, monkeypatch):
         )  # fmt: skip
 
 
+def test_what_is_written_in_python_is_not_passed_over():
+    class Sorted(SynchronousChannel):
+        def push_keys(self, *args):
+            super().push_keys(*args)
+
+    class Later(Sorted):
+        pass
+
+    class Native(Later):
+        native_keyed = SynchronousChannel.native_keyed
+
+    class Mixin:
+        def channel(self, spec, links):
+            return Sorted(spec, links)
+
+    class Mixed(Mixin, dps.Sync):
+        pass
+
+    class Dense(dps.Sync):
+        channel = Mixin.channel
+
+    class Keyed(Dense):
+        keyed = True
+
+    for kind in (Sorted, Later):
+        assert kind.native_keyed is Channel.native_keyed
+        assert kind.native is SynchronousChannel.native
+    assert Native.native_keyed is SynchronousChannel.native_keyed
+    assert [mode.keyed for mode in (dps.Sync, Mixed, Dense, Keyed)] == [True, False, False, True]
+
+
 @pytest.fixture
 def used(monkeypatch):
     """The kinds of steps that replicas have taken."""
@@ -199,11 +230,11 @@ def test_the_gateway_has_the_bits_of_the_mapped_window(data, monkeypatch):
     X, y = data
     rows = [slice(0, 200), slice(200, 600)]
     blocks = [da.from_array(X[part], chunks=(-1, -1)) for part in rows]
-    XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[part]) for part in rows])
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
+        XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[p]) for p in rows])
         for mode in MODES.values():
             replicas = 1 if mode is dps.Async else 2
             fitted = [

@@ -17,6 +17,7 @@ import dps
 from dps._kernels.steps import shares
 from dps.errors import NonFiniteError
 from dps.losses import LOSSES, LogLoss, Softmax
+from dps.models import LinearModel
 from dps.modes import MODES, Channel, Mode
 from dps.modes.allreduce import AllReduceChannel
 from dps.modes.asynchronous import AsynchronousChannel
@@ -198,8 +199,25 @@ def test_a_method_in_python_is_not_hidden_by_an_inherited_kernel() -> None:
     class Again(Slow):
         kernel = Momentum().kernel
 
+    class Mixin:
+        update = Slow.update
+
+    class Mixed(Mixin, Momentum):
+        pass
+
+    class Late(Mixed):
+        pass
+
+    class Own(LinearModel):
+        def loss_gradient(self, *args: Any, **options: Any) -> float:
+            return super().loss_gradient(*args, **options)
+
     assert Slow().native is None
     assert Again().native is not None
+    assert Mixed().native is None
+    assert Late().native is None
+    assert LinearModel(2, 1, LogLoss()).kernel is not None
+    assert Own(2, 1, LogLoss()).kernel is None
     assert Scaled().native is None
     assert Loud.native is Channel.native
     assert Softmax().native is not None

@@ -36,7 +36,7 @@ class LazyUpdate:
     def gather(
         self, params: Any, state: Any, since: Any, keys: Any, out: Any, *, base: int, now: int
     ) -> None:
-        """``out`` = the parameters at ``keys`` (m,) int32 after step `now`, and change nothing."""
+        """``out`` = the parameters at ``keys`` (m,) int32 after step `now`; they do not change."""
     def apply(
         self,
         params: Any,

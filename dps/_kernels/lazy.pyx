@@ -17,16 +17,16 @@ goes on moving a coordinate: it is replayed until that is below rounding, a numb
 depends on the momentum alone. It must not know shards, modes or batches. All arithmetic is IEEE.
 """
 from cython cimport floating
-from libc.math cimport copysign, fabs, fabsf, frexp, ldexp, sqrt
+from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 import numpy as np
 
 from dps._kernels.checks cimport (
-    DPS_DEBUG, NotFinite, contiguous_rows, indices_below, none_seen, note, same_length
+    DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
 )
-from dps._kernels.optimizers cimport ADAGRAD, ADAM, MOMENTUM, SGD, UpdateKernel, update
+from dps._kernels.optimizers cimport ADAGRAD, MOMENTUM, SGD, UpdateKernel, update
 
 cdef extern from "powers.h" nogil:
     void dps_powers(
@@ -167,7 +167,7 @@ cdef void _follow(
         for j in range(n):
             by[j] = 1 / sqrt(<double> state[j])
         _scaled(lazy, p, by, since, n, base, now)
-    else:
+    else:   # Adam
         corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> max(lazy.before + now, 1))
         for j in range(n):
             by[j] = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
@@ -290,7 +290,7 @@ cdef void gather(
     const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
     int64_t base, int64_t now, char* out, bint spread,
 ) noexcept nogil:
-    """The parameters at the keys after step ``now``, one after another or spread to their places."""
+    """The parameters at the keys after step ``now``, side by side or spread to their places."""
     if single:
         _gather(lazy, held, keys, n, base, now, <float*> out, spread)
     else:
@@ -311,7 +311,7 @@ cdef bint settle(
     const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop,
     int64_t base, int64_t now,
 ) noexcept nogil:
-    """Bring all coordinates up to step ``now`` and forget about the steps; whether all are finite."""
+    """Bring all coordinates up to step ``now`` and forget the steps; whether all are finite."""
     if single:
         return _settle(lazy, held, start, stop, base, now, <float> 0)
     return _settle(lazy, held, start, stop, base, now, <double> 0)

@@ -70,9 +70,7 @@ class Loss(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        in_python = written_in_python(cls, "evaluate", "kernel")
-        if in_python is not None:
-            cls._in_python = in_python
+        cls._in_python = written_in_python(cls, "evaluate", "kernel")
 
     @property
     def native(self) -> LossKernel | None:

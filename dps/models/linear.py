@@ -3,12 +3,13 @@
 It must not know optimizers, penalties' strengths, ranks or modes.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dps._kernels import linear as kernels
 from dps._kernels.linear_gradient import LinearGradient
+from dps._native import written_in_python
 from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
@@ -44,6 +45,8 @@ class LinearModel:
     (5.0, array([-1., -3., -4.]))
     """
 
+    _in_python: ClassVar[bool] = False
+
     def __init__(
         self,
         n_features: int,
@@ -68,6 +71,10 @@ class LinearModel:
         self.layout = Layout(tuple(tensors))
         self._kernel: LinearGradient | None = None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._in_python = written_in_python(cls, "loss_gradient", "kernel")
+
     def __getstate__(self) -> dict[str, Any]:
         return {
             "n_features": self.n_features,
@@ -84,7 +91,14 @@ class LinearModel:
 
     @property
     def kernel(self) -> LinearGradient | None:
-        """The gradient for loops without the interpreter; None for a loss in Python."""
+        """The gradient for loops without the interpreter.
+
+        None for a loss in Python, and where a subclass has written `loss_gradient` in Python.
+        """
+        return None if self._in_python else self._gradient
+
+    @property
+    def _gradient(self) -> LinearGradient | None:
         if self._kernel is None and self.loss.native is not None:
             self._kernel = LinearGradient(
                 self.n_features, self.n_outputs, self.loss.native, self.fit_intercept,
@@ -107,9 +121,10 @@ class LinearModel:
         state: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
-        if self.kernel is not None:
+        gradient = self._gradient
+        if gradient is not None:
             block = X.block(y, weight)
-            return self.kernel.add_batch(block, X.order, 0, len(X), params, out)
+            return gradient.add_batch(block, X.order, 0, len(X), params, out)
         raw = self.raw(params, X)
         derivative = np.empty_like(raw)
         loss = self.loss.evaluate(y, raw, weight, derivative)

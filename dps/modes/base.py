@@ -32,6 +32,9 @@ AnyPush = TypeVar("AnyPush", bound=Push)
 
 _NOTHING: Keys = np.empty(0, np.int32)
 
+#: What a push by keys without the interpreter does instead.
+_KEYED_VERBS = ("pull_keys", "push_keys")
+
 #: What a push without the interpreter touches in a window.
 _REGIONS = ("params", "state", "slots", "total")
 _PLACES = {
@@ -103,7 +106,7 @@ class Mode(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "channel" in cls.__dict__ and "keyed" not in cls.__dict__:
+        if written_in_python(cls, "channel", "keyed"):
             cls.keyed = False  # another channel says for itself what it takes
 
     def __post_init__(self) -> None:
@@ -223,6 +226,8 @@ class Channel(ABC):
         super().__init_subclass__()
         if written_in_python(cls, "push_pull", "native"):
             cls.native = Channel.native  # type: ignore[method-assign]
+        if any(written_in_python(cls, verb, "native_keyed") for verb in _KEYED_VERBS):
+            cls.native_keyed = Channel.native_keyed  # type: ignore[method-assign]
 
     def native(self) -> Push | None:
         """:meth:`push_pull` for loops without the interpreter, after :meth:`pull`.

@@ -57,9 +57,7 @@ class Optimizer(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        in_python = written_in_python(cls, "update", "kernel")
-        if in_python is not None:
-            cls._in_python = in_python
+        cls._in_python = written_in_python(cls, "update", "kernel")
 
     @property
     def native(self) -> UpdateKernel | None:

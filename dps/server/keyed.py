@@ -49,7 +49,7 @@ class Aside:
         self.marks = np.zeros(stop - start, np.int32)
         self.merged = np.empty(stop - start, np.int32)
         self.sums = np.empty(stop - start, window.spec.dtype)
-        self._update = update
+        self._rates = None if update is None else update.rates
         self._lazy = None if update is None else update.lazily(window.spec.dtype)
         self._epoch = -1
         self._keys: Keys = np.empty(0, np.int32)
@@ -63,10 +63,9 @@ class Aside:
     def lazy(self, epoch: int, span: Span) -> LazyUpdate:
         """The window's update in an epoch, with the rates of `span`."""
         assert self._lazy is not None
-        assert self._update is not None
-        assert self._update.rates is not None
+        assert self._rates is not None
         if epoch != self._epoch:
-            self._lazy.begin(*span(self._update.rates, epoch))
+            self._lazy.begin(*span(self._rates, epoch))
             self._epoch = epoch
         return self._lazy
 
