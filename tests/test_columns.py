@@ -1,5 +1,7 @@
 """Without the columns that do not occur, a fit of sparse rows ends where it would with them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -7,6 +9,7 @@ import scipy.sparse
 from dps import LinearClassifier, LinearRegressor
 from dps.data import columns
 from dps.estimators import base
+from dps.optimizers import Constant, Optimizer
 
 ROWS, WIDTH, USED = 300, 5000, 700
 
@@ -69,3 +72,18 @@ def test_narrow_dense_and_often_used_columns_are_left_alone(data):
         same, used = columns.occurring(other)
         assert same is other
         assert used is None
+
+
+def test_an_optimizer_in_python_sees_all_columns(data):
+    """Who knows what it does where there is no gradient?"""
+
+    @dataclass(frozen=True)
+    class Drifting(Optimizer):
+        default_schedule = Constant(0.1)
+
+        def update(self, params, grad, state, *, step, lr, l1, l2):
+            params += lr * (1 - grad)
+            return True
+
+    model = LinearRegressor(optimizer=Drifting(), max_iter=1, tol=None).fit(*data)
+    assert model.coef_.all()

@@ -1,5 +1,7 @@
 """Steps by keys against dense steps: what a sparse batch does not touch follows exactly."""
 
+from dataclasses import dataclass
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ from distributed import Client, LocalCluster
 
 import dps
 from dps import LinearClassifier, LinearRegressor
+from dps.losses import LogLoss
 from dps.modes import Channel
 from dps.modes.allreduce import AllReduceChannel
 from dps.modes.asynchronous import AsynchronousChannel
 from dps.modes.synchronous import SynchronousChannel
-from dps.optimizers import SGD, Adagrad, Adam, InvScaling, Momentum
+from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
+from dps.optimizers.update import Rates
 from dps.server import keyed
 from dps.training import replica, steps, trainer
 
@@ -34,6 +38,18 @@ def data():
     X = scipy.sparse.csr_array(X)
     y = (X @ rng.standard_normal(COLUMNS) > 0).astype(int)
     return X, y
+
+
+@dataclass(frozen=True)
+class PythonLoss(LogLoss):
+    def evaluate(self, y, raw, weight, out):
+        return super().evaluate(y, raw, weight, out)
+
+
+@dataclass(frozen=True)
+class PythonMode(dps.Sync):
+    def channel(self, spec, links):
+        return super().channel(spec, links)
 
 
 def fit(data, by_keys, monkeypatch, **options):
@@ -123,6 +139,43 @@ def test_validation_and_later_fits_see_nothing_lazy(mode, data, monkeypatch):
     for ours, theirs in zip(by_keys.history_, dense.history_, strict=True):
         assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-9)
     np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-8, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Ramp(Schedule):
+    """Rises from nothing, and is defined for the epochs of the fit only."""
+
+    def __call__(self, t):
+        assert 0 <= t < 3
+        return self.rate * t
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_schedule_is_asked_within_the_fit_only(mode, data, monkeypatch):
+    options = {"mode": mode, "optimizer": Momentum(0.95), "learning_rate": Ramp(0.05)}
+    options["n_replicas"] = 1 if mode == "async" else 2
+    dense = fit(data, False, monkeypatch, **options)
+    by_keys = fit(data, True, monkeypatch, **options)
+    np.testing.assert_allclose(by_keys.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rates", ["of_epoch", "around"])
+def test_rates_of_a_constant_schedule_are_all_the_same(rates):
+    table, _ = getattr(Rates(Constant(0.1), 5, epochs=0, version=0, max_epochs=1), rates)(0)
+    assert set(table) == {0.1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"average": True}, {"loss": PythonLoss()}, {"mode": PythonMode()}],
+    ids=["average", "loss", "mode"],
+)
+def test_a_lazy_adam_that_cannot_be_lazy_is_an_error(options, data):
+    X, y = data
+    model = LinearClassifier(optimizer=Adam(lazy=True), max_iter=1, tol=None, **options)
+    with pytest.raises(ValueError, match="lazy=True"):
+        model.fit(X, y)
+    model.fit(X.toarray(), y)  # on dense rows it is dense
 
 
 def test_async_with_several_replicas_reaches_the_same_loss(data, monkeypatch):

@@ -128,7 +128,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
         partitions, whole = self._partitions(X, y, sample_weight, reset)
         columns = None
-        if whole and start.params is None and not self.average:  # a mean must know its start
+        in_kernels = optimizer is None or optimizer.native is not None
+        # A mean must know its start; only of kernels it is known that they leave zeros alone.
+        if whole and start.params is None and not self.average and in_kernels:
             part = partitions[0]
             X, columns = occurring(part.X)
             partitions = [Partition(X, part.y, part.weight)]

@@ -36,7 +36,8 @@ class Adam(Optimizer):
         TensorFlow's ``LazyAdam``: moments of other coordinates neither decay nor move them. That
         is another algorithm, at the cost of the stored values instead of the whole vector.
         Proximal steps that a coordinate has missed are made up for when it is touched next, with
-        the step size it has then. On dense rows every coordinate is touched.
+        the step size it has then. On dense rows every coordinate is touched. With ``average``, or
+        a loss, model or mode written in Python, it is an error on sparse rows.
 
     Examples
     --------

@@ -57,6 +57,11 @@ class Averaged(Optimizer):
         return self.base.state_rows + 1
 
     @property
+    def always_lazy(self) -> bool:  # type: ignore[override]
+        """That of ``base``, which cannot be with a mean."""
+        return self.base.always_lazy
+
+    @property
     def default_schedule(self) -> Schedule:
         """That of ``base``."""
         return self.base.default_schedule

@@ -32,11 +32,13 @@ class Rates:
         Epochs before the fit.
     version : int
         Updates before the fit.
+    max_epochs : int
+        Epochs of the fit, behind which the schedule is not asked.
 
     Examples
     --------
     >>> from dps.optimizers import InvScaling
-    >>> Rates(InvScaling(1.0), updates=2, epochs=3, version=6).of_epoch(0)
+    >>> Rates(InvScaling(1.0), updates=2, epochs=3, version=6, max_epochs=9).of_epoch(0)
     (array([0.5       , 0.47140452]), 6)
     """
 
@@ -44,20 +46,25 @@ class Rates:
     updates: int
     epochs: int
     version: int
+    max_epochs: int
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of an epoch of the fit, and the updates before the first of them."""
-        return self._from(epoch, self.updates), self.version + epoch * self.updates
+        return self._within(epoch), self.version + epoch * self.updates
 
     def around(self, epoch: int) -> tuple[NDArray[np.float64], int]:
-        """Those of the epoch before, of this one and of the next: where nobody waits."""
-        before = np.zeros(self.updates) if epoch == 0 else self._from(epoch - 1, self.updates)
-        first = self.version + (epoch - 1) * self.updates
-        return np.concatenate([before, self._from(epoch, 2 * self.updates)]), first
+        """Those of the epoch before, of this one and of the next: where nobody waits.
 
-    def _from(self, epoch: int, count: int) -> NDArray[np.float64]:
-        first = self.epochs + epoch
-        return np.array([self.schedule(first + i / self.updates) for i in range(count)])
+        Before the first epoch and behind the last, where no step is, the nearest rate is repeated.
+        """
+        first, last = max(epoch - 1, 0), min(epoch + 1, self.max_epochs - 1)
+        rates = np.concatenate([self._within(each) for each in range(first, last + 1)])
+        missing = (first - (epoch - 1)) * self.updates, (epoch + 1 - last) * self.updates
+        return np.pad(rates, missing, "edge"), self.version + (epoch - 1) * self.updates
+
+    def _within(self, epoch: int) -> NDArray[np.float64]:
+        done = self.epochs + epoch
+        return np.array([self.schedule(done + i / self.updates) for i in range(self.updates)])
 
 
 @dataclass(frozen=True)

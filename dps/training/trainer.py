@@ -193,17 +193,24 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
 def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     """The rates of lazy updates, where batches touch so little that they go by keys."""
     kernel, native = job.model.kernel, job.optimizer.native
+    if job.full_batch is not None or not summary.sparse:
+        return None
+    updates = job.mode.updates([rank.steps for rank in plan.ranks])
     possible = (
-        job.full_batch is None
-        and job.mode.keyed
-        and summary.sparse
+        job.mode.keyed
         and kernel is not None
         and kernel.keyed
         and native is not None
         and native.lazy
         and kernel.size < _MOST_KEYS
+        and 3 * updates < _MOST_KEYS  # steps are counted in as many bits
     )
     if not possible:
+        if job.optimizer.always_lazy:
+            raise ValueError(
+                f"optimizer={job.optimizer!r} is not possible on sparse rows with `average`, or "
+                "with a loss, model or mode written in Python: use lazy=False"
+            )
         return None
     assert kernel is not None
     # A column's value touches an element for each output.
@@ -212,8 +219,7 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
     if touched * _COST_OF_A_KEY > kernel.size and not job.optimizer.always_lazy:
         return None
-    updates = job.mode.updates([rank.steps for rank in plan.ranks])
-    return Rates(job.schedule, updates, job.epochs_before, job.version)
+    return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
 
 
 def _shard_specs(
