@@ -27,6 +27,7 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
+import scipy.sparse
 from distributed import Client, LocalCluster
 
 import dps
@@ -42,6 +43,7 @@ from dps.losses import LogLoss
 from dps.modes import MODES
 from dps.optimizers import Schedule
 from dps.server.memory import folder
+from dps.training import trainer
 from dps.training.trainer import new_fit_id
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -131,6 +133,18 @@ def classification(rows: int = 8000) -> tuple[Any, Any]:
     return da.from_array(X, chunks=(rows // 8, 10)), da.from_array(y, chunks=rows // 8)
 
 
+def wide(rows: int = 400) -> tuple[Any, Any]:
+    """Sparse rows that touch so few of the columns that their steps go by keys."""
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.random_array((rows, 4000), density=0.002, format="csr", rng=rng)
+    y = (X @ rng.normal(size=4000) > 0).astype(int)
+    halves = [slice(0, rows // 2), slice(rows // 2, rows)]
+    return (
+        da.concatenate([da.from_array(X[half], chunks=(-1, -1)) for half in halves]),
+        da.concatenate([da.from_array(y[half]) for half in halves]),
+    )
+
+
 @pytest.fixture(autouse=True)
 def _fits_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     note_fits(monkeypatch)
@@ -166,7 +180,14 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any
 class Fit:
     """An endless fit in a thread, which says when epochs are being closed."""
 
-    def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> None:
+    def __init__(
+        self,
+        client: Client,
+        monkeypatch: pytest.MonkeyPatch,
+        data: Callable[[], tuple[Any, Any]] = classification,
+        **parameters: Any,
+    ) -> None:
+        self.data = data
         self.error: BaseException | None = None
         self.epochs = threading.Event()
         monkeypatch.setattr("dps.estimators.base._print_epoch", lambda record: self.epochs.set())
@@ -181,7 +202,7 @@ class Fit:
 
     def _run(self) -> None:
         try:
-            self.estimator.fit(*classification())
+            self.estimator.fit(*self.data())
         except BaseException as error:
             self.error = error
 
@@ -237,6 +258,26 @@ def test_a_killed_worker_ends_the_fit_with_its_name(
     assert isinstance(error, WorkerLostError)
     assert error.worker == address
     assert address in str(error)
+    client.wait_for_workers(2, timeout=30)
+    assert_nothing_left(client)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_worker_killed_in_steps_by_keys_ends_the_fit_with_its_name(
+    mode: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[Any] = []
+    original = trainer._rates
+    monkeypatch.setattr(trainer, "_rates", lambda *of: rates.append(original(*of)) or rates[-1])
+    pids = client.run(os.getpid)
+    address = sorted(pids)[1]
+    options = {"mode": mode, "optimizer": "momentum", "batch_size": 8}
+    fit = Fit(client, monkeypatch, wide, **options)
+    assert rates[0] is not None
+    os.kill(pids[address], signal.SIGKILL)
+    error = fit.end(10)
+    assert isinstance(error, WorkerLostError)
+    assert error.worker == address
     client.wait_for_workers(2, timeout=30)
     assert_nothing_left(client)
 
