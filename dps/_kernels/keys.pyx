@@ -1,8 +1,8 @@
 """Keys of sparse gradients: collected from a batch, dealt out to slices, summed over ranks.
 
-Owns the form of a sparse gradient in a slot: keys and values side by side, those of the first rank's
-slice first. The sums are taken in rank order, and so have the bits of those over dense slots. It
-must not know optimizers, or who waits for whom.
+Owns the form of a sparse gradient in a slot: keys and values side by side, those of the first
+rank's slice first. The sums are taken in rank order, and so have the bits of those over dense
+slots. It must not know optimizers, or who waits for whom.
 """
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
@@ -57,8 +57,8 @@ cdef bint deliver(
 ) noexcept nogil:
     """Fill a slot, slice by slice of ``width`` elements; whether all values are finite.
 
-    Values lie side by side as the keys do, or ``spread`` over the whole vector. ``counts`` (n_ranks)
-    says how many are of each slice; they keep their order.
+    Values lie side by side as the keys do, or ``spread`` over the whole vector. ``counts``
+    (n_ranks) says how many are of each slice; they keep their order.
     """
     cdef NotFinite seen = NotFinite(0, 0)
     cdef Py_ssize_t i, place, q
@@ -95,8 +95,8 @@ cdef Py_ssize_t merge(
 ) noexcept nogil:
     """The mean over all ranks' slots in the slice of one rank, which begins at ``start``.
 
-    Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks). ``marks``,
-    as long as the slice, is zero before and after. Returns how many keys there are.
+    Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks).
+    ``marks``, as long as the slice, is zero before and after. Returns how many keys there are.
     """
     cdef Py_ssize_t n = 0, r, q, i, first
     cdef int32_t mark

@@ -13,7 +13,7 @@ import numpy as np
 
 from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
-from dps._kernels.keys cimport Keys, touch
+from dps._kernels.keys cimport Keys, touch as touch_key
 from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
@@ -188,10 +188,10 @@ cdef void _touch(
         row = order[i] if order is not NULL else i
         for at in range(indptr[row], indptr[row + 1]):
             for c in range(k):
-                count = touch(&list, count, <int32_t> (indices[at] * k + c))
+                count = touch_key(&list, count, <int32_t> (indices[at] * k + c))
     if model.intercept and m:
         for c in range(k):
-            count = touch(&list, count, <int32_t> (model.f * k + c))
+            count = touch_key(&list, count, <int32_t> (model.f * k + c))
     keys.count = count
 
 
