@@ -60,7 +60,7 @@ cdef class UpdateKernel:
         self.spec.beta2 = beta2
         self.spec.epsilon = epsilon
         self.spec.averaged_from = -1
-        self.lazy = lazy or self.spec.kind != ADAM
+        self.lazy = lazy or self.spec.kind in (SGD, MOMENTUM, ADAGRAD)
 
     def averaged(self, int64_t start):
         """The same with a running mean of updates after the first ``start``, in one more row."""

@@ -37,7 +37,7 @@ from dps.models import Model
 from dps.modes import Mode, get_mode
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.defaults import auto_optimizer, coefficient_scale
+from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
@@ -301,10 +301,15 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
-        batch_size = choose_batch_size(self, summary)
+        wide = tol is not None and is_wide(summary, alpha)
+        batch_size = choose_batch_size(self, summary, wide)
         batch = batch_rows(batch_size, summary.total)
-        optimizer = optimizer or auto_optimizer(summary.total, batch)
-        schedule = choose_schedule(self, optimizer, coefficient_scale(summary))
+        bold = wide and optimizer is None and self.learning_rate == "auto"
+        if bold:
+            optimizer, schedule = wide_steps(summary)
+        else:
+            optimizer = optimizer or auto_optimizer(summary.total, batch)
+            schedule = choose_schedule(self, optimizer, summary.target_std or 1.0)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
@@ -313,6 +318,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         else:
             state = np.zeros((optimizer.state_rows, n), model.dtype)
             optimizer.initialize(state)
+            if bold:
+                calm_intercept(summary, model.layout, state)
         return Job(
             fit=fit,
             model=model,
@@ -335,7 +342,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             timeout=float(self.timeout),
             full_batch=choose_full_batch(
-                self, self._loss(), mode, summary, tol, alpha * (1.0 - share)
+                self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
             ),
             on_epoch=_print_epoch if self.verbose else None,
         )

@@ -16,7 +16,7 @@ from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import GAIN, PROMISE, WIDE_BATCH, auto_schedule, is_wide
+from dps.training.defaults import GAIN, PROMISE, WIDE_BATCH, auto_schedule
 from dps.training.full_batch import FullBatch
 from dps.training.plan import batch_rows
 
@@ -73,22 +73,28 @@ def l1_ratio(asked: Any) -> float:
     return {"l1": 1.0, "elasticnet": float(asked.l1_ratio)}.get(asked.penalty, 0.0)
 
 
-def choose_batch_size(asked: Any, summary: DataSummary) -> Any:
+def choose_batch_size(asked: Any, summary: DataSummary, wide: bool) -> Any:
     """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
-    if asked.batch_size == "auto" and is_wide(summary):
+    if asked.batch_size == "auto" and wide:
         return max(WIDE_BATCH, batch_rows("auto", summary.total))
     return asked.batch_size
 
 
 def choose_full_batch(
-    asked: Any, loss: Loss, mode: Mode, summary: DataSummary, tol: float | None, l2: float
+    asked: Any,
+    loss: Loss,
+    mode: Mode,
+    summary: DataSummary,
+    tol: float | None,
+    l2: float,
+    wide: bool,
 ) -> FullBatch | None:
-    """L-BFGS, where it was asked for or is the better choice."""
+    """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows."""
     better = (
         asked.optimizer == "auto"
         and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
         and tol is not None
-        and not is_wide(summary)
+        and not wide
         and not any(_obstacles(asked, loss))
     )
     if asked.optimizer != "lbfgs" and not better:

@@ -168,6 +168,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
         (sync, allreduce) and nothing else was asked for that only stochastic steps have:
         `learning_rate`, `batch_size`, `average`, `early_stopping`, ``tol=None``. Otherwise
         it is Adagrad, or Adam where a batch is all rows; scale the features for these.
+        Where sparse rows say little of each column (text) and `alpha` is small, it is
+        Adagrad in every mode.
     learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
     batch_size : int or "auto", default="auto"
         Rows of one update: of all replicas together, in async of one.

@@ -6,18 +6,22 @@ and each coordinate gets its own, which rare one-hot columns need. Its accumulat
 starts near zero rather than at TensorFlow's 0.1, because the mean gradient of a rare
 column is so small that 0.1 would freeze it. For regressions the rate is in units of y.
 
-Where sparse rows have many more columns than the rows can tell apart (text), L-BFGS works on
-vectors that cost more than a pass over the rows, and needs many passes. A few stochastic epochs
-classify as well: on hashed mails, nine instead of 64 passes for the accuracy that
-LogisticRegression has. Rates are then in units of the coefficients, which are the larger the
-smaller the values are that they are multiplied with.
+Where sparse rows say little of each column (text) and the penalty is weak, L-BFGS needs many
+passes, on vectors that cost more than a pass. A few stochastic epochs classify as well: on hashed
+mails ten instead of 64. With a penalty as strong as LogisticRegression's default, L-BFGS needs
+few, and steps as bold would end far from the optimum. Their rate and accumulator are in units of
+the stored values, so that these may be of any size.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dps.data.inspection import WIDE, DataSummary
+from dps.models.layout import Layout
 from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
 
 __all__ = [
@@ -26,8 +30,9 @@ __all__ = [
     "WIDE_BATCH",
     "auto_optimizer",
     "auto_schedule",
-    "coefficient_scale",
+    "calm_intercept",
     "is_wide",
+    "wide_steps",
 ]
 
 _MANY = Adagrad(initial_accumulator=1e-6)
@@ -41,29 +46,44 @@ _RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
 PROMISE, GAIN = 0.01, 0.1
 
 
-#: Stored values a column up to which sparse rows are called wide, and rows that their batches
-#: have at least.
-_SELDOM, WIDE_BATCH = 32, 512
-#: The rate of wide rows over that of others, at values of one.
-_BOLD = 6.0
+#: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as
+#: alpha times rows over a row's mean square length; and the rows that batches have at least.
+_SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 30, 512
+#: The rate at values of one, and the accumulator's start.
+_WIDE_RATE, _WIDE_START = 0.6, 2e-4
 
 
-def is_wide(summary: DataSummary) -> bool:
-    """Whether rows are sparse and say little of each column."""
+def is_wide(summary: DataSummary, alpha: float) -> bool:
+    """Whether labelled rows are sparse, say little of each column, and are hardly penalised."""
     return (
         summary.sparse
+        and len(summary.classes) > 0
         and summary.n_features >= WIDE
         and summary.elements < _SELDOM * summary.n_features
         and summary.total >= 2 * WIDE_BATCH
+        and alpha * summary.total < _WEAK * summary.square / summary.total
     )
 
 
-def coefficient_scale(summary: DataSummary) -> float:
-    """How large coefficients are likely to be: in a regression, in units of y."""
-    scale = summary.target_std or 1.0
-    if is_wide(summary) and summary.square > 0:
-        scale *= _BOLD * math.sqrt(summary.elements / summary.square)
-    return scale
+def wide_steps(summary: DataSummary) -> tuple[Optimizer, Schedule]:
+    """Optimizer and learning rate for wide rows, in units of their values."""
+    square = summary.square / summary.elements
+    return (
+        Adagrad(initial_accumulator=_WIDE_START * square),
+        Constant(_WIDE_RATE / math.sqrt(square)),
+    )
+
+
+def calm_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.floating]) -> None:
+    """Make the intercept's steps on wide rows those of values of one, which it has.
+
+    Where the rate is in units of smaller values, each would throw it far off. A large accumulator
+    takes them back to about the gradient times the rate at values of one.
+    """
+    square = summary.square / summary.elements
+    for first, last, penalised in layout.segments(0, layout.size):
+        if not penalised:
+            state[:, first:last] = np.maximum(state[:, first:last], 1 / square)
 
 
 def auto_optimizer(rows: int, batch_size: int) -> Optimizer:
