@@ -161,9 +161,8 @@ class AllReduceChannel(Channel):
         if window is None:
             return None
         return self._keyed_push(
-            AllReduceKeyedPush, self._spec.update.lazily(self._spec.dtype), self._version,
-            values=self.pull_all(), since=self._since, total_keys=window.total_keys,
-            total_counts=window.total_counts,
+            AllReduceKeyedPush, self._version, values=self.pull_all(), since=self._since,
+            total_keys=window.total_keys, total_counts=window.total_counts,
         )  # fmt: skip
 
     def _snapshot(self, epoch: int) -> None:

@@ -109,10 +109,13 @@ class AsynchronousChannel(Channel):
         params, before, version = answer
         self._spec.placement.put(shard, params, self._params)
         if shard == 0:
-            stale = float(before - self._version)
-            self._stale_sum += stale
-            self._stale_max = max(self._stale_max, stale)
+            self._note(before)
             self._version = version
+
+    def _note(self, before: int) -> None:
+        stale = float(before - self._version)
+        self._stale_sum += stale
+        self._stale_max = max(self._stale_max, stale)
 
     def pull_keys(self, keys: Keys, epoch: int, step: int) -> NDArray[np.floating]:
         """Read what a batch will touch, see :meth:`Channel.pull_keys`."""
@@ -142,9 +145,7 @@ class AsynchronousChannel(Channel):
         for shard, link in enumerate(self._links):
             before = link.finish()
             if shard == 0:
-                stale = float(before - self._version)
-                self._stale_sum += stale
-                self._stale_max = max(self._stale_max, stale)
+                self._note(before)
         self._ledger.run(leave)
 
     def native(self) -> Push | None:
@@ -153,11 +154,7 @@ class AsynchronousChannel(Channel):
 
     def native_keyed(self) -> KeyedPush | None:
         """Pushes by keys without the interpreter, see :meth:`Channel.native_keyed`."""
-        window = self._links[0].window
-        if window is None or window.update is None:
-            return None
-        lazy = window.update.lazily(self._spec.dtype)
-        return self._keyed_push(AsynchronousKeyedPush, lazy, self._version)
+        return self._keyed_push(AsynchronousKeyedPush, self._version)
 
     def follow(self, push: Push) -> None:
         """Be where a push has got to, see :meth:`Channel.follow`."""

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.keyed_push import KeyedPush
-from dps._kernels.lazy import LazyUpdate
 from dps._kernels.push import Push
 from dps._native import written_in_python
 from dps.optimizers.schedules import Schedule
@@ -248,13 +247,12 @@ class Channel(ABC):
         """Be where a push of :meth:`native` has got to."""
         self._sequence = push.sequence
 
-    def _keyed_push(
-        self, kind: type[KeyedPush], lazy: LazyUpdate, version: int, **more: Any
-    ) -> KeyedPush | None:
+    def _keyed_push(self, kind: type[KeyedPush], version: int, **more: Any) -> KeyedPush | None:
         window = self._links[0].window
         if len(self._links) > 1 or window is None:
             return None
         params = np.zeros(self._spec.size, self._spec.dtype)
+        lazy = (window.update or self._spec.update).lazily(self._spec.dtype)
         regions = {"since": window.since, "keys": window.keys, "key_counts": window.key_counts}
         return self._push(
             kind, params, version, lazy=lazy, width=window.slice_width, **{**regions, **more}

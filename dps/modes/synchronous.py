@@ -121,11 +121,7 @@ class SynchronousChannel(Channel):
 
     def native_keyed(self) -> KeyedPush | None:
         """Pushes by keys without the interpreter, see :meth:`Channel.native_keyed`."""
-        window = self._links[0].window
-        if window is None or window.update is None:
-            return None
-        lazy = window.update.lazily(self._spec.dtype)
-        return self._keyed_push(SynchronousKeyedPush, lazy, self._version or 0)
+        return self._keyed_push(SynchronousKeyedPush, self._version or 0)
 
 
 def update(

@@ -6,7 +6,8 @@ pulled or pushed, exactly (``_kernels/lazy.pyx``). ``window.since`` says how far
 is; it is written by whoever writes the parameter, and set back to zero when all are
 settled: in sync and allreduce by each rank for its slice in the last step of an epoch,
 before DONE, in async by the closer of an epoch behind the closed gate. Outside of an epoch
-nothing is lazy, so snapshots and records need not know.
+nothing is lazy, so snapshots and records need not know. A crash while that is under way
+leaves parameters that nobody uses: the fit ends, and its last closed epoch has a snapshot.
 
 A list of keys that is None is the list of the rank's last operation, which is not sent again.
 """

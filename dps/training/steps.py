@@ -6,6 +6,7 @@ in a kernel, for models, optimizers and channels that have one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from dps._kernels.push import Push
 from dps._kernels.rows import BlockRows, Gradient
 from dps._kernels.steps import StepLoop
 from dps.data.batches import Batches
+from dps.data.blocks import Segment
 from dps.errors import NonFiniteError, StoppedError
 from dps.models import Model
 from dps.modes import Channel
@@ -99,19 +101,30 @@ class PythonSteps:
         seen = pushes = 0
         for step, (rows, segments) in enumerate(self._batches.epoch(number)):
             grad.fill(0)
-            for segment in segments:
-                loss_sum += self._model.loss_gradient(
-                    params, segment.X, segment.y, segment.weight, out=grad
-                )
-            if loss_sum - loss_sum != 0:
-                raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+            loss_sum = self._add(params, segments, grad, loss_sum)
             seen += rows
             pushes += rows > 0
             params = self._channel.push_pull(grad, rows, number + step / steps)
         return loss_sum, seen, pushes
 
+    def _add(
+        self,
+        params: NDArray[np.floating],
+        segments: Sequence[Segment],
+        grad: NDArray[np.floating],
+        loss_sum: float,
+    ) -> float:
+        """Add the gradient of a batch to `grad`; the sum of losses with those of the batch."""
+        for segment in segments:
+            loss_sum += self._model.loss_gradient(
+                params, segment.X, segment.y, segment.weight, out=grad
+            )
+        if loss_sum - loss_sum != 0:
+            raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+        return loss_sum
 
-class PythonKeyedSteps:
+
+class PythonKeyedSteps(PythonSteps):
     """The loop in Python for sparse gradients: batches pull and push what they touch.
 
     Parameters
@@ -127,10 +140,8 @@ class PythonKeyedSteps:
     def __init__(
         self, model: Model, kernel: Gradient, channel: Channel, batches: Batches, rates: Rates
     ) -> None:
-        self._model = model
+        super().__init__(model, channel, batches)
         self._kernel = kernel
-        self._channel = channel
-        self._batches = batches
         self._rates = rates
         self._touched = KeyList(kernel.size)
         self._params = np.zeros(kernel.size, model.dtype)
@@ -150,12 +161,7 @@ class PythonKeyedSteps:
             keys = np.sort(self._touched.array())  # equal sets are equal lists
             params[keys] = self._channel.pull_keys(keys, epoch, step)
             grad[keys] = 0
-            for segment in segments:
-                loss_sum += self._model.loss_gradient(
-                    params, segment.X, segment.y, segment.weight, out=grad
-                )
-            if loss_sum - loss_sum != 0:
-                raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+            loss_sum = self._add(params, segments, grad, loss_sum)
             seen += rows
             pushes += rows > 0
             self._channel.push_keys(grad[keys], keys, rows, epoch, step + 1)
