@@ -4,10 +4,11 @@ They do what their counterparts on whole vectors do, for the elements that a bat
 alone. A parameter that nobody touches stays behind, and is brought up to date when it is
 pulled or pushed, exactly (``_kernels/lazy.pyx``). ``window.since`` says how far each
 is; it is written by whoever writes the parameter, and set back to zero when all are
-settled: in sync and allreduce by each rank for its slice in the last step of an epoch,
-before DONE, in async by the closer of an epoch behind the closed gate. Outside of an epoch
-nothing is lazy, so snapshots and records need not know. A crash while that is under way
-leaves parameters that nobody uses: the fit ends, and its last closed epoch has a snapshot.
+settled. In the last step of an epoch, each rank does that in sync for its slice, before DONE,
+in allreduce for its own copy; in async the closer of the epoch does, behind the closed gate,
+or rank 0 where all have met to validate. Outside of an epoch nothing is lazy, so snapshots
+and records need not know. A crash while that is under way leaves parameters that nobody
+uses: the fit ends, and its last closed epoch has a snapshot.
 
 A list of keys that is None is the list of the rank's last operation, which is not sent again.
 """
