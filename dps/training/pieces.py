@@ -58,11 +58,11 @@ class Pieces:
         """One row of each `share` in a row, drawn by chance."""
         some = []
         for block, order in self._blocks:
-            of = np.arange(block.start, block.stop) if order is None else order
             random = np.random.default_rng((block.partition, block.start))
-            first = np.arange(0, len(of), share)
-            lengths = np.minimum(share, len(of) - first)
-            some.append((block, of[first + random.integers(lengths)]))
+            count = block.stop - block.start if order is None else len(order)
+            first = np.arange(0, count, share)
+            picks = first + random.integers(np.minimum(share, count - first))
+            some.append((block, picks + block.start if order is None else order[picks]))
         return Pieces(self._model, some, self.row_elements, self._beat)
 
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
