@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import daxpy
 
 __all__ = ["LBFGS"]
 
@@ -161,13 +162,13 @@ class LBFGS:
         weights = []
         for step, change, curvature in reversed(self._pairs):
             weight = float(step @ direction) / curvature
-            direction -= weight * change
+            daxpy(change, direction, a=-weight)
             weights.append(weight)
         if self._pairs:
             _, change, curvature = self._pairs[-1]
             direction *= curvature / float(change @ change)
         for (step, change, curvature), weight in zip(self._pairs, reversed(weights), strict=True):
-            direction += (weight - float(change @ direction) / curvature) * step
+            daxpy(step, direction, a=weight - float(change @ direction) / curvature)
         self._direction, self._slope = direction, float(self._gradient @ direction)
         self._step, self._trials = 1.0, 0
         # What the quadratic model promises to gain, or steepest descent if that is more. Both

@@ -103,8 +103,9 @@ def main() -> None:
             for name, speed in medians.items()
         ),
     )
-    ours = medians["dps sync, whole fit"]
-    bars(("sync steps: times those of DDP, whole fit", ours / peers, ">=", 20))
+    # DDP's clock runs while it takes steps, after its start and its data.
+    ours = medians["dps sync, an epoch"]
+    bars(("sync steps: times those of DDP", ours / peers, ">=", 20))
 
 
 if __name__ == "__main__":
