@@ -1,13 +1,18 @@
-"""No test leaves a thread or a file of dps behind in the test process."""
+"""What all tests share: a cluster, processes beside them, and that none leaves anything behind."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
+from distributed import Client, LocalCluster
 from hypothesis import settings
 
 from dps.server.memory import SharedFile
@@ -18,6 +23,67 @@ collect_ignore = ["benchmarks"]
 # The same examples in every run; whoever wants others passes --hypothesis-profile=default.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# As in Dask's own tests, a worker is forked from a process that has imported Dask already.
+# Examples and benchmarks, and one of the runs beside the tests, start theirs as users do.
+dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+
+
+class Beside:
+    """The file of a test, run as a script beside the other tests."""
+
+    def __init__(self, script: Path, argument: str, said: Path) -> None:
+        self.said = said
+        with said.open("w") as file:  # a pipe that nobody reads yet would fill up
+            self._process = subprocess.Popen([sys.executable, script, argument], stderr=file)
+        self.wait = self._process.wait
+
+    def end(self) -> None:
+        """End it, if it still runs."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+
+
+def _argument(item: Any) -> str | None:
+    marker = item.get_closest_marker("beside")
+    return marker.args[0] if marker else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for a process of their own come last."""
+    items.sort(key=lambda item: _argument(item) is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _beside(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Beside]]:
+    """The processes that the chosen tests wait for, from the first test on."""
+    folder = tmp_path_factory.mktemp("beside")
+    started = {
+        item.nodeid: Beside(item.path, argument, folder / argument)
+        for item in request.session.items
+        if (argument := _argument(item)) is not None
+    }
+    yield started
+    for process in started.values():
+        process.end()
+
+
+@pytest.fixture
+def beside(request: pytest.FixtureRequest, _beside: dict[str, Beside]) -> Beside:
+    """The process that was started for this test."""
+    return _beside[request.node.nodeid]
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    """A client of two worker processes with two threads each, which no test may harm."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dps
 from dps.losses import LogLoss, Softmax
@@ -264,15 +264,6 @@ def test_the_same_seed_and_plan_give_the_same_bits() -> None:
     assert np.array_equal(flat(fits[0]), flat(fits[1]))
     other = estimator(n_replicas=3, shuffle=True, random_state=8).fit(X, y)
     assert not np.array_equal(flat(other), flat(fits[0]))
-
-
-@pytest.fixture(scope="module")
-def client() -> Any:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])

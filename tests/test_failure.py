@@ -2,8 +2,9 @@
 
 Real processes really die here. The tests share a cluster of two workers nevertheless: each
 waits until nothing is left on it and, where it killed a worker, until Dask has put another
-in its place. A scheduler that dies takes a cluster of its own, and so do the fits whose memory
-is measured, which run beside the other tests.
+in its place. One worker's end is that of fits in every mode at once: each has its own error.
+A scheduler that dies takes a cluster of its own, and so do the fits whose memory is measured,
+which run beside the other tests.
 """
 
 from __future__ import annotations
@@ -70,47 +71,22 @@ EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
 
 
 @contextmanager
-def two_workers() -> Iterator[Client]:
+def two_workers(started_by: str = "forkserver") -> Iterator[Client]:
     """A cluster of two workers, and another for each that dies.
 
     Dask looks whether a lost worker is back once, so many seconds later, and gives it up
     if it is away at that moment: again, where workers are killed one after the other.
     """
+    settings = {
+        "distributed.deploy.lost-worker-timeout": "1h",
+        "distributed.worker.multiprocessing-method": started_by,
+    }
     with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        dask.config.set(settings),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
-
-
-class Run:
-    """Twenty fits in a process of their own: other tests' clusters would be measured too."""
-
-    def __init__(self, what: str, said: Path) -> None:
-        self.said = said
-        with said.open("w") as file:  # a pipe that nobody reads yet would fill up
-            self.process = subprocess.Popen([sys.executable, __file__, what], stderr=file)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def runs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Run]]:
-    """The runs of twenty fits that are wanted, side by side with the other tests.
-
-    They take as long as those, which spend their time waiting.
-    """
-    folder = tmp_path_factory.mktemp("twenty")
-    test = test_twenty_fits_leave_nothing_and_take_no_memory.__name__
-    names = {item.name for item in request.session.items}
-    started = {
-        what: Run(what, folder / what) for what in ("plain", "killed") if f"{test}[{what}]" in names
-    }
-    yield started
-    for run in started.values():
-        run.process.send_signal(signal.SIGINT)  # to one that still runs
-        run.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +126,23 @@ def _fits_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     note_fits(monkeypatch)
 
 
+@pytest.fixture
+def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A :class:`Fit` knows whether its steps go by keys, and when an epoch is closed."""
+    decide = trainer._rates
+
+    def decided(*args: Any) -> Any:
+        rates = decide(*args)
+        threading.current_thread().keyed = rates is not None  # type: ignore[attr-defined]
+        return rates
+
+    def closed(record: Any) -> None:
+        threading.current_thread().epochs.set()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(trainer, "_rates", decided)
+    monkeypatch.setattr("dps.estimators.base._print_epoch", closed)
+
+
 _fits: list[str] = []
 
 
@@ -177,38 +170,39 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any
     return value
 
 
-class Fit:
+class Fit(threading.Thread):
     """An endless fit in a thread, which says when epochs are being closed."""
 
     def __init__(
         self,
         client: Client,
-        monkeypatch: pytest.MonkeyPatch,
         data: Callable[[], tuple[Any, Any]] = classification,
         **parameters: Any,
     ) -> None:
+        super().__init__()
         self.data = data
         self.error: BaseException | None = None
+        self.keyed = False
         self.epochs = threading.Event()
-        monkeypatch.setattr("dps.estimators.base._print_epoch", lambda record: self.epochs.set())
         self.estimator = dps.LinearClassifier(
             client=client, max_iter=10**6, tol=None, verbose=1, random_state=0, **parameters
         )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self.start()
+
+    def begin(self) -> None:
         until(lambda: self.epochs.is_set() or self.error, "an epoch is closed")
         if self.error is not None:
             raise self.error
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self.estimator.fit(*self.data())
         except BaseException as error:
             self.error = error
 
     def end(self, seconds: float) -> BaseException:
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"the fit hangs for {seconds:g} s"
+        self.join(seconds)
+        assert not self.is_alive(), f"the fit hangs for {seconds:g} s"
         assert self.error is not None
         return self.error
 
@@ -237,90 +231,62 @@ def assert_nothing_left(client: Client) -> None:
     until(lambda: not found(), "everything is given back")
 
 
-# The worker of rank 0 holds the shard too. For rank 1, L-BFGS waits as the modes do, and an
-# asynchronous shard, near or far, waits for nobody.
-@pytest.mark.parametrize(
-    ("way", "which"),
-    [
-        *((way, 0) for way in [*EVERY_MODE, "lbfgs"]),
-        *((way, 1) for way in [*MODES, dps.Sync(access="gateway")]),
-    ],
-    ids=str,
-)
-def test_a_killed_worker_ends_the_fit_with_its_name(
-    way: Any, which: int, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
+    """Fits side by side: in each mode, near and far, by L-BFGS, and in steps by keys."""
+    by_keys: dict[str, Any] = {"data": wide, "optimizer": "momentum", "batch_size": 8}
+    fits = [Fit(client, **options_of(way), **options) for way in [*EVERY_MODE, "lbfgs"]]
+    fits += [Fit(client, mode=mode, **by_keys, **options) for mode in ("sync", "async")]
+    for fit in fits:
+        fit.begin()
+    assert [fit.keyed for fit in fits] == [False] * (len(fits) - 2) + [True] * 2
+    return fits
+
+
+# The worker of rank 0 holds the shards too.
+@pytest.mark.usefixtures("_fits_tell")
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_worker_ends_every_fit_with_its_name(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
-    fit = Fit(client, monkeypatch, **options_of(way))
+    fits = fits_in_every_way(client)
     os.kill(pids[address], signal.SIGKILL)
-    error = fit.end(10)
-    assert isinstance(error, WorkerLostError)
-    assert error.worker == address
-    assert address in str(error)
+    for error in [fit.end(10) for fit in fits]:
+        assert isinstance(error, WorkerLostError)
+        assert error.worker == address
+        assert address in str(error)
     client.wait_for_workers(2, timeout=30)
     assert_nothing_left(client)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_worker_killed_in_steps_by_keys_ends_the_fit_with_its_name(
-    mode: str, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates: list[Any] = []
-    original = trainer._rates
-    monkeypatch.setattr(trainer, "_rates", lambda *of: rates.append(original(*of)) or rates[-1])
-    pids = client.run(os.getpid)
-    address = sorted(pids)[1]
-    options = {"mode": mode, "optimizer": "momentum", "batch_size": 8}
-    fit = Fit(client, monkeypatch, wide, **options)
-    assert rates[0] is not None
-    os.kill(pids[address], signal.SIGKILL)
-    error = fit.end(10)
-    assert isinstance(error, WorkerLostError)
-    assert error.worker == address
-    client.wait_for_workers(2, timeout=30)
-    assert_nothing_left(client)
-
-
-@pytest.mark.parametrize(
-    ("way", "which"),
-    [
-        ("sync", 0),
-        ("sync", 1),
-        ("async", 1),
-        ("allreduce", 1),
-        ("lbfgs", 1),
-        (dps.Sync(access="gateway"), 1),
-    ],
-    ids=str,
-)
-def test_a_frozen_worker_ends_the_fit_within_the_timeout(
-    way: Any, which: int, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_fits_tell")
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_frozen_worker_ends_every_fit_within_the_timeout(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
-    fit = Fit(client, monkeypatch, timeout=2.5, **options_of(way))
+    fits = fits_in_every_way(client, timeout=2.5)
     os.kill(pids[address], signal.SIGSTOP)
     try:
-        error = fit.end(30)
+        errors = [fit.end(30) for fit in fits]
     finally:
         os.kill(pids[address], signal.SIGCONT)
-    assert isinstance(error, (StalledError, ServerLostError))
-    assert error.worker == address
+    for error in errors:
+        assert isinstance(error, (StalledError, ServerLostError))
+        assert error.worker == address
     assert_nothing_left(client)
 
 
 def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -> None:
     X, y = classification()
-    X, y = X.rechunk((250, 10)), y.rechunk(250)  # 16 calls of the loss a rank take 1.6 seconds
+    X, y = X.rechunk((500, 10)), y.rechunk(500)  # 8 calls of the loss a rank take 0.8 seconds
     model = dps.LinearClassifier(
-        optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=1.0, tol=None,
+        optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=0.6, tol=None,
         mode=dps.Sync(access="gateway"), client=client,
     )  # fmt: skip
     assert model.fit(X, y).n_iter_ == 1
 
 
-def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_fits_tell")
+def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
     file = str(tmp_path / "scheduler.json")
     command = [sys.executable, "-m", "distributed.cli.dask_"]
     options = ["--scheduler-file", file, "--no-dashboard"]
@@ -334,7 +300,8 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path, monkeypatch: pytest.Mon
             started.append(subprocess.Popen(worker, **quiet))
         with Client(scheduler_file=file, set_as_default=False, timeout=30) as client:
             client.wait_for_workers(2, timeout=30)
-            fit = Fit(client, monkeypatch, timeout=2.0)
+            fit = Fit(client, timeout=2.0)
+            fit.begin()
             started[0].kill()
             error = fit.end(30)
             assert isinstance(error, ClusterError)
@@ -474,9 +441,15 @@ def memory(client: Client) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", ["plain", "killed"])
-def test_twenty_fits_leave_nothing_and_take_no_memory(what: str, runs: dict[str, Run]) -> None:
-    assert runs[what].process.wait(280) == 0, runs[what].said.read_text()
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("plain", marks=pytest.mark.beside("plain")),
+        pytest.param("killed", marks=pytest.mark.beside("killed")),
+    ],
+)
+def test_twenty_fits_leave_nothing_and_take_no_memory(what: str, beside: Any) -> None:
+    assert beside.wait(280) == 0, beside.said.read_text()
 
 
 def drawn_on_workers(rows: int) -> tuple[Any, Any]:
@@ -510,9 +483,9 @@ def killed_fit(client: Client, number: int) -> None:
     plain_fit(client, number)
 
 
-def twenty_fits(fit: Callable[[Client, int], None]) -> None:
+def twenty_fits(fit: Callable[[Client, int], None], started_by: str) -> None:
     note_fits(pytest.MonkeyPatch())
-    with two_workers() as client:
+    with two_workers(started_by) as client:
         sizes = []
         for number in range(20):
             fit(client, number)
@@ -522,5 +495,5 @@ def twenty_fits(fit: Callable[[Client, int], None]) -> None:
         assert sizes[-1] <= 1.05 * sizes[2]
 
 
-if __name__ == "__main__":
-    twenty_fits({"plain": plain_fit, "killed": killed_fit}[sys.argv[1]])
+if __name__ == "__main__":  # in a process of its own: other tests' clusters would be measured too
+    twenty_fits(*{"plain": (plain_fit, "spawn"), "killed": (killed_fit, "forkserver")}[sys.argv[1]])

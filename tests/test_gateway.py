@@ -36,12 +36,6 @@ def cluster_of(**options: Any) -> LocalCluster:
     return LocalCluster(dashboard_address=":0", **options)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with cluster_of() as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
-
-
 class Shard:
     """A shard on one worker of a cluster, and calls of ranks on the other."""
 

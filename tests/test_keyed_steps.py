@@ -6,7 +6,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
-from distributed import Client, LocalCluster
 
 import dps
 from dps import LinearClassifier, LinearRegressor
@@ -279,22 +278,18 @@ def test_a_list_of_keys_that_comes_again_is_not_sent_again(mode, data, monkeypat
     assert len(told) >= 8
 
 
-def test_the_gateway_has_the_bits_of_the_mapped_window(data, monkeypatch):
+def test_the_gateway_has_the_bits_of_the_mapped_window(data, client, monkeypatch):
     X, y = data
     rows = [slice(0, 200), slice(200, 600)]
-    blocks = [da.from_array(X[part], chunks=(-1, -1)) for part in rows]
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        XX, yy = da.concatenate(blocks), da.concatenate([da.from_array(y[p]) for p in rows])
-        for mode in MODES.values():
-            replicas = 1 if mode is dps.Async else 2
-            fitted = [
-                fit(
-                    (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
-                    optimizer="momentum", n_replicas=replicas, n_shards=shards,
-                )
-                for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
-            ]  # fmt: skip
-            assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])
+    XX = da.concatenate([da.from_array(X[part], chunks=(-1, -1)) for part in rows])
+    yy = da.concatenate([da.from_array(y[part]) for part in rows])
+    for mode in MODES.values():
+        replicas = 1 if mode is dps.Async else 2
+        fitted = [
+            fit(
+                (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
+                optimizer="momentum", n_replicas=replicas, n_shards=shards,
+            )
+            for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
+        ]  # fmt: skip
+        assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])
