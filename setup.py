@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("DPS_DEBUG") == "1"
 PORTABLE = os.environ.get("DPS_PORTABLE") == "1"
@@ -33,19 +34,32 @@ EXTENSIONS = [
     for source in sorted(Path("dps/_kernels").glob("*.pyx"))
 ]
 
+
+class BuildKernels(build_ext):
+    """Translate when the modules are built: pip runs this file three times an installation."""
+
+    def run(self) -> None:
+        """Translate, then compile."""
+        translated = cythonize(
+            self.extensions,
+            compiler_directives={
+                "language_level": 3,
+                "boundscheck": DEBUG,
+                "wraparound": DEBUG,
+                "initializedcheck": DEBUG,
+                "cdivision": True,
+                "embedsignature": True,
+            },
+            # The flags above are in no time stamp, so that only a forced build follows them.
+            force=True,
+        )
+        for extension, made in zip(self.extensions, translated, strict=True):
+            extension.sources = made.sources
+        super().run()
+
+
 setup(
-    ext_modules=cythonize(
-        EXTENSIONS,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": DEBUG,
-            "wraparound": DEBUG,
-            "initializedcheck": DEBUG,
-            "cdivision": True,
-            "embedsignature": True,
-        },
-        # The flags above are in no time stamp, so that only a forced build follows them.
-        force=True,
-    ),
+    ext_modules=EXTENSIONS,
+    cmdclass={"build_ext": BuildKernels},
     options={"build_ext": {"force": True, "parallel": 2}},
 )
