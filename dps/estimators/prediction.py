@@ -59,6 +59,10 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
     """
     if not is_dask(X):
         return predict(X)
+    import dask
+
+    # A task of its own: each worker gets the model once, and no task has a copy in it.
+    model = dask.delayed(predict, traverse=False, pure=True)
     like = X._meta if hasattr(X, "divisions") else X
     empty = predict(np.zeros((1, predict.coef.shape[0]), _dtype_of(like)))[:0]
     if hasattr(X, "divisions"):
@@ -66,13 +70,13 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
 
         meta: Any = pd.Series(empty) if columns is None else pd.DataFrame(empty, columns=columns)
         meta.index = X._meta.index[:0]
-        return X.map_partitions(_predict_frame, predict, columns, meta=meta)
+        return X.map_partitions(_predict_frame, model, columns, meta=meta)
     if len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     if columns is None:
-        return X.map_blocks(predict, dtype=empty.dtype, drop_axis=1, meta=empty)
+        return X.map_blocks(_predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
     chunks = (X.chunks[0], (len(columns),))
-    return X.map_blocks(predict, dtype=empty.dtype, chunks=chunks, meta=empty)
+    return X.map_blocks(_predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
 
 
 def _dtype_of(X: Any) -> Any:
@@ -82,6 +86,10 @@ def _dtype_of(X: Any) -> Any:
     # Nullable and pyarrow columns name the NumPy dtype that they become.
     names = [getattr(dtype, "numpy_dtype", dtype) for dtype in X.dtypes]
     return np.result_type(*names)
+
+
+def _predict_block(block: Any, predict: LinearPredictor) -> NDArray[Any]:
+    return predict(block)
 
 
 def _predict_frame(frame: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
