@@ -15,8 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str, after: str = "") -> list[str]:
+    """The blocks of a page, or of what follows a line of it."""
+    text = page.read_text()
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text[text.index(after) :], re.MULTILINE | re.DOTALL
+    )
 
 
 def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,6 +29,14 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     exec(example, names)
     assert names["model"].score(names["X"], names["y"]) > 0.85
     assert "dask.array" in capsys.readouterr().out
+
+
+def test_the_examples_of_pipelines_and_predictions_run() -> None:
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "data.md", "python", "## Pipelines and search"):
+        exec(example, names)
+    assert names["search"].best_score_ > 0.9
+    assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
 
 
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,193 @@
+"""Inside other people's pipelines and searches, with a live client and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, get_worker, wait
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from dps import LinearClassifier
+
+ROWS, FEATURES = 800, 6
+SCALES = np.array([1.0, 10.0, 100.0, 0.1, 1.0, 1.0])
+
+
+def data() -> tuple[Any, Any]:
+    X = np.random.default_rng(0).normal(size=(ROWS, FEATURES))
+    return X * SCALES, (X[:, 0] + X[:, 3] > 0).astype(int)
+
+
+def on_the_cluster() -> tuple[Any, Any]:
+    X, y = data()
+    return da.from_array(X, chunks=(ROWS // 4, -1)), da.from_array(y, chunks=ROWS // 4)
+
+
+def classifier(**parameters: Any) -> LinearClassifier:
+    return LinearClassifier(**{"random_state": 0, "max_iter": 30, **parameters})
+
+
+@pytest.fixture
+def active(client: Client) -> Iterator[Client]:
+    """The client as the default one, which estimators find by themselves."""
+    with client.as_current():
+        yield client
+
+
+def test_the_end_of_a_pipeline(client: Client) -> None:
+    X, y = data()
+    model = make_pipeline(StandardScaler(), classifier(client=client)).fit(X, y)
+    assert model.score(X, y) > 0.97
+    assert {rank.worker for rank in model[-1].plan_.ranks} <= set(client.nthreads())
+
+
+def test_the_end_of_a_pipeline_behind_columns(client: Client) -> None:
+    X, y = data()
+    frame = pd.DataFrame(X, columns=[f"f{n}" for n in range(FEATURES)])
+    frame["kind"] = np.where(X[:, 4] > 0, "a", "b")
+    columns = ColumnTransformer(
+        [("kinds", OneHotEncoder(), ["kind"])], remainder=StandardScaler(), sparse_threshold=1
+    )
+    model = make_pipeline(columns, classifier(client=client)).fit(frame, y)
+    assert model.score(frame, y) > 0.97
+    assert model[-1].coef_.shape == (1, FEATURES + 2)
+
+
+@pytest.mark.parametrize("search", ["grid", "random"])
+def test_searches_of_scikit_learn_share_the_client(search: str, client: Client) -> None:
+    X, y = data()
+    model = make_pipeline(StandardScaler(), classifier(client=client))
+    options = {"linearclassifier__alpha": [1e-3, 1e3]}
+    kind = (
+        GridSearchCV(model, options, cv=2, error_score="raise")
+        if search == "grid"
+        else RandomizedSearchCV(model, options, n_iter=2, cv=2, random_state=0, error_score="raise")
+    )
+    best = kind.fit(X, y)
+    assert best.best_params_ == {"linearclassifier__alpha": 1e-3}
+    assert best.best_estimator_[-1].client is client
+    assert {rank.worker for rank in best.best_estimator_[-1].plan_.ranks} <= set(client.nthreads())
+
+
+def fitted_in_a_task(X: Any, y: Any) -> tuple[list[str], str]:
+    plan = classifier().fit(X, y).plan_
+    return [rank.worker for rank in plan.ranks], get_worker().address
+
+
+def test_a_fit_in_a_task_trains_in_place(active: Client) -> None:
+    ranks, worker = active.submit(fitted_in_a_task, *data(), pure=False).result(timeout=30)
+    assert len(ranks) == 1
+    assert ranks[0] not in active.nthreads()
+    assert worker in active.nthreads()
+
+
+def test_a_search_by_joblib_on_dask_trains_in_place(active: Client) -> None:
+    X, y = data()
+    model = make_pipeline(StandardScaler(), classifier())
+    options = {"linearclassifier__alpha": [1e-3, 1e3]}
+    with joblib.parallel_backend("dask", client=active, wait_for_workers_timeout=30):
+        best = GridSearchCV(model, options, cv=2, refit=False, error_score="raise").fit(X, y)
+    assert best.best_params_ == {"linearclassifier__alpha": 1e-3}
+
+
+def test_fits_at_once_share_the_workers_and_the_one_copy_of_the_data(client: Client) -> None:
+    with client.as_current():
+        X, y = client.persist(list(on_the_cluster()))
+        wait([X, y])
+
+    def held() -> dict[str, int]:
+        return client.run_on_scheduler(
+            lambda dask_scheduler: {
+                str(key): len(task.who_has) * task.nbytes
+                for key, task in dask_scheduler.tasks.items()
+                if task.nbytes > ROWS // 4 * 8  # targets may follow their rows to a worker
+            }
+        )
+
+    before = held()
+    assert sum(before.values()) >= ROWS * FEATURES * 8
+    most: list[dict[str, int]] = []
+
+    def fit(alpha: float) -> LinearClassifier:
+        model = classifier(client=client, alpha=alpha, verbose=0)
+        return model.fit(X, y)
+
+    alphas = [1e-4, 1e-3, 1e-2]
+    with ThreadPoolExecutor(3) as pool:
+        fits = [pool.submit(fit, alpha) for alpha in alphas]
+        while not all(each.done() for each in fits):
+            most.append(held())
+    assert most
+    for during in most:
+        assert during == before
+    for alpha, each in zip(alphas, fits, strict=True):
+        model = each.result()
+        assert {rank.worker for rank in model.plan_.ranks} == set(client.nthreads())
+        np.testing.assert_array_equal(model.coef_, fit(alpha).coef_)
+
+
+@pytest.mark.parametrize("scaler", ["StandardScaler", "MinMaxScaler", "RobustScaler"])
+def test_behind_a_scaler_of_dask_ml(scaler: str, active: Client) -> None:
+    preprocessing = pytest.importorskip("dask_ml.preprocessing")
+    X, y = on_the_cluster()
+    model = make_pipeline(getattr(preprocessing, scaler)(), classifier()).fit(X, y)
+    assert isinstance(model.predict(X), da.Array)
+    assert model.score(X, y) > 0.97
+
+
+def test_behind_an_encoder_of_dask_ml(active: Client) -> None:
+    preprocessing = pytest.importorskip("dask_ml.preprocessing")
+    X, y = data()
+    frame = pd.DataFrame({"x": X[:, 4], "kind": pd.Categorical(np.where(y, "late", "on time"))})
+    given = dd.from_pandas(frame, npartitions=3)
+    target = dd.from_pandas(pd.Series(y), npartitions=3)
+    model = make_pipeline(preprocessing.DummyEncoder(), classifier()).fit(given, target)
+    assert model.score(given, target) == 1
+
+
+def test_on_parts_that_dask_ml_splits(active: Client) -> None:
+    selection = pytest.importorskip("dask_ml.model_selection")
+    X, y = on_the_cluster()
+    X = X / SCALES
+    train, test, y_train, y_test = selection.train_test_split(X, y, test_size=0.25, random_state=0)
+    assert classifier().fit(train, y_train).score(test, y_test) > 0.95
+    for train, test in selection.KFold(2).split(X, y):
+        assert classifier().fit(X[train], y[train]).score(X[test], y[test]) > 0.95
+
+
+def test_inside_incremental_of_dask_ml(active: Client) -> None:
+    wrappers = pytest.importorskip("dask_ml.wrappers")
+    X, y = on_the_cluster()
+    model = wrappers.Incremental(classifier(optimizer="adagrad")).fit(X / SCALES, y, classes=[0, 1])
+    assert model.score(X / SCALES, y) > 0.9
+
+
+@pytest.mark.parametrize("search", ["IncrementalSearchCV", "HyperbandSearchCV"])
+@pytest.mark.filterwarnings("ignore:The total space of parameters")
+def test_inside_an_adaptive_search_of_dask_ml(search: str, active: Client) -> None:
+    selection = pytest.importorskip("dask_ml.model_selection")
+    X, y = on_the_cluster()
+    options = {
+        "IncrementalSearchCV": {"n_initial_parameters": "grid", "decay_rate": None, "max_iter": 4},
+        "HyperbandSearchCV": {"max_iter": 4},
+    }[search]
+    best = getattr(selection, search)(
+        classifier(optimizer="adagrad"), {"alpha": [1e-3, 1e3]}, random_state=0, **options
+    )
+    # dask-ml calls dask.persist in a coroutine, which Dask refuses unless it is told where.
+    with dask.config.set(scheduler=active.get):
+        best.fit(X / SCALES, y, classes=[0, 1])
+    assert best.best_params_ == {"alpha": 1e-3}
+    assert best.best_score_ > 0.9
