@@ -74,7 +74,7 @@ class ThreadCluster:
         """Start a thread a replica."""
         self._gang = _ThreadGang()
         for task in tasks:
-            partitions = [self._partitions[number] for number in task.partitions]
+            partitions = [self._partitions[piece.partition] for piece in task.pieces]
             self._gang.start(task.rank, function, task.spec, server, partitions)
         return self._gang
 

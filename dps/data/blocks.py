@@ -19,7 +19,7 @@ from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows
 from dps.models.base import CSRRows, DenseRows, Rows
 
-__all__ = ["Block", "Features", "features_of"]
+__all__ = ["Block", "Features", "as_rows", "features_of"]
 
 
 class Features(Protocol):
@@ -110,6 +110,26 @@ class ConvertedFeatures:
         return BlockRows.columns(self._table, y, weight)
 
 
+def as_rows(X: Any) -> Any:
+    """A partition's X as an array, CSR rows or a dataframe, whatever holds it.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe
+        Sparse ones that are not CSR are converted, everything else is not copied.
+
+    Examples
+    --------
+    >>> as_rows(scipy.sparse.eye_array(3, format="csc")).format
+    'csr'
+    """
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return X
+    if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
+        X = X.to_scipy_sparse()
+    return X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
+
+
 def features_of(X: Any, dtype: Any) -> Features:
     """Wrap a partition's X.
 
@@ -119,14 +139,13 @@ def features_of(X: Any, dtype: Any) -> Features:
     dtype : dtype
         float32 or float64, the model's.
     """
-    dtype = np.dtype(dtype)
+    dtype, X = np.dtype(dtype), as_rows(X)
     if scipy.sparse.issparse(X):
-        csr = X.tocsr()
         return SparseFeatures(
-            np.require(csr.data, dtype, ["C", "A"]),
-            np.require(csr.indices, requirements=["C", "A"]),
-            np.require(csr.indptr, csr.indices.dtype, ["C", "A"]),
-            csr.shape[1],
+            np.require(X.data, dtype, ["C", "A"]),
+            np.require(X.indices, requirements=["C", "A"]),
+            np.require(X.indptr, X.indices.dtype, ["C", "A"]),
+            X.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)

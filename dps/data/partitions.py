@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Partition", "check_columns", "is_dask", "meta_of", "partitions_of"]
+__all__ = ["Partition", "Piece", "check_columns", "is_dask", "meta_of", "partitions_of"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,36 @@ class Partition:
     X: Any
     y: Any
     weight: Any
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of a partition.
+
+    Parameters
+    ----------
+    partition : int
+        Its number.
+    start, stop : int
+    moved : bool, default=False
+        Whether these rows alone are copied to the worker that reads them; else it reads
+        them where the partition lies.
+
+    Examples
+    --------
+    >>> Piece(3, 10, 15).rows
+    5
+    """
+
+    partition: int
+    start: int
+    stop: int
+    moved: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of the piece."""
+        return self.stop - self.start
 
 
 def is_dask(value: Any) -> bool:

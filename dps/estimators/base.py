@@ -93,6 +93,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "rebalance": ["boolean", StrOptions({"auto"})],
         "client": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
@@ -337,6 +338,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             batch_size=batch_size,
             n_replicas=self.n_replicas,
             n_shards=self.n_shards,
+            rebalance=self.rebalance,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             shuffle=self.shuffle,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,

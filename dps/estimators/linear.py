@@ -176,6 +176,10 @@ class LinearClassifier(ClassifierMixin, _Linear):
     mode : {"sync", "async", "allreduce"} or Mode, default="sync"
     n_replicas, n_shards : int or "auto", default="auto"
         One replica a thread of each worker that holds data; one shard a host.
+    rebalance : bool or "auto", default="auto"
+        Whether rows may be copied to less loaded workers, as few as possible, so that
+        replicas finish together. "auto" does so where the slowest replica would have over a
+        fifth more rows than it needs to have, and a pass over these takes milliseconds.
     client : distributed.Client or None, default=None
         The active one, if there is one.
     timeout : float, default=60.0
@@ -237,6 +241,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         mode: Any = "sync",
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
+        rebalance: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -262,6 +267,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         self.mode = mode
         self.n_replicas = n_replicas
         self.n_shards = n_shards
+        self.rebalance = rebalance
         self.client = client
         self.timeout = timeout
 
@@ -357,7 +363,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         As in :class:`LinearClassifier`.
     early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose
         As in :class:`LinearClassifier`.
-    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, client, timeout
+    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, rebalance, client, timeout
         As in :class:`LinearClassifier`.
 
     Attributes
@@ -403,6 +409,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         mode: Any = "sync",
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
+        rebalance: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -427,6 +434,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         self.mode = mode
         self.n_replicas = n_replicas
         self.n_shards = n_shards
+        self.rebalance = rebalance
         self.client = client
         self.timeout = timeout
 

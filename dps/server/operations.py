@@ -286,7 +286,8 @@ def _last(window: Window) -> NDArray[np.float64] | None:
     closed = window.words.load(Word.CLOSED)
     if closed == 0:
         return None
-    return window.history[(closed - 1) % window.spec.history].copy()
+    record: NDArray[np.float64] = window.history[(closed - 1) % window.spec.history]
+    return record.copy()
 
 
 @immediate

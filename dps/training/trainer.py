@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dps.cluster.base import PATIENCE, Cluster, Gang, ReplicaTask, until_known
 from dps.data.batches import held_out_rows
 from dps.data.inspection import DataSummary
+from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
 from dps.errors import NonFiniteError, ServerLostError, StalledError, StoppedError
 from dps.models import Model
@@ -31,7 +32,7 @@ from dps.server.shard import ShardSpec
 from dps.server.window import WindowSpec
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
-from dps.training.plan import Piece, Plan, make_plan
+from dps.training.plan import Plan, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
 
@@ -101,6 +102,7 @@ class Job:
     batch_size: int | str
     n_replicas: int | str
     n_shards: int | str
+    rebalance: bool | str
     seed: int
     shuffle: bool
     validation_fraction: float
@@ -176,6 +178,7 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         batch_size=job.batch_size,
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
+        rebalance=job.rebalance,
     )
     if job.validation_fraction and plan.rows == summary.total:
         raise ValueError("no row fell into the validation set: raise validation_fraction")
@@ -267,7 +270,7 @@ def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> l
         ReplicaTask(
             rank,
             part.worker,
-            tuple(piece.partition for piece in part.pieces),
+            part.pieces,
             ReplicaSpec(
                 fit=job.fit,
                 fence=fence,

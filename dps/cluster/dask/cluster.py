@@ -25,8 +25,8 @@ from dps.cluster.dask.calls import (
     living,
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import compute, scatter
-from dps.data.partitions import Partition, is_dask
+from dps.cluster.dask.loading import compute, cut_out, scatter
+from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
@@ -117,7 +117,7 @@ class DaskCluster:
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
-                call_on_each, function, *self._columns(held), options,
+                call_on_each, function, [self._values(number) for number in held], options,
                 workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{held[0]}",
             )
             for holder, held in numbers.items()
@@ -132,10 +132,10 @@ class DaskCluster:
         }
         return [found[number] for number in range(len(self._partitions))]
 
-    def _columns(self, numbers: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
-        """X, y and weight of some partitions, in the form in which tasks depend on them."""
-        parts = [self._partitions[number] for number in numbers]
-        return [p.X for p in parts], [p.y for p in parts], [p.weight for p in parts]
+    def _values(self, number: int) -> tuple[Any, Any, Any]:
+        """X, y and weight of a partition, in the form in which tasks depend on them."""
+        part = self._partitions[number]
+        return part.X, part.y, part.weight
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
@@ -169,10 +169,12 @@ class DaskCluster:
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
     ) -> TaskGang:
         """Start a task a replica, strictly on its worker."""
+        moved = self._cut_out([piece for task in tasks for piece in task.pieces if piece.moved])
         futures = {}
         for task in tasks:
             futures[task.rank] = self._client.submit(
-                run_replica_task, function, task.spec, server, *self._columns(task.partitions),
+                run_replica_task, function, task.spec, server,
+                [moved.get(piece, self._values(piece.partition)) for piece in task.pieces],
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
@@ -180,6 +182,20 @@ class DaskCluster:
         shards = [remote.address for remote in self._remotes]
         self._gang = TaskGang(self._client, futures, places, shards, self._timeout)
         return self._gang
+
+    def _cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
+        """Rows that go to another worker, cut out where they lie: nothing else travels."""
+        futures = {
+            piece: self._client.submit(
+                cut_out, self._values(piece.partition), piece.start, piece.stop,
+                workers=[self._holders[piece.partition]], pure=False,
+                key=f"dps-rows-{self._fit}-{piece.partition}-{piece.start}",
+            )
+            for piece in pieces
+        }  # fmt: skip
+        self._owned += futures.values()
+        self._await(list(futures.values()))
+        return futures
 
     def _await(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
@@ -278,10 +294,8 @@ class DaskCluster:
 
 def call_on_each(
     function: Callable[..., Any],
-    X: list[Any],
-    y: list[Any],
-    weight: list[Any],
+    partitions: Sequence[tuple[Any, Any, Any]],
     options: Mapping[str, Any],
 ) -> list[Any]:
     """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in zip(X, y, weight, strict=True)]
+    return [function(*part, **options) for part in partitions]

@@ -8,9 +8,10 @@ from typing import Any
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
+from dps.data.blocks import as_rows
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "scatter"]
+__all__ = ["compute", "cut_out", "scatter"]
 
 
 def scatter(
@@ -36,6 +37,13 @@ def scatter(
                 made += futures
                 pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
     return pieces, made
+
+
+def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
+    """Rows `start` to `stop` of a partition's X, y and weight, without a copy where that can be."""
+    X, y, weight = values
+    at = slice(start, stop)
+    return _cut(as_rows(X), at), _cut(y, at), None if weight is None else _cut(weight, at)
 
 
 def _cut(values: Any, at: slice) -> Any:
