@@ -48,10 +48,9 @@ class ThreadCluster:
     def load(self, partitions: Sequence[Partition]) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):
-            import dask
+            from dps.data.computing import computed
 
-            computed = dask.compute(*[(part.X, part.y, part.weight) for part in partitions])
-            self._partitions = [Partition(*part) for part in computed]
+            self._partitions = computed(partitions)
         else:
             self._partitions = list(partitions)
         return [LOCAL] * len(self._partitions)

@@ -130,6 +130,12 @@ def as_rows(X: Any) -> Any:
     return X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
 
 
+def _readable(values: NDArray[Any]) -> NDArray[Any]:
+    """Values with floats that no kernel reads, such as float16, as float64."""
+    odd_float = values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8)
+    return values.astype(np.float64) if odd_float or not values.dtype.isnative else values
+
+
 def features_of(X: Any, dtype: Any) -> Features:
     """Wrap a partition's X.
 
@@ -148,7 +154,9 @@ def features_of(X: Any, dtype: Any) -> Features:
             X.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
+        columns = [_readable(X.iloc[:, j].to_numpy()) for j in range(X.shape[1])]
+        return ConvertedFeatures(columns, dtype)
+    X = _readable(X)
     if X.dtype == dtype and X.flags.c_contiguous and X.shape[1]:
         return DenseFeatures(X) if X.flags.aligned else UnalignedFeatures(X)
     return ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)
@@ -164,7 +172,7 @@ class Block:
         Its number, which keys the order of its rows.
     features : Features
         X of the whole partition.
-    y : (n,) array
+    y : (n,) or (n, n_outputs) array
         Targets of the whole partition, in the model's dtype.
     weight : (n,) array or None
     start, stop : int

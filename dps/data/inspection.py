@@ -14,12 +14,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.blocks import as_rows
 from dps.data.defects import (
     defect_of_features,
     defect_of_lengths,
     defect_of_targets,
     defect_of_weights,
 )
+from dps.data.targets import as_targets
 
 __all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
@@ -37,7 +39,10 @@ class PartitionSummary:
 
     Attributes
     ----------
-    rows, n_features : int
+    rows, n_features, n_outputs : int
+        `n_outputs` is the number of columns of y.
+    columns : tuple or None
+        Their names, of a dataframe.
     elements : int
         Stored values of X.
     square : float
@@ -54,12 +59,14 @@ class PartitionSummary:
         Rows and sample weight of each class.
     weight_sum : float
         Sum of sample weights; `rows` without weights.
-    target_sum, target_squares : float
+    target_sum, target_squares : (n_outputs,) float64 arrays
         Weighted sums of y and of its squares, for regression.
     """
 
     rows: int
     n_features: int
+    n_outputs: int
+    columns: tuple[Any, ...] | None
     elements: int
     square: float
     sparse: bool
@@ -69,8 +76,8 @@ class PartitionSummary:
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
-    target_sum: float
-    target_squares: float
+    target_sum: NDArray[np.float64]
+    target_squares: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,9 @@ class DataSummary:
     ----------
     rows : tuple of int
         Rows of each partition.
-    n_features : int
+    n_features, n_outputs : int
+    columns : tuple or None
+        Names of the columns of X, where it is made of dataframes.
     elements : int
         Stored values of X.
     square : float
@@ -93,12 +102,14 @@ class DataSummary:
     classes : (k,) array
     class_rows, class_weights : (k,) float64 arrays
     weight_sum : float
-    target_mean, target_std : float
-        Of y, weighted, for regression.
+    target_std : tuple of float
+        Of each column of y, weighted, for regression.
     """
 
     rows: tuple[int, ...]
     n_features: int
+    n_outputs: int
+    columns: tuple[Any, ...] | None
     elements: int
     square: float
     sparse: bool
@@ -107,8 +118,12 @@ class DataSummary:
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
-    target_mean: float
-    target_std: float
+    target_std: tuple[float, ...]
+
+    @property
+    def target_scale(self) -> float:
+        """By how much y varies, over its columns in the mean of squares."""
+        return float(np.sqrt(np.mean(np.square(self.target_std))))
 
     @property
     def total(self) -> int:
@@ -122,14 +137,15 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     Parameters
     ----------
     X : 2-D array, sparse matrix or dataframe of shape (n, n_features)
-    y : vector of length n
-    weight : vector of length n, or None
+    y : (n,), (n, 1) or (n, n_outputs) array, series or dataframe
+    weight : (n,) or (n, 1) array or series, or None
     classification : bool
         Whether y holds labels rather than numbers.
     """
-    rows = X.shape[0]
-    targets = np.asarray(y)
-    weights = None if weight is None else np.asarray(weight)
+    X = as_rows(X)
+    rows = X.shape[0] if X.ndim else 0
+    targets = as_targets(y)
+    weights = None if weight is None else as_targets(weight)
     defect = (
         defect_of_lengths(rows, targets, weights)
         or defect_of_features(X)
@@ -139,7 +155,8 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     classes: NDArray[Any] = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
     class_weights: NDArray[np.float64] = np.empty(0)
-    target_sum = target_squares = 0.0
+    n_outputs = targets.shape[1] if targets.ndim == 2 else 1
+    target_sum = target_squares = np.zeros(n_outputs)
     weight_sum = float(rows)
     if defect is None:
         if weights is not None:
@@ -147,14 +164,17 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         if classification:
             classes, class_rows, class_weights = _count_classes(targets, weights)
         else:
-            values = targets.astype(np.float64)
-            factor = values if weights is None else values * weights
+            values = targets.astype(np.float64).reshape(rows, n_outputs)
+            factor = values if weights is None else values * weights[:, None]
             with np.errstate(over="ignore"):  # training says what has become of huge values
-                target_sum, target_squares = float(factor.sum()), float(factor @ values)
+                target_sum = factor.sum(axis=0)
+                target_squares = np.einsum("ij,ij->j", factor, values)
     return PartitionSummary(
         rows=rows,
-        n_features=X.shape[1],
-        elements=int(X.nnz if scipy.sparse.issparse(X) else rows * X.shape[1]),
+        n_features=X.shape[1] if X.ndim == 2 else 0,
+        n_outputs=n_outputs,
+        columns=tuple(X.columns) if hasattr(X, "columns") else None,
+        elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
         square=_square(X) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
         dtype=_dtype_of(X),
@@ -220,14 +240,15 @@ def combine(
     for number, summary in enumerate(summaries):
         if summary.defect is not None:
             place = "" if whole else f" in partition {number}"
-            raise ValueError(summary.defect.format(place=place))
+            raise ValueError(summary.defect.replace("{place}", place))
     rows = tuple(summary.rows for summary in summaries)
     if sum(rows) == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
     filled = [summary for summary in summaries if summary.rows]
-    widths = {summary.n_features for summary in filled}
-    if len(widths) > 1:
-        raise ValueError(f"partitions of X differ in their number of columns: {sorted(widths)}")
+    first = filled[0]
+    for number, summary in enumerate(summaries):
+        if summary.rows:
+            _check_alike(summary, first, number, rows.index(first.rows))
     weight_sum = sum(summary.weight_sum for summary in filled)
     if weight_sum <= 0:
         raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
@@ -235,11 +256,13 @@ def combine(
     class_rows = class_weights = np.empty(0)
     if classification:
         classes, class_rows, class_weights = _combine_classes(filled)
-    mean = sum(summary.target_sum for summary in filled) / weight_sum
-    square = sum(summary.target_squares for summary in filled) / weight_sum
+    mean = np.sum([summary.target_sum for summary in filled], axis=0) / weight_sum
+    square = np.sum([summary.target_squares for summary in filled], axis=0) / weight_sum
     return DataSummary(
         rows=rows,
-        n_features=widths.pop(),
+        n_features=first.n_features,
+        n_outputs=first.n_outputs,
+        columns=first.columns,
         elements=sum(summary.elements for summary in filled),
         square=sum(summary.square for summary in filled),
         sparse=all(summary.sparse for summary in filled),
@@ -248,9 +271,31 @@ def combine(
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
-        target_mean=float(mean),
-        target_std=float(np.sqrt(max(0.0, square - mean * mean))),
+        target_std=tuple(np.sqrt(np.maximum(0.0, square - mean * mean)).tolist()),
     )
+
+
+def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:
+    """Raise unless a partition has the columns of the first that has rows."""
+    if summary.n_features != first.n_features:
+        raise ValueError(
+            "partitions of X differ in their number of columns: partition "
+            f"{number} has {summary.n_features}, partition {of} has {first.n_features}"
+        )
+    if summary.columns != first.columns:
+        raise ValueError(
+            "partitions of X differ in their columns: partition "
+            f"{number} has {_shown(summary.columns)}, partition {of} has {_shown(first.columns)}"
+        )
+    if summary.n_outputs != first.n_outputs:
+        raise ValueError(
+            "partitions of y differ in their number of columns: partition "
+            f"{number} has {summary.n_outputs}, partition {of} has {first.n_outputs}"
+        )
+
+
+def _shown(columns: tuple[Any, ...] | None) -> str:
+    return "no names" if columns is None else str([str(name) for name in columns])
 
 
 def _combine_classes(

@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
@@ -80,13 +81,18 @@ class _Linear(DistributedEstimator):
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
         if is_dask(X):
-            validate_data(self, X=meta_of(X), skip_check_array=True, reset=False)
+            meta = meta_of(X)
+            if meta is not None:
+                validate_data(self, X=meta, skip_check_array=True, reset=False)
             return X
+        if hasattr(X, "to_scipy_sparse"):
+            X = as_rows(X)
         return validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
 
     def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
-        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
+        names = getattr(self, "feature_names_in_", None)
+        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish, names)
         return apply_to(self._input(X), predictor, columns)
 
 
@@ -368,8 +374,8 @@ class LinearRegressor(RegressorMixin, _Linear):
 
     Attributes
     ----------
-    coef_ : array of shape (n_features,)
-    intercept_ : array of shape (1,)
+    coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
+    intercept_ : array of shape (1,) or (n_outputs,)
     n_features_in_, feature_names_in_, n_iter_, loss_, history_, plan_
         As in :class:`LinearClassifier`.
 
@@ -456,12 +462,20 @@ class LinearRegressor(RegressorMixin, _Linear):
         return self._run(X, y, sample_weight, start=start, max_iter=1, tol=None, reset=first)
 
     def predict(self, X: Any) -> Any:
-        """Predicted values, (n,). Lazy for Dask input."""
+        """Predicted values, (n,), or (n, n_outputs) if y had several columns.
+
+        Lazy for Dask input.
+        """
         check_is_fitted(self)
+        if self.coef_.ndim == 2:
+            return self._apply(X, _as_is, range(len(self.coef_)))
         return self._apply(X, _first_column)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination; computed where the data lies."""
+        """Coefficient of determination, of several outputs their mean.
+
+        Computed where the data lies.
+        """
         predicted = self.predict(X)
         if not is_dask(predicted):
             return float(super().score(X, y, sample_weight))
@@ -472,4 +486,9 @@ class LinearRegressor(RegressorMixin, _Linear):
 
     def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
         coef, self.intercept_ = self._tensors(model, params)
-        self.coef_ = coef[0]
+        self.coef_ = coef if model.n_outputs > 1 else coef[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

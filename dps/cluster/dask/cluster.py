@@ -7,6 +7,7 @@ is asked little: one long task a replica, pinned to its worker, and one Actor a 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,10 @@ from dps.server.remote import Remote
 from dps.server.shard import ParameterShard, ShardSpec, WindowCard
 
 __all__ = ["DaskCluster"]
+
+
+#: What users call the parts of a partition.
+_NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
 class DaskCluster:
@@ -90,15 +95,14 @@ class DaskCluster:
         """
         workers = sorted(self._threads)
         client = self._client
-        if partitions and (isinstance(partitions[0].X, Future) or is_dask(partitions[0].X)):
-            given = [value for part in partitions for value in vars(part).values()]
-            self._await([value for value in given if isinstance(value, Future)])
+        if partitions and is_dask(partitions[0].X):
+            self._await_partitions(partitions)
             self._partitions, self._owned = compute(client, partitions, workers, self._timeout)
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
             )
-        self._await(self._owned)
+        self._await_partitions(self._partitions)
         keys = [part.X.key for part in self._partitions]
         held = ask(client, client.scheduler.who_has, self._timeout, keys=keys)
         lost = [number for number, key in enumerate(keys) if not held[key]]
@@ -109,6 +113,24 @@ class DaskCluster:
         if not set(self._holders) <= set(self._threads):
             self._welcome()
         return self._holders
+
+    def _await_partitions(self, partitions: Sequence[Partition]) -> None:
+        """Wait for what is being computed of them; say of an error where it comes from."""
+        futures = {
+            value: f"partition {number} of {_NAMES[name]}"
+            for number, part in enumerate(partitions)
+            for name, value in vars(part).items()
+            if isinstance(value, Future)
+        }
+        try:
+            self._await(list(futures))
+        except Exception as error:
+            failed = (future for future in futures if future.status == "error")
+            for future in itertools.islice(failed, 1):
+                note = f"{futures[future]}, {future.key!r}, could not be computed"
+                if note not in getattr(error, "__notes__", ()):
+                    error.add_note(note)
+            raise
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
