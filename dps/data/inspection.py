@@ -21,14 +21,13 @@ from dps.data.defects import (
     defect_of_targets,
     defect_of_weights,
 )
+from dps.data.labels import combine_counts, count_labels
 from dps.data.targets import as_targets
 
 __all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
-_COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
-_LARGEST = 1 << 62
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
@@ -146,12 +145,13 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     rows = X.shape[0] if X.ndim else 0
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
-    defect = (
-        defect_of_lengths(rows, targets, weights)
-        or defect_of_features(X)
-        or defect_of_weights(weights)
-        or defect_of_targets(targets, classification)
-    )
+    defect = defect_of_lengths(rows, targets, weights)
+    if rows and defect is None:  # what has no rows may have any dtype
+        defect = (
+            defect_of_features(X)
+            or defect_of_weights(weights)
+            or defect_of_targets(targets, classification)
+        )
     classes: NDArray[Any] = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
     class_weights: NDArray[np.float64] = np.empty(0)
@@ -161,9 +161,9 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     if defect is None:
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
-        if classification:
-            classes, class_rows, class_weights = _count_classes(targets, weights)
-        else:
+        if classification and rows:
+            classes, class_rows, class_weights = count_labels(targets, weights)
+        elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
             factor = values if weights is None else values * weights[:, None]
             with np.errstate(over="ignore"):  # training says what has become of huge values
@@ -194,32 +194,6 @@ def _square(X: Any) -> float:
     values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
     # Not by BLAS, whose threads go on spinning on the cores that are to train.
     return float(np.einsum("i,i", values, values))
-
-
-def _count_classes(
-    targets: NDArray[Any], weights: NDArray[Any] | None
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-    """Sorted distinct labels, and the rows and the weight of each."""
-    low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
-    if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
-        codes = targets.astype(np.int64) - low
-        present = np.flatnonzero(np.bincount(codes))
-        classes = (present + low).astype(targets.dtype)
-    else:
-        classes, codes = np.unique(targets, return_inverse=True)
-        present = np.arange(len(classes))
-    rows = np.bincount(codes)[present].astype(np.float64)
-    if weights is None:
-        return classes, rows, rows
-    weighed = np.bincount(codes, weights.astype(np.float64))[present]
-    return classes, rows, weighed.astype(np.float64)
-
-
-def _range(targets: NDArray[Any]) -> tuple[int, int]:
-    if not len(targets):
-        return 0, _COUNTED
-    low, high = int(targets.min()), int(targets.max())
-    return (low, high) if low > -_LARGEST and high < _LARGEST else (0, _COUNTED)
 
 
 def combine(
@@ -255,7 +229,9 @@ def combine(
     classes: NDArray[Any] = np.empty(0)
     class_rows = class_weights = np.empty(0)
     if classification:
-        classes, class_rows, class_weights = _combine_classes(filled)
+        classes, class_rows, class_weights = combine_counts(
+            [(s.classes, s.class_rows, s.class_weights) for s in filled]
+        )
     mean = np.sum([summary.target_sum for summary in filled], axis=0) / weight_sum
     square = np.sum([summary.target_squares for summary in filled], axis=0) / weight_sum
     return DataSummary(
@@ -296,18 +272,6 @@ def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int
 
 def _shown(columns: tuple[Any, ...] | None) -> str:
     return "no names" if columns is None else str([str(name) for name in columns])
-
-
-def _combine_classes(
-    summaries: Sequence[PartitionSummary],
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-    classes = np.unique(np.concatenate([summary.classes for summary in summaries]))
-    rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
-    for summary in summaries:
-        codes = np.searchsorted(classes, summary.classes)
-        rows[codes] += summary.class_rows
-        weights[codes] += summary.class_weights
-    return classes, rows, weights
 
 
 def _dtype_of(X: Any) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dps.data.alignment import partitions_of
 from dps.data.targets import as_targets
+from dps.losses.base import as_columns
 
 __all__ = ["accuracy", "determination"]
 
@@ -90,7 +91,7 @@ def _hits(predicted: Any, y: Any, weight: Any) -> tuple[float, float]:
 def _moments(predicted: Any, y: Any, weight: Any) -> tuple[Any, ...]:
     """Sum of weights; of each output mean, squares about it, and squared errors."""
     left, right, weights = _vectors(predicted, y, weight)
-    left, values = (column.reshape(len(weights), -1) for column in (left, right.astype(np.float64)))
+    left, values = as_columns(left), as_columns(right.astype(np.float64))
     total = float(weights.sum())
     mean = weights @ values / total if total else np.zeros(values.shape[1])
     return total, mean, weights @ (values - mean) ** 2, weights @ (values - left) ** 2

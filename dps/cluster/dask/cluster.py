@@ -7,7 +7,6 @@ is asked little: one long task a replica, pinned to its worker, and one Actor a 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from dps.cluster.dask.calls import (
     living,
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import compute, cut_out, scatter
+from dps.cluster.dask.loading import compute, cut_out, naming_partitions, scatter
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -37,10 +36,6 @@ from dps.server.remote import Remote
 from dps.server.shard import ParameterShard, ShardSpec, WindowCard
 
 __all__ = ["DaskCluster"]
-
-
-#: What users call the parts of a partition.
-_NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
 class DaskCluster:
@@ -115,22 +110,9 @@ class DaskCluster:
         return self._holders
 
     def _await_partitions(self, partitions: Sequence[Partition]) -> None:
-        """Wait for what is being computed of them; say of an error where it comes from."""
-        futures = {
-            value: f"partition {number} of {_NAMES[name]}"
-            for number, part in enumerate(partitions)
-            for name, value in vars(part).items()
-            if isinstance(value, Future)
-        }
-        try:
-            self._await(list(futures))
-        except Exception as error:
-            failed = (future for future in futures if future.status == "error")
-            for future in itertools.islice(failed, 1):
-                note = f"{futures[future]}, {future.key!r}, could not be computed"
-                if note not in getattr(error, "__notes__", ()):
-                    error.add_note(note)
-            raise
+        """Wait for what is being computed of them; an error says of which."""
+        with naming_partitions(partitions) as futures:
+            self._await(futures)
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""

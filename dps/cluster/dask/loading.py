@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client, Future
@@ -11,7 +13,10 @@ from dps.cluster.dask.calls import ask, watched
 from dps.data.blocks import as_rows
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "cut_out", "scatter"]
+__all__ = ["compute", "cut_out", "naming_partitions", "scatter"]
+
+#: What users call the parts of a partition.
+_NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
 def scatter(
@@ -83,3 +88,23 @@ def compute(
         for number, part in enumerate(partitions)
     ]
     return computed_partitions, list(futures.values())
+
+
+@contextmanager
+def naming_partitions(partitions: Sequence[Partition]) -> Iterator[list[Future]]:
+    """Give the Futures of partitions to wait for; an error meanwhile names the one that failed."""
+    futures = {
+        value: f"partition {number} of {_NAMES[name]}"
+        for number, part in enumerate(partitions)
+        for name, value in vars(part).items()
+        if isinstance(value, Future)
+    }
+    try:
+        yield list(futures)
+    except Exception as error:
+        failed = (future for future in futures if future.status == "error")
+        for future in itertools.islice(failed, 1):
+            note = f"{futures[future]}, {future.key!r}, could not be computed"
+            if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
+                error.add_note(note)
+        raise
