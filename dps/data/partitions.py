@@ -119,8 +119,7 @@ def meta_of(X: Any) -> Any:
                 )
         return None
     if _is_part(X):
-        kind = type(X).__name__
-        raise TypeError(f"X is a {kind}: give a list of them, one a partition, as X=[X], y=[y]")
+        raise TypeError("X is one Delayed or Future: give a list of partitions, as X=[X], y=[y]")
     _check_array(X)
     if np.isnan(X.shape[1]):
         raise ValueError(
