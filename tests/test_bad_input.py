@@ -101,6 +101,7 @@ def test_features_that_differ_from_fit() -> None:
         ("batch_size", 0, "batch_size.*Got 0"),
         ("n_replicas", 0, "n_replicas.*Got 0"),
         ("n_shards", "many", "n_shards.*Got 'many'"),
+        ("rebalance", "maybe", "rebalance.*Got 'maybe'"),
         ("timeout", 0, "timeout.*Got 0"),
         ("validation_fraction", 1.0, "validation_fraction.*Got 1.0"),
         ("class_weight", "fair", "class_weight.*Got 'fair'"),

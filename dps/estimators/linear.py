@@ -39,11 +39,14 @@ class _Linear(DistributedEstimator):
         Parameters
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
-            Numbers only.
-        y : vector of length n
-            Cut like `X` where that is a Dask collection.
+            Numbers only. Or a list of Delayed objects or Futures, one a partition. Blocks of
+            a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
+        y : vector of length n, for a regression also of shape (n, n_outputs)
+            Of the same kind as `X` or another one: partition i belongs to partition i of
+            `X`, and its rows in order. No index is looked at. A local one is cut like `X`
+            where the lengths of its partitions are known.
         sample_weight : vector of length n, optional
-            Scaled to average 1 over all rows, also those kept for validation.
+            Likewise. Scaled to average 1 over all rows, also those kept for validation.
 
         Returns
         -------
@@ -184,8 +187,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
         One replica a thread of each worker that holds data; one shard a host.
     rebalance : bool or "auto", default="auto"
         Whether rows may be copied to less loaded workers, as few as possible, so that
-        replicas finish together. "auto" does so where the slowest replica would have over a
-        fifth more rows than it needs to have, and a pass over these takes milliseconds.
+        replicas finish together. "auto" does so for stochastic steps, of which there may be
+        10 epochs or more, where the slowest replica would have over a fifth more rows than
+        it needs to have, and much data.
     client : distributed.Client or None, default=None
         The active one, if there is one.
     timeout : float, default=60.0
@@ -203,7 +207,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
     loss_ : float
         Mean training loss seen during the last epoch, without penalty.
     history_ : list of dict
-        A record an epoch.
+        A record an epoch: its number, `loss`, `validation_loss`, `rows`, `rows_per_replica`
+        (each sees its rows once), `seconds`, `rows_per_second`, staleness.
     plan_ : Plan
         Which replica had which rows.
 
