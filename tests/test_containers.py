@@ -19,6 +19,7 @@ from sklearn.linear_model import Ridge
 
 import dps
 from dps.models import LinearModel
+from dps.training import sharing
 
 LENGTHS = (30, 0, 7, 83)
 ROWS, NAMES = sum(LENGTHS), ["a", "b", "c", "d"]
@@ -133,7 +134,7 @@ EXPECTED = {weighted: classifier().fit(X, Y, WEIGHT if weighted else None) for w
 def client() -> Any:
     with (
         LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -253,6 +254,21 @@ def test_rows_that_move_are_held_out_and_mixed_as_if_they_had_not(
     np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-9)
     losses = [[record["validation_loss"] for record in m.history_] for m in (here, there)]
     np.testing.assert_allclose(*losses)
+
+
+def test_auto_moves_rows_for_long_fits_by_stochastic_steps_only(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_ELEMENTS_WORTH", 0)
+    data = [dask.delayed(X)], [dask.delayed(Y)]
+
+    def workers(**options: Any) -> int:
+        model = dps.LinearClassifier(client=client, n_replicas=4, tol=None, **options).fit(*data)
+        return len({rank.worker for rank in model.plan_.ranks})
+
+    assert workers(optimizer="sgd", max_iter=10) == 4
+    assert workers(optimizer="sgd", max_iter=9) == 1
+    assert workers(optimizer="lbfgs", max_iter=10) == 1
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])

@@ -130,7 +130,7 @@ def test_a_constant_target_scores_as_in_scikit_learn() -> None:
 def test_scores_are_computed_by_the_client_that_was_given() -> None:
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

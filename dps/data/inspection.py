@@ -161,8 +161,8 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     if defect is None:
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
-        if classification and rows:
-            classes, class_rows, class_weights = count_labels(targets, weights)
+        if classification:
+            classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
             factor = values if weights is None else values * weights[:, None]
@@ -232,8 +232,6 @@ def combine(
         classes, class_rows, class_weights = combine_counts(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )
-    mean = np.sum([summary.target_sum for summary in filled], axis=0) / weight_sum
-    square = np.sum([summary.target_squares for summary in filled], axis=0) / weight_sum
     return DataSummary(
         rows=rows,
         n_features=first.n_features,
@@ -247,8 +245,16 @@ def combine(
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
-        target_std=tuple(np.sqrt(np.maximum(0.0, square - mean * mean)).tolist()),
+        target_std=_target_std(filled, weight_sum),
     )
+
+
+def _target_std(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.sum([summary.target_sum for summary in summaries], axis=0) / weight_sum
+        square = np.sum([summary.target_squares for summary in summaries], axis=0) / weight_sum
+        variance = np.where(square > mean * mean, square - mean * mean, 0.0)
+    return tuple(np.sqrt(variance).tolist())
 
 
 def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:

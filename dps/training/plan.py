@@ -145,7 +145,7 @@ def make_plan(
         lying, counts = _spread(int(n_replicas), rows, lying)
         wanted = int(n_replicas)
     held = {worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in lying.items()}
-    if rebalance is True or (rebalance and worth_moving(held, counts, wanted, elements)):
+    if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
         counts = seats(wanted, held, threads)
         held = level(held, counts)
     parts = [

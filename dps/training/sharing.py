@@ -54,7 +54,13 @@ def seats(n_replicas: int, held: Held, threads: Mapping[str, int]) -> dict[str, 
     return {worker: count for worker, count in counts.items() if count}
 
 
-def worth_moving(held: Held, counts: Mapping[str, int], n_replicas: int, elements: int) -> bool:
+def worth_moving(
+    held: Held,
+    counts: Mapping[str, int],
+    n_replicas: int,
+    threads: Mapping[str, int],
+    elements: int,
+) -> bool:
     """Whether `n_replicas` equal shares end a fit sooner than the shares that lie there.
 
     Parameters
@@ -64,13 +70,17 @@ def worth_moving(held: Held, counts: Mapping[str, int], n_replicas: int, element
         Replicas of each worker, if nothing moves.
     n_replicas : int
         Replicas of all, if rows move.
+    threads : mapping of str to int
+        Of each worker; replicas beyond them take turns.
     elements : int
         Stored values of X.
     """
     rows = held_rows(held)
     total = sum(rows.values())
-    slowest = max(Fraction(rows[worker], counts[worker]) for worker in held)
-    fair = Fraction(total, n_replicas)
+    slowest = max(
+        Fraction(rows[worker], min(counts[worker], threads.get(worker, 1))) for worker in held
+    )
+    fair = Fraction(total, min(n_replicas, sum(threads.values())))
     spared = (slowest - fair) * elements / total
     return slowest > fair * (1 + _WORTH) and spared >= _ELEMENTS_WORTH
 
