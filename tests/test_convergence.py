@@ -326,3 +326,27 @@ def test_a_fit_that_converges_in_its_last_epoch_does_not_warn() -> None:
 def test_classes_that_a_line_separates_end_in_no_error() -> None:
     model = dps.LinearClassifier(alpha=0.0, tol=0.0).fit(np.array([[0.0], [1.0]]), [0, 1])
     assert model.loss_ < 1e-6
+
+
+def labelled(rows: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    Z = rng.normal(size=(rows, 2))
+    return Z, (Z @ [2.0, -1.0] + rng.logistic(size=rows) > 0).astype(int)
+
+
+@pytest.mark.parametrize("order", ["drawn", "sorted", "of a kind"])
+def test_a_search_of_some_rows_first_saves_passes_over_all(order: str) -> None:
+    few, all_rows = labelled(2_000), labelled(20_000)
+    Z, y = all_rows
+    if order == "sorted":
+        Z, y = Z[np.argsort(y)], np.sort(y)
+    elif order == "of a kind":  # one of sixteen says nothing of the others
+        y[::16] = 1 - y[::16]
+    model = dps.LinearClassifier().fit(Z, y)
+    exact = LogisticRegression(tol=1e-8).fit(Z, y)
+    got, best = (
+        softplus(-(2 * y - 1) * m.decision_function(Z)).mean() + (m.coef_**2).sum() / 2 / len(y)
+        for m in (model, exact)
+    )
+    assert got < best + 1e-6
+    assert model.n_iter_ < dps.LinearClassifier().fit(*few).n_iter_

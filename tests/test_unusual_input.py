@@ -9,9 +9,10 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 
 import dps
+from dps.data.alignment import partitions_of
 
 ROWS = 120
 RNG = np.random.default_rng(0)
@@ -178,3 +179,16 @@ def test_local_weights_and_targets_name_the_row() -> None:
         classifier().fit(X, Y, bad)
     with pytest.raises(ValueError, match="y holds NaN, in row 11"):
         regressor().fit(X, bad)
+
+
+def test_what_lies_in_memory_is_found_behind_a_concatenation() -> None:
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        halves = [client.persist((BLOCKS[at], LABELS[at])) for at in (slice(80), slice(80, None))]
+        joined = [da.concatenate(parts) for parts in zip(*halves, strict=True)]
+        parts = partitions_of(*joined, None)
+        assert all(isinstance(value, Future) for part in parts for value in (part.X, part.y))
+        model = classifier().fit(*joined)
+    np.testing.assert_array_equal(model.coef_, classifier().fit(BLOCKS, LABELS).coef_)

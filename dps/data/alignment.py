@@ -160,6 +160,17 @@ def _future_behind(graph: Any, key: Any) -> Any:
     from dask._task_spec import Alias
 
     value = graph.get(key)
-    while isinstance(value, Alias):
-        value = graph.get(value.target)
-    return value if hasattr(value, "key") and hasattr(value, "cancelled") else None
+    while True:
+        if isinstance(value, Alias):
+            value = graph.get(value.target)
+        elif _is_key(value, graph):  # an alias as Dask once wrote them
+            value = graph.get(value)
+        else:
+            return value if hasattr(value, "key") and hasattr(value, "cancelled") else None
+
+
+def _is_key(value: Any, graph: Any) -> bool:
+    try:
+        return isinstance(value, tuple) and value in graph
+    except TypeError:  # a task, of something that cannot be a key
+        return False

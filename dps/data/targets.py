@@ -57,14 +57,17 @@ class TargetEncoding:
         if self.classes is None:
             targets = np.require(labels, dtype, ["C", "A"])
         else:
+            of_class = self.loss.targets(np.arange(len(self.classes), dtype=dtype))
+            codes: Any
             if len(self.classes) == 2:  # ten times as fast as a search
-                codes = (labels == self.classes[1]).astype(np.intp)
+                codes = labels == self.classes[1]
+                targets = np.where(codes, of_class[1], of_class[0])
             else:
                 codes = np.searchsorted(self.classes, labels)
+                targets = of_class[codes]
             if self.class_weight is not None:
-                by_class = np.asarray(self.class_weight)[codes]
+                by_class = np.asarray(self.class_weight)[codes.astype(np.intp)]
                 factors = by_class * (self.scale if factors is None else factors)
-            targets = np.require(self.loss.targets(codes.astype(dtype)), dtype, ["C", "A"])
         if factors is None:
             return targets, None
         return targets, np.require(factors, dtype, ["C", "A"])

@@ -16,34 +16,29 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.moments import column_moments
-from dps._kernels.rows import BlockRows
 from dps.data.blocks import Block
 from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.models.base import WithFeatures
 from dps.modes import Channel
 from dps.training.history import EpochRecord, EpochReport
+from dps.training.pieces import Pieces
 from dps.training.quasi_newton import LBFGS
 
 __all__ = ["FullBatch", "train_full_batch"]
 
-#: Bytes of a piece of X that stay in a core's cache between forward and backward.
-_CACHED = 1 << 20
-_FEWEST, _MOST = 256, 8192  # rows of a piece
-#: Rows after which sums of the model's dtype are added to those in double.
-_SUMMED = 1 << 16
-_BEAT_EVERY = 0.2  # seconds
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.
 _SAMPLED = 1 << 22
+#: One row of so many is searched first, where that leaves so many rows a parameter.
+_SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
 
 @dataclass(frozen=True)
@@ -96,132 +91,126 @@ def train_full_batch(
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     """
-    rows = _Pieces(model, blocks, how.row_elements, channel.beat)
-    rows_of_all = float(channel.reduce([rows.count])[0])
-    point = np.array(channel.pull())
-    coordinates = _coordinates(model, channel, rows, rows_of_all, how.l2)
-    penalty = np.zeros(len(point))
-    for first, last, penalised in model.layout.segments(0, len(point)):
-        penalty[first:last] = how.l2 if penalised else 0.0
-    precision = 4 * float(np.finfo(point.dtype).eps)
-    search = LBFGS(coordinates.point(point), how.tolerance, precision)  # told on rank 0 only
-    keep = np.zeros((1 + state_rows, len(point)), point.dtype)
-    kept_loss, accepted, enough = 0.0, False, False
-    idle, best = 0, np.inf  # of rank 0
+    rows = Pieces.of(model, blocks, how.row_elements, channel.beat)
+    descent = _Descent(how, rank, channel, model, rows)
+    descent.rehearse()
+    keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
+    kept_loss = 0.0
     # The start is looked at before the first epoch, so that each epoch is one step.
     for epoch in itertools.count(-1):
         began = time.monotonic()
-        loss, gradient = rows.evaluate(point)
-        total = float(channel.reduce([loss])[0])
-        finite = bool(np.isfinite(total))
-        if not finite and epoch < 0:
-            raise NonFiniteError("the loss is NaN or infinite where the search starts")
-        mean = channel.mean(gradient, rows.count) if finite else None
-        accepted = False
-        ahead = np.zeros_like(point)
-        if rank == 0:
-            if not search.converged:
-                at = point.astype(np.float64)
-                value = total / rows_of_all + float(penalty @ (at * at)) / 2
-                slope = None if mean is None else coordinates.gradient(mean + penalty * at)
-                accepted = search.tell(value, slope)
-                if accepted and not search.extending:  # its length is right
-                    idle = idle + 1 if value > best - how.least else 0
-                    best = min(best, value)
-            coordinates.params(search.point, out=ahead)
-            enough = search.converged or idle >= how.patience
-        accepted, enough = map(bool, channel.reduce([accepted, enough]))
+        point = descent.point
+        loss, accepted = descent.step()
         if accepted:
             keep[0], kept_loss = point, loss
-        # Rank 0 has all of it; the sum with nothing is exact.
-        point = np.array(channel.mean(ahead, int(rank == 0)))
         if epoch < 0:
             continue
         report = EpochReport(
             kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
-            full_batch=1, converged=int(enough),
+            full_batch=1, converged=int(descent.enough),
         )  # fmt: skip
         record = channel.end_epoch(epoch, report.row(), decide(epoch), keep)
         if record is not None and EpochRecord.from_row(record).last:
             return
 
 
-class _Pieces:
-    """A rank's training rows, in pieces that fit in a core's cache.
+class _Descent:
+    """The search as all ranks take part in it.
 
-    `beat` is called now and then while a pass is under way: it may take longer than the
-    others wait for somebody who gives no sign.
+    Attributes
+    ----------
+    point : (n,) array
+        Where the ranks evaluate next; the same bits on all.
+    enough : bool
+        Whether rank 0 expects nothing more; the same on all.
     """
 
     def __init__(
-        self,
-        model: Model,
-        blocks: Sequence[Block],
-        row_elements: float,
-        beat: Callable[[], None],
+        self, how: FullBatch, rank: int, channel: Channel, model: Model, rows: Pieces
     ) -> None:
-        self._model = model
-        self._beat = beat
-        self._blocks = [(block, block.training_rows()) for block in blocks]
-        self.row_elements = max(1.0, row_elements)
-        cached = _CACHED / (self.row_elements * model.dtype.itemsize)
-        self._at_once = int(min(_MOST, max(_FEWEST, cached)))
-        self._sum = np.zeros(model.layout.size, model.dtype)
-        self.count = sum(block.rows for block in blocks)
+        self._how, self._rank, self._channel = how, rank, channel
+        self.point = np.array(channel.pull())
+        self._coordinates = _coordinates(model, channel, rows, how.l2)
+        self._penalty = np.zeros(len(self.point))
+        for first, last, penalised in model.layout.segments(0, len(self.point)):
+            self._penalty[first:last] = how.l2 if penalised else 0.0
+        precision = 4 * float(np.finfo(self.point.dtype).eps)
+        start = self._coordinates.point(self.point)
+        self._search = LBFGS(start, how.tolerance, precision)  # told on rank 0 only
+        self._begin(rows, 1)
 
-    def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
-        """Sums of losses and of gradients, the latter in double while they grow."""
-        loss, summed = 0.0, 0
-        total = np.zeros(len(params))
-        beaten = time.monotonic()
-        for block, order, start, stop in self._pieces():
-            if summed >= _SUMMED:
-                total += self._sum
-                summed = 0
-            if not summed:
-                self._sum.fill(0)
-            loss += self._add(params, block, order, start, stop)
-            summed += stop - start
-            if time.monotonic() - beaten > _BEAT_EVERY:
-                self._beat()
-                beaten = time.monotonic()
-        if summed:
-            total += self._sum
-        return loss, total.astype(self._sum.dtype)
+    def _begin(self, rows: Pieces, share: int) -> None:
+        """Go on from the best point, on one row of `share`."""
+        self.enough = False
+        self._rows, self._share = rows, share
+        self._rows_of_all = float(self._channel.reduce([rows.count])[0])
+        self._begun = False
+        # Of rank 0.
+        self._search.resume(share * self._how.tolerance)
+        self._idle, self._best = 0, np.inf
 
-    def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
-        # A kernel keeps rows in cache by itself.
-        most = self._at_once if self._model.kernel is None else _SUMMED
-        for block, order in self._blocks:
-            first, last = (block.start, block.stop) if order is None else (0, len(order))
-            for start in range(first, last, most):
-                yield block, order, start, min(start + most, last)
+    def rehearse(self) -> None:
+        """Minimise over ever more of the rows, while few of them say enough of each parameter.
 
-    def _add(
-        self,
-        params: NDArray[np.floating],
-        block: Block,
-        order: NDArray[np.int64] | None,
-        start: int,
-        stop: int,
-    ) -> float:
-        kernel = self._model.kernel
-        if kernel is not None:
-            return kernel.add_batch(block.for_kernels, order, start, stop, params, self._sum)
-        rows = block.segment(start, stop, order)
-        return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
+        Only where training starts from nothing: what was trained before knows better. The
+        minimum over some rows is as far from that over all as chance has it, about the number
+        of parameters over twice the rows, so that little is to be gained beyond.
+        """
+        if self.point.any():
+            return
+        rows, rows_of_all = self._rows, self._rows_of_all
+        for share in _SHARES:
+            if rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point):
+                self._begin(rows.thinned(share), share)
+                while not self.enough:
+                    self.step()
+        if self._begun:
+            self._begin(rows, 1)
 
-    def sample(self, stride: int) -> list[tuple[BlockRows, NDArray[np.int64]]]:
-        """One row of each `stride`, by their numbers."""
-        return [
-            (
-                block.for_kernels,
-                np.arange(block.start, block.stop, stride)
-                if order is None
-                else np.ascontiguousarray(order[::stride]),
-            )
-            for block, order in self._blocks
-        ]
+    def step(self) -> tuple[float, bool]:
+        """Evaluate at the point, and choose the next.
+
+        Returns
+        -------
+        float
+            The sum of losses over the rank's rows.
+        bool
+            Whether the point is the best so far.
+        """
+        channel = self._channel
+        loss, gradient = self._rows.evaluate(self.point)
+        total = float(channel.reduce([loss])[0])
+        finite = bool(np.isfinite(total))
+        if not (finite or self._begun):
+            raise NonFiniteError("the loss is NaN or infinite where the search starts")
+        self._begun = True
+        mean = channel.mean(gradient, self._rows.count) if finite else None
+        accepted = False
+        ahead = np.zeros_like(self.point)
+        if self._rank == 0:
+            accepted = self._tell(total, mean)
+            self._coordinates.params(self._search.point, out=ahead)
+        accepted, self.enough = map(bool, channel.reduce([accepted, self.enough]))
+        # Rank 0 has all of it; the sum with nothing is exact.
+        self.point = np.array(channel.mean(ahead, int(self._rank == 0)))
+        return loss, accepted
+
+    def _tell(self, total: float, mean: NDArray[np.floating] | None) -> bool:
+        """Tell the search, on rank 0; whether the point has become the best."""
+        search, accepted = self._search, False
+        if not search.converged:
+            at = self.point.astype(np.float64)
+            value = total / self._rows_of_all + float(self._penalty @ (at * at)) / 2
+            slope = None
+            if mean is not None:
+                slope = self._coordinates.gradient(mean + self._penalty * at)
+            accepted = search.tell(value, slope)
+            if accepted and not search.extending:  # its length is right
+                gained = value <= self._best - self._share * self._how.least
+                self._idle = 0 if gained else self._idle + 1
+                self._best = min(self._best, value)
+        self.enough = search.converged or self._idle >= self._how.patience
+        return accepted
 
 
 class _Coordinates(Protocol):
@@ -250,20 +239,16 @@ class _Parameters:
         return gradient
 
 
-def _coordinates(
-    model: Model, channel: Channel, rows: _Pieces, rows_of_all: float, l2: float
-) -> _Coordinates:
+def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> _Coordinates:
     """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
         return _Parameters()
-    sample = rows.sample(max(1, round(rows_of_all * rows.row_elements / _SAMPLED)))
+    elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
+    some = rows.thinned(max(1, round(elements / _SAMPLED)))
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
-        sums, count = np.zeros((2, model.n_features)), 0
-        for block, numbers in sample:
-            column_moments(block, numbers, centre, *sums)
-            count += len(numbers)
-        return [_over_ranks(values, count, model, channel) for values in sums]
+        sums = some.moments(model.n_features, centre)
+        return [_over_ranks(values, some.count, model, channel) for values in sums]
 
     mean, square = moments(None)
     variance = square - mean**2

@@ -81,6 +81,13 @@ class LBFGS:
         self._step = 1.0
         self._trials = 0
 
+    def resume(self, tolerance: float) -> None:
+        """Go on from the best point, on another function that curves alike."""
+        self.point = self.best
+        self.converged = self.extending = False
+        self._tolerance = tolerance
+        self._value, self._gradient = math.inf, None
+
     def tell(self, value: float, gradient: NDArray[np.float64] | None) -> bool:
         """Take the function's value and gradient at `point`, and choose the next point.
 

@@ -1,0 +1,118 @@
+"""A rank's rows as passes over all of them, or over some, read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.moments import column_moments
+from dps.data.blocks import Block
+from dps.models import Model
+
+__all__ = ["Pieces"]
+
+#: Bytes of a piece of X that stay in a core's cache between forward and backward.
+_CACHED = 1 << 20
+_FEWEST, _MOST = 256, 8192  # rows of a piece
+#: Rows after which sums of the model's dtype are added to those in double.
+_SUMMED = 1 << 16
+_BEAT_EVERY = 0.2  # seconds
+
+
+class Pieces:
+    """A rank's training rows, in pieces that fit in a core's cache.
+
+    `beat` is called now and then while a pass is under way: it may take longer than the
+    others wait for somebody who gives no sign.
+    """
+
+    @classmethod
+    def of(
+        cls, model: Model, blocks: Sequence[Block], row_elements: float, beat: Callable[[], None]
+    ) -> Pieces:
+        """All training rows of some blocks."""
+        return cls(model, [(block, block.training_rows()) for block in blocks], row_elements, beat)
+
+    def __init__(
+        self,
+        model: Model,
+        blocks: Sequence[tuple[Block, NDArray[np.int64] | None]],
+        row_elements: float,
+        beat: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._beat = beat
+        self._blocks = blocks
+        self.row_elements = max(1.0, row_elements)
+        cached = _CACHED / (self.row_elements * model.dtype.itemsize)
+        self._at_once = int(min(_MOST, max(_FEWEST, cached)))
+        self._sum = np.zeros(model.layout.size, model.dtype)
+        self.count = sum(
+            block.stop - block.start if order is None else len(order) for block, order in blocks
+        )
+
+    def thinned(self, share: int) -> Pieces:
+        """One row of each `share` in a row, drawn by chance."""
+        some = []
+        for block, order in self._blocks:
+            random = np.random.default_rng((block.partition, block.start))
+            count = block.stop - block.start if order is None else len(order)
+            first = np.arange(0, count, share)
+            picks = first + random.integers(np.minimum(share, count - first))
+            some.append((block, picks + block.start if order is None else order[picks]))
+        return Pieces(self._model, some, self.row_elements, self._beat)
+
+    def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
+        """Sums of losses and of gradients, the latter in double while they grow."""
+        loss, summed = 0.0, 0
+        total = np.zeros(len(params))
+        beaten = time.monotonic()
+        for block, order, start, stop in self._pieces():
+            if summed >= _SUMMED:
+                total += self._sum
+                summed = 0
+            if not summed:
+                self._sum.fill(0)
+            loss += self._add(params, block, order, start, stop)
+            summed += stop - start
+            if time.monotonic() - beaten > _BEAT_EVERY:
+                self._beat()
+                beaten = time.monotonic()
+        if summed:
+            total += self._sum
+        return loss, total.astype(self._sum.dtype)
+
+    def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
+        # A kernel keeps rows in cache by itself.
+        most = self._at_once if self._model.kernel is None else _SUMMED
+        for block, order in self._blocks:
+            first, last = (block.start, block.stop) if order is None else (0, len(order))
+            for start in range(first, last, most):
+                yield block, order, start, min(start + most, last)
+
+    def _add(
+        self,
+        params: NDArray[np.floating],
+        block: Block,
+        order: NDArray[np.int64] | None,
+        start: int,
+        stop: int,
+    ) -> float:
+        kernel = self._model.kernel
+        if kernel is not None:
+            return kernel.add_batch(block.for_kernels, order, start, stop, params, self._sum)
+        rows = block.segment(start, stop, order)
+        return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
+
+    def moments(
+        self, n_features: int, centre: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sums over the rows of the features' distances from a centre, and of their squares."""
+        sums = np.zeros((2, n_features))
+        for block, order in self._blocks:
+            numbers = np.arange(block.start, block.stop) if order is None else order
+            column_moments(block.for_kernels, numbers, centre, *sums)
+        return sums[0], sums[1]
