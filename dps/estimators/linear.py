@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dps.data.alignment import in_memory
 from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
@@ -345,7 +346,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
         """Share of rows whose label is predicted; computed where the data lies."""
         predicted = self.predict(X)
         if not is_dask(predicted):
-            return float(super().score(X, y, sample_weight))
+            local = in_memory(y, "y", self.client)
+            weight = in_memory(sample_weight, "sample_weight", self.client)
+            return float(super().score(X, local, weight))
         return accuracy(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:
@@ -483,7 +486,9 @@ class LinearRegressor(RegressorMixin, _Linear):
         """
         predicted = self.predict(X)
         if not is_dask(predicted):
-            return float(super().score(X, y, sample_weight))
+            local = in_memory(y, "y", self.client)
+            weight = in_memory(sample_weight, "sample_weight", self.client)
+            return float(super().score(X, local, weight))
         return determination(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:

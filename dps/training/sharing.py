@@ -46,7 +46,7 @@ def seats(n_replicas: int, held: Held, threads: Mapping[str, int]) -> dict[str, 
             counts,
             key=lambda worker: (
                 counts[worker] < threads.get(worker, 1),
-                Fraction(rows.get(worker, 0), counts[worker] + 1),
+                rows.get(worker, 0) / (counts[worker] + 1),
                 -counts[worker],
             ),
         )
