@@ -209,7 +209,7 @@ def test_rebalanced_partitions_end_at_the_same_optimum(
         assert max(record["rows_per_replica"]) <= 32  # 30 each, and a twentieth
 
 
-@pytest.mark.parametrize("make", [np.asarray, scipy.sparse.csr_array, frame_of])
+@pytest.mark.parametrize("make", [np.asarray, scipy.sparse.coo_array, frame_of])
 def test_rows_that_move_are_held_out_and_mixed_as_if_they_had_not(
     client: Client, make: Make
 ) -> None:
@@ -266,7 +266,7 @@ def test_futures_are_trained_where_they_lie(client: Client) -> None:
     def futures(values: Any) -> Any:
         return client.scatter(parts(values), hash=False)
 
-    for make in (np.asarray, scipy.sparse.csr_array, frame_of):
+    for make in (np.asarray, scipy.sparse.csc_array, frame_of):
         data = client.scatter([make(part) for part in parts(X)], hash=False)
         before = client.who_has(data)
         model = classifier(client=client).fit(data, futures(Y), futures(WEIGHT))

@@ -72,6 +72,10 @@ class Cluster(Protocol):
         """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
         ...
 
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Replace the X of some partitions by ``function(X)``, where it lies."""
+        ...
+
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
     ) -> ParameterServer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dps.cluster.base import ReplicaTask
@@ -58,6 +59,12 @@ class ThreadCluster:
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition in turn."""
         return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
+
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Convert one partition after the other."""
+        for number in numbers:
+            part = self._partitions[number]
+            self._partitions[number] = replace(part, X=function(part.X))
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]

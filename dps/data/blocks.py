@@ -111,12 +111,16 @@ class ConvertedFeatures:
 
 
 def as_rows(X: Any) -> Any:
-    """A partition's X as an array, CSR rows or a dataframe, whatever holds it.
+    """A partition's X as an array, CSR rows or a dataframe that kernels can read.
 
     Parameters
     ----------
     X : array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe
-        Sparse ones that are not CSR are converted, everything else is not copied.
+
+    Returns
+    -------
+    `X` itself where it is one of these. Other sparse formats become CSR, and floats that
+    no kernel reads, such as float16, float64.
 
     Examples
     --------
@@ -124,16 +128,23 @@ def as_rows(X: Any) -> Any:
     'csr'
     """
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        return X
+        odd = [name for name, dtype in X.dtypes.items() if _is_odd(dtype)]
+        return X.astype(dict.fromkeys(odd, np.float64)) if odd else X
     if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
         X = X.to_scipy_sparse()
-    return X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
+    if scipy.sparse.issparse(X):
+        return X.tocsr()
+    values = np.asarray(X)
+    return values.astype(np.float64) if _is_odd(values.dtype) else values
 
 
-def _readable(values: NDArray[Any]) -> NDArray[Any]:
-    """Values with floats that no kernel reads, such as float16, as float64."""
-    odd_float = values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8)
-    return values.astype(np.float64) if odd_float or not values.dtype.isnative else values
+def _is_odd(dtype: Any) -> bool:
+    """Whether a dtype is of numbers that no kernel reads as they are."""
+    if getattr(dtype, "kind", "O") not in "iuf":
+        return False
+    return not getattr(dtype, "isnative", True) or (
+        dtype.kind == "f" and dtype.itemsize not in (4, 8)
+    )
 
 
 def features_of(X: Any, dtype: Any) -> Features:
@@ -154,9 +165,7 @@ def features_of(X: Any, dtype: Any) -> Features:
             X.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        columns = [_readable(X.iloc[:, j].to_numpy()) for j in range(X.shape[1])]
-        return ConvertedFeatures(columns, dtype)
-    X = _readable(X)
+        return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
     if X.dtype == dtype and X.flags.c_contiguous and X.shape[1]:
         return DenseFeatures(X) if X.flags.aligned else UnalignedFeatures(X)
     return ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)

@@ -48,6 +48,8 @@ class PartitionSummary:
         Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
     sparse : bool
         Whether X is a sparse matrix.
+    readable : bool
+        Whether kernels can read X as it is, see `as_rows`.
     dtype : str
         Common dtype of X.
     defect : str or None
@@ -69,6 +71,7 @@ class PartitionSummary:
     elements: int
     square: float
     sparse: bool
+    readable: bool
     dtype: str
     defect: str | None
     classes: NDArray[Any]
@@ -96,6 +99,8 @@ class DataSummary:
         Sum of their squares, where X is sparse and has many columns.
     sparse : bool
         Whether all of X is sparse.
+    unreadable : tuple of int
+        Partitions whose X must be converted, see `as_rows`.
     dtype : str
         float32 if all of X is, else float64.
     classes : (k,) array
@@ -112,6 +117,7 @@ class DataSummary:
     elements: int
     square: float
     sparse: bool
+    unreadable: tuple[int, ...]
     dtype: str
     classes: NDArray[Any]
     class_rows: NDArray[np.float64]
@@ -141,7 +147,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     classification : bool
         Whether y holds labels rather than numbers.
     """
-    X = as_rows(X)
+    given, X = X, as_rows(X)
     rows = X.shape[0] if X.ndim else 0
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
@@ -177,6 +183,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
         square=_square(X) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
+        readable=X is given,
         dtype=_dtype_of(X),
         defect=defect,
         classes=classes,
@@ -240,6 +247,7 @@ def combine(
         elements=sum(summary.elements for summary in filled),
         square=sum(summary.square for summary in filled),
         sparse=all(summary.sparse for summary in filled),
+        unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
         dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
         classes=classes,
         class_rows=class_rows,

@@ -155,6 +155,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             )
             if is_list(X) or (is_dask(X) and summary.columns is not None):
                 self._check_found(summary, reset and is_list(X))
+            cluster.convert(as_rows, summary.unreadable)
             model, targets, classes = self._describe(loss, summary, classes, start)
             job = self._job(fit, mode, optimizer, model, targets, summary, start, max_iter, tol)
             result = train(job, summary, holders, cluster)

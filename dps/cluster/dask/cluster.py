@@ -10,6 +10,7 @@ import contextlib
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client, Future
@@ -25,7 +26,7 @@ from dps.cluster.dask.calls import (
     living,
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import compute, cut_out, naming_partitions, scatter
+from dps.cluster.dask.loading import call_on_each, compute, cut_out, naming_partitions, scatter
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -135,6 +136,20 @@ class DaskCluster:
             for number, result in zip(held, answers, strict=True)
         }
         return [found[number] for number in range(len(self._partitions))]
+
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Convert partitions on their workers."""
+        futures = []
+        for number in numbers:
+            part = self._partitions[number]
+            future = self._client.submit(
+                function, part.X, workers=[self._holders[number]], pure=False,
+                key=f"dps-convert-{self._fit}-{number}",
+            )  # fmt: skip
+            self._partitions[number] = replace(part, X=future)
+            futures.append(future)
+        self._owned += futures
+        self._await(futures)
 
     def _values(self, number: int) -> tuple[Any, Any, Any]:
         """X, y and weight of a partition, in the form in which tasks depend on them."""
@@ -294,12 +309,3 @@ class DaskCluster:
             )
         except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
-
-
-def call_on_each(
-    function: Callable[..., Any],
-    partitions: Sequence[tuple[Any, Any, Any]],
-    options: Mapping[str, Any],
-) -> list[Any]:
-    """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in partitions]

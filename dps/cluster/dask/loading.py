@@ -1,19 +1,18 @@
-"""Bring partitions into the memory of workers, each to one of them."""
+"""Bring partitions into the memory of workers, each to one of them; tasks on them there."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
-from dps.data.blocks import as_rows
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "cut_out", "naming_partitions", "scatter"]
+__all__ = ["call_on_each", "compute", "cut_out", "naming_partitions", "scatter"]
 
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
@@ -44,11 +43,20 @@ def scatter(
     return pieces, made
 
 
+def call_on_each(
+    function: Callable[..., Any],
+    partitions: Sequence[tuple[Any, Any, Any]],
+    options: Mapping[str, Any],
+) -> list[Any]:
+    """The task that looks at a worker's partitions, in turn."""
+    return [function(*part, **options) for part in partitions]
+
+
 def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
     """Rows `start` to `stop` of a partition's X, y and weight, without a copy where that can be."""
     X, y, weight = values
     at = slice(start, stop)
-    return _cut(as_rows(X), at), _cut(y, at), None if weight is None else _cut(weight, at)
+    return _cut(X, at), _cut(y, at), None if weight is None else _cut(weight, at)
 
 
 def _cut(values: Any, at: slice) -> Any:
