@@ -61,7 +61,9 @@ class TargetEncoding:
             codes: Any
             if len(self.classes) == 2:  # ten times as fast as a search
                 codes = labels == self.classes[1]
-                targets = np.where(codes, of_class[1], of_class[0])
+                targets = codes.astype(dtype)
+                targets *= of_class[1] - of_class[0]
+                targets += of_class[0]
             else:
                 codes = np.searchsorted(self.classes, labels)
                 targets = of_class[codes]

@@ -19,6 +19,7 @@ _CACHED = 1 << 20
 _FEWEST, _MOST = 256, 8192  # rows of a piece
 #: Rows after which sums of the model's dtype are added to those in double.
 _SUMMED = 1 << 16
+_RUN = 16  # rows that are drawn together
 _BEAT_EVERY = 0.2  # seconds
 
 
@@ -55,13 +56,11 @@ class Pieces:
         )
 
     def thinned(self, share: int) -> Pieces:
-        """One row of each `share` in a row, drawn by chance."""
+        """One row of each `share`, in short runs, which memory gives faster; drawn by chance."""
         some = []
         for block, order in self._blocks:
-            random = np.random.default_rng((block.partition, block.start))
             count = block.stop - block.start if order is None else len(order)
-            first = np.arange(0, count, share)
-            picks = first + random.integers(np.minimum(share, count - first))
+            picks = _runs(count, share, np.random.default_rng((block.partition, block.start)))
             some.append((block, picks + block.start if order is None else order[picks]))
         return Pieces(self._model, some, self.row_elements, self._beat)
 
@@ -116,3 +115,14 @@ class Pieces:
             numbers = np.arange(block.start, block.stop) if order is None else order
             column_moments(block.for_kernels, numbers, centre, *sums)
         return sums[0], sums[1]
+
+
+def _runs(count: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Numbers below `count`: a run of each `share` as long, and so of what is left."""
+    reach = share * _RUN
+    whole = count // reach
+    first = np.arange(whole) * reach + random.integers(reach - _RUN + 1, size=whole)
+    left = count - whole * reach
+    last = -(-left // share)
+    start = whole * reach + random.integers(left - last + 1)
+    return np.concatenate([np.add.outer(first, np.arange(_RUN)).ravel(), start + np.arange(last)])
