@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "optimizers",
     "scaling",
+    "skewed",
     "spam",
     "steps",
     "wide",
@@ -94,6 +95,12 @@ def test_steps() -> None:
 
 def test_scaling() -> None:
     assert len(modes(run("scaling"))) == 3
+
+
+def test_skewed() -> None:
+    printed = run("skewed")
+    assert rows(printed, "90% in one")["90% in one"][1] == "44%"
+    assert "| no |" not in printed
 
 
 def test_optimizers() -> None:

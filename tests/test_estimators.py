@@ -46,12 +46,7 @@ CONTAINERS = {
     "coo": (scipy.sparse.coo_matrix(X), Y),
     "fortran": (np.asfortranarray(X), Y),
     "int8": (X.astype(np.int8), Y),
-    "dask": (BLOCKS, LABELS),
-    "dask, numpy labels": (BLOCKS, Y),
     "dask int8": (BLOCKS.astype(np.int8), LABELS),
-    "dask csr": (BLOCKS.map_blocks(scipy.sparse.csr_matrix), LABELS),
-    "dask unknown": (UNKNOWN, LABELS),
-    "dataframe": (dd.from_pandas(FRAME, npartitions=6), LABELS),
     "dataframe of small numbers": (dd.from_pandas(FRAME.astype("int8"), npartitions=6), LABELS),
 }
 

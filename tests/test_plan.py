@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
-from dps.training.plan import Piece, Plan, make_plan
+from dps.training.plan import Plan, make_plan
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
@@ -36,6 +37,7 @@ def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
         "elements": 10**9,
         "holders": holders,
         "threads": dict.fromkeys(WORKERS, 4),
+        "rebalance": False,
         **dict.fromkeys(("batch_size", "n_replicas", "n_shards"), "auto"),
     }
     return make_plan(mode or Sync(), **{**defaults, **options})
@@ -50,9 +52,9 @@ def held_by(lying: Any) -> dict[str, int]:
 
 
 @quick
-@given(lying=LYING, n_replicas=REPLICAS)
-def test_every_row_is_given_out_exactly_once(lying: Any, n_replicas: Any) -> None:
-    plan = plan_of(lying, n_replicas=n_replicas)
+@given(lying=LYING, n_replicas=REPLICAS, rebalance=st.booleans())
+def test_every_row_is_given_out_exactly_once(lying: Any, n_replicas: Any, rebalance: bool) -> None:
+    plan = plan_of(lying, n_replicas=n_replicas, rebalance=rebalance)
     given_out = [row for rank in plan.ranks for row in rows_of(rank.pieces)]
     everything = [(p, row) for p, (rows, _) in enumerate(lying) for row in range(rows)]
     assert sorted(given_out) == everything
@@ -60,6 +62,7 @@ def test_every_row_is_given_out_exactly_once(lying: Any, n_replicas: Any) -> Non
     for rank in plan.ranks:
         assert rank.rows == len(rows_of(rank.pieces)) == sum(piece.rows for piece in rank.pieces)
         assert all(piece.rows > 0 for piece in rank.pieces)
+        assert all(p.moved == (lying[p.partition][1] != rank.worker) for p in rank.pieces)
         assert rows_of(rank.pieces) == sorted(rows_of(rank.pieces))
 
 
@@ -111,6 +114,62 @@ def test_rows_that_move_make_no_share_twice_the_fair_one(lying: Any, n_replicas:
     assert largest <= max(*held.values(), 2 * sum(held.values()) // (n_replicas + 1))
 
 
+def idle(plan: Plan) -> float:
+    """The share of their time that replicas wait for the one with most rows."""
+    rows = [rank.rows for rank in plan.ranks]
+    return 1 - sum(rows) / len(rows) / max(rows)
+
+
+def moved(plan: Plan) -> int:
+    return sum(piece.rows for rank in plan.ranks for piece in rank.pieces if piece.moved)
+
+
+@quick
+@given(lying=LYING, n_replicas=REPLICAS, threads=st.integers(1, 3))
+def test_rebalanced_replicas_have_equal_rows_and_hardly_any_move(
+    lying: Any, n_replicas: Any, threads: int
+) -> None:
+    places = dict.fromkeys(WORKERS, threads)
+    plan = plan_of(lying, n_replicas=n_replicas, threads=places, rebalance=True)
+    n = len(WORKERS) * threads if n_replicas == "auto" else n_replicas
+    fair = -(-plan.rows // n)
+    assert max(rank.rows for rank in plan.ranks) <= 1 + 1.05 * fair
+    seats, held = Counter(rank.worker for rank in plan.ranks), held_by(lying)
+    too_much = sum(max(0, rows - plan.rows * seats[at] // n) for at, rows in held.items())
+    assert moved(plan) <= too_much
+    assert plan_of(lying, n_replicas=n_replicas, threads=places, rebalance=True) == plan
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "most_moved"),
+    [
+        ([8000], 4, 6000), ([8000], 6, 6667), ([900, 30, 0, 70], 4, 650),
+        ([400, 0, 0, 0, 400, 400, 400, 400], 4, 600), ([104, 100, 96, 100], 4, 0),
+    ],
+    ids=["one of four", "one of six", "90 percent", "three of eight empty", "almost equal"],
+)  # fmt: skip
+def test_rebalanced_replicas_are_hardly_ever_idle(
+    rows: list[int], workers: int, most_moved: int
+) -> None:
+    lying = [(n, WORKERS[i * workers // len(rows) % workers]) for i, n in enumerate(rows)]
+    threads = dict.fromkeys(WORKERS[:workers], 1)
+    for rebalance in (True, "auto"):
+        plan = plan_of(lying, threads=threads, rebalance=rebalance)
+        assert idle(plan) <= 0.1
+        assert moved(plan) <= most_moved
+    little = plan_of(lying, threads=threads, rebalance="auto", elements=10**4)
+    assert little == plan_of(lying, threads=threads, elements=10**4)
+
+
+@quick
+@given(rows=st.integers(100, 10**6), threads=st.integers(1, 4))
+def test_what_lies_almost_evenly_stays(rows: int, threads: int) -> None:
+    lying = [(rows * (100 + i % 3) // 100, worker) for i, worker in enumerate(WORKERS)]
+    for rebalance in (True, "auto"):
+        plan = plan_of(lying, threads=dict.fromkeys(WORKERS, threads), rebalance=rebalance)
+        assert plan == plan_of(lying, threads=dict.fromkeys(WORKERS, threads))
+
+
 @quick
 @given(lying=FILLED, threads=st.integers(1, 5))
 def test_auto_makes_a_replica_a_thread_or_one_for_little_data(lying: Any, threads: int) -> None:
@@ -152,16 +211,20 @@ def test_an_epoch_has_as_many_updates_as_batches(
 
 @every_mode
 @quick
-@given(lying=LYING, n_replicas=REPLICAS, n_shards=st.one_of(st.just("auto"), st.integers(1, 9)))
+@given(
+    lying=LYING, n_replicas=REPLICAS, n_shards=st.just("auto") | st.integers(1, 9),
+    rebalance=st.booleans(),
+)  # fmt: skip
 def test_the_same_numbers_give_the_same_plan_whatever_the_addresses(
-    mode: Any, lying: Any, n_replicas: Any, n_shards: Any
+    mode: Any, lying: Any, n_replicas: Any, n_shards: Any, rebalance: bool
 ) -> None:
-    options = {"n_replicas": n_replicas, "n_shards": n_shards}
-    plan = plan_of(lying, mode, **options)
-    assert plan_of(list(lying), mode, **options) == plan
+    options = {"n_replicas": n_replicas, "n_shards": n_shards, "rebalance": rebalance}
+    holders = dict.fromkeys((holder for rows, holder in lying if rows), 4)
+    plan = plan_of(lying, mode, **options, threads=holders)
+    assert plan_of(list(lying), mode, **options, threads=holders) == plan
     # Other ports of the same hosts, in another order.
     other = {worker: f"{worker[:-4]}{9999 - int(worker[-4:])}" for worker in WORKERS}
-    options["threads"] = dict.fromkeys(reversed(other.values()), 4)
+    options["threads"] = {other[holder]: 4 for holder in reversed(holders)}
     moved = plan_of([(rows, other[holder]) for rows, holder in lying], mode, **options)
     ranks = tuple(replace(rank, worker=other[rank.worker]) for rank in plan.ranks)
     assert moved == replace(plan, ranks=ranks, shards=tuple(other[w] for w in plan.shards))

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 import dps
-from dps.data.partitions import partitions_of
+from dps.data.alignment import partitions_of
 
 ROWS = 120
 RNG = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def test_a_constant_target_scores_as_in_scikit_learn() -> None:
 def test_scores_are_computed_by_the_client_that_was_given() -> None:
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -183,7 +183,7 @@ def test_local_weights_and_targets_name_the_row() -> None:
 
 def test_what_lies_in_memory_is_found_behind_a_concatenation() -> None:
     with (
-        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         halves = [client.persist((BLOCKS[at], LABELS[at])) for at in (slice(80), slice(80, None))]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dps.data.partitions import Partition
+from dps.data.partitions import Partition, Piece
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement
 from dps.server.shard import ShardSpec
@@ -29,15 +29,15 @@ class ReplicaTask:
     ----------
     rank : int
     worker : str
-    partitions : tuple of int
-        Numbers of the partitions it reads.
+    pieces : tuple of Piece
+        Its rows.
     spec : object
         The first argument of the replica's function.
     """
 
     rank: int
     worker: str
-    partitions: tuple[int, ...]
+    pieces: tuple[Piece, ...]
     spec: Any
 
 
@@ -72,6 +72,10 @@ class Cluster(Protocol):
         """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
         ...
 
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Replace the X of some partitions by ``function(X)``, where it lies."""
+        ...
+
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
     ) -> ParameterServer:
@@ -81,7 +85,10 @@ class Cluster(Protocol):
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
     ) -> Gang:
-        """Start ``function(spec, server, partitions, alive)`` for each task."""
+        """Start ``function(spec, server, partitions, alive)`` for each task.
+
+        `partitions` are those of its pieces, of a piece that is moved its rows only.
+        """
         ...
 
     def close(self) -> None:

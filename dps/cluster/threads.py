@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dps.cluster.base import ReplicaTask
@@ -48,10 +49,9 @@ class ThreadCluster:
     def load(self, partitions: Sequence[Partition]) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):
-            import dask
+            from dps.data.computing import computed
 
-            computed = dask.compute(*[(part.X, part.y, part.weight) for part in partitions])
-            self._partitions = [Partition(*part) for part in computed]
+            self._partitions = computed(partitions)
         else:
             self._partitions = list(partitions)
         return [LOCAL] * len(self._partitions)
@@ -59,6 +59,12 @@ class ThreadCluster:
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition in turn."""
         return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
+
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Convert one partition after the other."""
+        for number in numbers:
+            part = self._partitions[number]
+            self._partitions[number] = replace(part, X=function(part.X))
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
@@ -74,7 +80,7 @@ class ThreadCluster:
         """Start a thread a replica."""
         self._gang = _ThreadGang()
         for task in tasks:
-            partitions = [self._partitions[number] for number in task.partitions]
+            partitions = [self._partitions[piece.partition] for piece in task.pieces]
             self._gang.start(task.rank, function, task.spec, server, partitions)
         return self._gang
 

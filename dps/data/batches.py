@@ -156,7 +156,10 @@ def _take(group: Group, rows: int) -> Iterator[Segment]:
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:
-    """Which rows of a partition are kept for validation, the same wherever it is asked."""
+    """Which rows of a partition are kept for validation, the same wherever it is asked.
+
+    The first rows are the same if it is asked for fewer.
+    """
     source = np.random.SeedSequence((seed, 0, partition, 1 << 32))
     random = np.random.Generator(np.random.Philox(source)).random(rows)
     held: NDArray[np.bool_] = random < fraction

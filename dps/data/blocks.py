@@ -19,7 +19,7 @@ from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows
 from dps.models.base import CSRRows, DenseRows, Rows
 
-__all__ = ["Block", "Features", "features_of"]
+__all__ = ["Block", "Features", "as_rows", "features_of"]
 
 
 class Features(Protocol):
@@ -110,6 +110,43 @@ class ConvertedFeatures:
         return BlockRows.columns(self._table, y, weight)
 
 
+def as_rows(X: Any) -> Any:
+    """A partition's X as an array, CSR rows or a dataframe that kernels can read.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or array of SciPy or of pydata/sparse, or dataframe
+
+    Returns
+    -------
+    `X` itself where it is one of these. Other sparse formats become CSR, and floats that
+    no kernel reads, such as float16, float64.
+
+    Examples
+    --------
+    >>> as_rows(scipy.sparse.eye_array(3, format="csc")).format
+    'csr'
+    """
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        odd = [name for name, dtype in X.dtypes.items() if _is_odd(dtype)]
+        return X.astype(dict.fromkeys(odd, np.float64)) if odd else X
+    if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
+        X = X.to_scipy_sparse()
+    if scipy.sparse.issparse(X):
+        return X.tocsr()
+    values = np.asarray(X)
+    return values.astype(np.float64) if _is_odd(values.dtype) else values
+
+
+def _is_odd(dtype: Any) -> bool:
+    """Whether a dtype is of numbers that no kernel reads as they are."""
+    if getattr(dtype, "kind", "O") not in "iuf":
+        return False
+    return not getattr(dtype, "isnative", True) or (
+        dtype.kind == "f" and dtype.itemsize not in (4, 8)
+    )
+
+
 def features_of(X: Any, dtype: Any) -> Features:
     """Wrap a partition's X.
 
@@ -119,14 +156,13 @@ def features_of(X: Any, dtype: Any) -> Features:
     dtype : dtype
         float32 or float64, the model's.
     """
-    dtype = np.dtype(dtype)
+    dtype, X = np.dtype(dtype), as_rows(X)
     if scipy.sparse.issparse(X):
-        csr = X.tocsr()
         return SparseFeatures(
-            np.require(csr.data, dtype, ["C", "A"]),
-            np.require(csr.indices, requirements=["C", "A"]),
-            np.require(csr.indptr, csr.indices.dtype, ["C", "A"]),
-            csr.shape[1],
+            np.require(X.data, dtype, ["C", "A"]),
+            np.require(X.indices, requirements=["C", "A"]),
+            np.require(X.indptr, X.indices.dtype, ["C", "A"]),
+            X.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
@@ -145,7 +181,7 @@ class Block:
         Its number, which keys the order of its rows.
     features : Features
         X of the whole partition.
-    y : (n,) array
+    y : (n,) or (n, n_outputs) array
         Targets of the whole partition, in the model's dtype.
     weight : (n,) array or None
     start, stop : int

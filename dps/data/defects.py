@@ -11,6 +11,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.partitions import check_columns
+
 __all__ = ["defect_of_features", "defect_of_lengths", "defect_of_targets", "defect_of_weights"]
 
 _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
@@ -21,7 +23,7 @@ def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | 
     for name, values in (("y", targets), ("sample_weight", weights)):
         if values is None:
             continue
-        if values.ndim != 1:
+        if values.ndim not in ((1, 2) if name == "y" else (1,)):
             return f"{name}{{place}} has {values.ndim} dimensions, one is wanted"
         if len(values) != rows:
             return (
@@ -32,8 +34,14 @@ def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | 
 
 
 def defect_of_features(X: Any) -> str | None:
-    """The first value of X that is no finite number."""
+    """The first value of X, an array, CSR rows or a dataframe, that is no finite number."""
+    if X.ndim != 2:
+        return f"X{{place}} has {X.ndim} dimensions, two are wanted"
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        try:
+            check_columns(X)
+        except ValueError as error:
+            return f"in X{{place}}: {error}"
         for name in X.columns:
             values = X[name].to_numpy()
             if values.dtype == object:  # a nullable column with gaps
@@ -46,8 +54,7 @@ def defect_of_features(X: Any) -> str | None:
         at = _first_not_finite(X.data)
         if at is None:
             return None
-        rows = X.tocsr().indptr
-        row_number = int(np.searchsorted(rows, at[0], "right")) - 1
+        row_number = int(np.searchsorted(X.indptr, at[0], "right")) - 1
         return f"X{{place}} holds {at[1]}, in row {row_number}{_FILL}"
     if X.dtype.kind not in "biuf":
         return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
@@ -98,9 +105,12 @@ def defect_of_weights(weights: NDArray[Any] | None) -> str | None:
 
 def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
     """What is wrong with y."""
-    bad = _first_not_finite(targets)
+    columns = 1 if targets.ndim == 1 else targets.shape[1]
+    if columns == 0 or (columns > 1 and classification):
+        return f"y{{place}} has {columns} columns, one is wanted"
+    bad = _first_not_finite(targets.ravel())
     if bad is not None:
-        return f"y{{place}} holds {bad[1]}, in row {bad[0]}: Input y contains {bad[1]}"
+        return f"y{{place}} holds {bad[1]}, in row {bad[0] // columns}: Input y contains {bad[1]}"
     if classification:
         if targets.dtype == object:
             missing = [_is_missing(value) for value in targets]

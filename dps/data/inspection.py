@@ -14,19 +14,20 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.blocks import as_rows
 from dps.data.defects import (
     defect_of_features,
     defect_of_lengths,
     defect_of_targets,
     defect_of_weights,
 )
+from dps.data.labels import combine_counts, count_labels
+from dps.data.targets import as_targets
 
 __all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
-_COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
-_LARGEST = 1 << 62
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
@@ -37,13 +38,18 @@ class PartitionSummary:
 
     Attributes
     ----------
-    rows, n_features : int
+    rows, n_features, n_outputs : int
+        `n_outputs` is the number of columns of y.
+    columns : tuple or None
+        Their names, of a dataframe.
     elements : int
         Stored values of X.
     square : float
         Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
     sparse : bool
         Whether X is a sparse matrix.
+    readable : bool
+        Whether kernels can read X as it is, see `as_rows`.
     dtype : str
         Common dtype of X.
     defect : str or None
@@ -54,23 +60,26 @@ class PartitionSummary:
         Rows and sample weight of each class.
     weight_sum : float
         Sum of sample weights; `rows` without weights.
-    target_sum, target_squares : float
+    target_sum, target_squares : (n_outputs,) float64 arrays
         Weighted sums of y and of its squares, for regression.
     """
 
     rows: int
     n_features: int
+    n_outputs: int
+    columns: tuple[Any, ...] | None
     elements: int
     square: float
     sparse: bool
+    readable: bool
     dtype: str
     defect: str | None
     classes: NDArray[Any]
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
-    target_sum: float
-    target_squares: float
+    target_sum: NDArray[np.float64]
+    target_squares: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -81,34 +90,45 @@ class DataSummary:
     ----------
     rows : tuple of int
         Rows of each partition.
-    n_features : int
+    n_features, n_outputs : int
+    columns : tuple or None
+        Names of the columns of X, where it is made of dataframes.
     elements : int
         Stored values of X.
     square : float
         Sum of their squares, where X is sparse and has many columns.
     sparse : bool
         Whether all of X is sparse.
+    unreadable : tuple of int
+        Partitions whose X must be converted, see `as_rows`.
     dtype : str
         float32 if all of X is, else float64.
     classes : (k,) array
     class_rows, class_weights : (k,) float64 arrays
     weight_sum : float
-    target_mean, target_std : float
-        Of y, weighted, for regression.
+    target_std : tuple of float
+        Of each column of y, weighted, for regression.
     """
 
     rows: tuple[int, ...]
     n_features: int
+    n_outputs: int
+    columns: tuple[Any, ...] | None
     elements: int
     square: float
     sparse: bool
+    unreadable: tuple[int, ...]
     dtype: str
     classes: NDArray[Any]
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
-    target_mean: float
-    target_std: float
+    target_std: tuple[float, ...]
+
+    @property
+    def target_scale(self) -> float:
+        """By how much y varies, over its columns in the mean of squares."""
+        return float(np.sqrt(np.mean(np.square(self.target_std))))
 
     @property
     def total(self) -> int:
@@ -122,41 +142,48 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     Parameters
     ----------
     X : 2-D array, sparse matrix or dataframe of shape (n, n_features)
-    y : vector of length n
-    weight : vector of length n, or None
+    y : (n,), (n, 1) or (n, n_outputs) array, series or dataframe
+    weight : (n,) or (n, 1) array or series, or None
     classification : bool
         Whether y holds labels rather than numbers.
     """
-    rows = X.shape[0]
-    targets = np.asarray(y)
-    weights = None if weight is None else np.asarray(weight)
-    defect = (
-        defect_of_lengths(rows, targets, weights)
-        or defect_of_features(X)
-        or defect_of_weights(weights)
-        or defect_of_targets(targets, classification)
-    )
+    given, X = X, as_rows(X)
+    rows = X.shape[0] if X.ndim else 0
+    targets = as_targets(y)
+    weights = None if weight is None else as_targets(weight)
+    defect = defect_of_lengths(rows, targets, weights)
+    if rows and defect is None:  # what has no rows may have any dtype
+        defect = (
+            defect_of_features(X)
+            or defect_of_weights(weights)
+            or defect_of_targets(targets, classification)
+        )
     classes: NDArray[Any] = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
     class_weights: NDArray[np.float64] = np.empty(0)
-    target_sum = target_squares = 0.0
+    n_outputs = targets.shape[1] if targets.ndim == 2 else 1
+    target_sum = target_squares = np.zeros(n_outputs)
     weight_sum = float(rows)
     if defect is None:
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
         if classification:
-            classes, class_rows, class_weights = _count_classes(targets, weights)
-        else:
-            values = targets.astype(np.float64)
-            factor = values if weights is None else values * weights
+            classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
+        elif rows:
+            values = targets.astype(np.float64).reshape(rows, n_outputs)
+            factor = values if weights is None else values * weights[:, None]
             with np.errstate(over="ignore"):  # training says what has become of huge values
-                target_sum, target_squares = float(factor.sum()), float(factor @ values)
+                target_sum = factor.sum(axis=0)
+                target_squares = np.einsum("ij,ij->j", factor, values)
     return PartitionSummary(
         rows=rows,
-        n_features=X.shape[1],
-        elements=int(X.nnz if scipy.sparse.issparse(X) else rows * X.shape[1]),
+        n_features=X.shape[1] if X.ndim == 2 else 0,
+        n_outputs=n_outputs,
+        columns=tuple(X.columns) if hasattr(X, "columns") else None,
+        elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
         square=_square(X) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
+        readable=X is given,
         dtype=_dtype_of(X),
         defect=defect,
         classes=classes,
@@ -174,32 +201,6 @@ def _square(X: Any) -> float:
     values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
     # Not by BLAS, whose threads go on spinning on the cores that are to train.
     return float(np.einsum("i,i", values, values))
-
-
-def _count_classes(
-    targets: NDArray[Any], weights: NDArray[Any] | None
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-    """Sorted distinct labels, and the rows and the weight of each."""
-    low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
-    if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
-        codes = targets.astype(np.int64) - low
-        present = np.flatnonzero(np.bincount(codes))
-        classes = (present + low).astype(targets.dtype)
-    else:
-        classes, codes = np.unique(targets, return_inverse=True)
-        present = np.arange(len(classes))
-    rows = np.bincount(codes)[present].astype(np.float64)
-    if weights is None:
-        return classes, rows, rows
-    weighed = np.bincount(codes, weights.astype(np.float64))[present]
-    return classes, rows, weighed.astype(np.float64)
-
-
-def _range(targets: NDArray[Any]) -> tuple[int, int]:
-    if not len(targets):
-        return 0, _COUNTED
-    low, high = int(targets.min()), int(targets.max())
-    return (low, high) if low > -_LARGEST and high < _LARGEST else (0, _COUNTED)
 
 
 def combine(
@@ -220,49 +221,71 @@ def combine(
     for number, summary in enumerate(summaries):
         if summary.defect is not None:
             place = "" if whole else f" in partition {number}"
-            raise ValueError(summary.defect.format(place=place))
+            raise ValueError(summary.defect.replace("{place}", place))
     rows = tuple(summary.rows for summary in summaries)
     if sum(rows) == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
     filled = [summary for summary in summaries if summary.rows]
-    widths = {summary.n_features for summary in filled}
-    if len(widths) > 1:
-        raise ValueError(f"partitions of X differ in their number of columns: {sorted(widths)}")
+    first = filled[0]
+    for number, summary in enumerate(summaries):
+        if summary.rows:
+            _check_alike(summary, first, number, rows.index(first.rows))
     weight_sum = sum(summary.weight_sum for summary in filled)
     if weight_sum <= 0:
         raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
     classes: NDArray[Any] = np.empty(0)
     class_rows = class_weights = np.empty(0)
     if classification:
-        classes, class_rows, class_weights = _combine_classes(filled)
-    mean = sum(summary.target_sum for summary in filled) / weight_sum
-    square = sum(summary.target_squares for summary in filled) / weight_sum
+        classes, class_rows, class_weights = combine_counts(
+            [(s.classes, s.class_rows, s.class_weights) for s in filled]
+        )
     return DataSummary(
         rows=rows,
-        n_features=widths.pop(),
+        n_features=first.n_features,
+        n_outputs=first.n_outputs,
+        columns=first.columns,
         elements=sum(summary.elements for summary in filled),
         square=sum(summary.square for summary in filled),
         sparse=all(summary.sparse for summary in filled),
+        unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
         dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
         classes=classes,
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
-        target_mean=float(mean),
-        target_std=float(np.sqrt(max(0.0, square - mean * mean))),
+        target_std=_target_std(filled, weight_sum),
     )
 
 
-def _combine_classes(
-    summaries: Sequence[PartitionSummary],
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-    classes = np.unique(np.concatenate([summary.classes for summary in summaries]))
-    rows, weights = np.zeros(len(classes)), np.zeros(len(classes))
-    for summary in summaries:
-        codes = np.searchsorted(classes, summary.classes)
-        rows[codes] += summary.class_rows
-        weights[codes] += summary.class_weights
-    return classes, rows, weights
+def _target_std(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.sum([summary.target_sum for summary in summaries], axis=0) / weight_sum
+        square = np.sum([summary.target_squares for summary in summaries], axis=0) / weight_sum
+        variance = np.where(square > mean * mean, square - mean * mean, 0.0)
+    return tuple(np.sqrt(variance).tolist())
+
+
+def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:
+    """Raise unless a partition has the columns of the first that has rows."""
+    if summary.n_features != first.n_features:
+        raise ValueError(
+            "partitions of X differ in their number of columns: partition "
+            f"{number} has {summary.n_features}, partition {of} has {first.n_features}"
+        )
+    if summary.columns != first.columns:
+        raise ValueError(
+            "partitions of X differ in their columns: partition "
+            f"{number} has {_shown(summary.columns)}, partition {of} has {_shown(first.columns)}"
+        )
+    if summary.n_outputs != first.n_outputs:
+        raise ValueError(
+            "partitions of y differ in their number of columns: partition "
+            f"{number} has {summary.n_outputs}, partition {of} has {first.n_outputs}"
+        )
+
+
+def _shown(columns: tuple[Any, ...] | None) -> str:
+    return "no names" if columns is None else str([str(name) for name in columns])
 
 
 def _dtype_of(X: Any) -> str:

@@ -1,20 +1,28 @@
-"""User's containers as aligned partitions of X, y and sample weights.
+"""What data is made of: partitions, pieces of them, and the containers they come in.
 
-Checks what can be known without computing anything: shapes, partition counts, dtypes
-of columns. Dask is imported only when a Dask collection is given.
+Checks what can be known of a container without computing anything: shapes, dtypes, names
+of columns. Dask is imported only when something of Dask's is given.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Partition", "check_columns", "is_dask", "meta_of", "partitions_of"]
+__all__ = [
+    "Partition",
+    "Piece",
+    "check_columns",
+    "check_names",
+    "is_dask",
+    "is_frame",
+    "is_list",
+    "meta_of",
+]
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,8 @@ class Partition:
 
     Parameters
     ----------
-    X : 2-D array, CSR matrix or dataframe; or a Delayed or Future of one
-    y : vector, likewise
+    X : 2-D array, sparse matrix or dataframe; or a Delayed or Future of one
+    y : vector, or 2-D with a column an output, likewise
     weight : vector, likewise, or None
     """
 
@@ -33,27 +41,86 @@ class Partition:
     weight: Any
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of a partition.
+
+    Parameters
+    ----------
+    partition : int
+        Its number.
+    start, stop : int
+    moved : bool, default=False
+        Whether these rows alone are copied to the worker that reads them; else it reads
+        them where the partition lies.
+
+    Examples
+    --------
+    >>> Piece(3, 10, 15).rows
+    5
+    """
+
+    partition: int
+    start: int
+    stop: int
+    moved: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of the piece."""
+        return self.stop - self.start
+
+
 def is_dask(value: Any) -> bool:
-    """Whether a value is a Dask collection; does not import Dask."""
+    """Whether a value is Dask's: a collection, or a list of partitions; does not import Dask."""
     if "dask.base" not in sys.modules:
         return False
     from dask.base import is_dask_collection
 
-    return bool(is_dask_collection(value))
+    return bool(is_dask_collection(value)) or is_list(value) or _is_part(value)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a dask dataframe or series."""
+    return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value is a list of Delayed objects or Futures."""
+    return isinstance(value, list | tuple) and len(value) > 0 and _is_part(value[0])
+
+
+def _is_part(value: Any) -> bool:
+    # Of a Future; a Delayed has every name that does not begin with an underscore.
+    return hasattr(value, "key") and hasattr(value, "cancelled")
 
 
 def meta_of(X: Any) -> Any:
     """What `X` is made of, without rows: for feature names and counts.
+
+    Returns
+    -------
+    dataframe, array, or None for a list of partitions, of which nothing is known
 
     Raises
     ------
     ValueError, TypeError
         Columns that are no numbers, or a collection that is no table.
     """
-    if _is_dask_frame(X):
+    if is_frame(X):
         check_columns(X._meta)
         return X._meta
-    _check_array(X, "X", 2)
+    if is_list(X):
+        for number, part in enumerate(X):
+            if not _is_part(part):
+                raise TypeError(
+                    f"partition {number} of X is a {type(part).__name__}: a list of partitions "
+                    "holds Delayed objects or Futures only"
+                )
+        return None
+    if _is_part(X):
+        raise TypeError("X is one Delayed or Future: give a list of partitions, as X=[X], y=[y]")
+    _check_array(X)
     if np.isnan(X.shape[1]):
         raise ValueError(
             "X has an unknown number of columns: give its chunks a known width, "
@@ -62,54 +129,35 @@ def meta_of(X: Any) -> Any:
     return np.empty((1, X.shape[1]), X.dtype)
 
 
-def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
-    """Align Dask collections partition by partition.
+def _check_array(X: Any) -> None:
+    import dask.array as da
 
-    Parameters
-    ----------
-    X : dask array of shape (n, n_features) or (n,), or dask dataframe or series
-        Lengths may be unknown.
-    y : dask array or series of shape (n,), or (n, 1); or a local vector where the
-        lengths of `X` are known
-    weight : likewise, or None
+    if not isinstance(X, da.Array):
+        remedy = ": give its .data" if hasattr(X, "chunks") and hasattr(X, "data") else ""
+        raise TypeError(
+            "X must be a dask array or dataframe here, or a list of Delayed objects or Futures, "
+            f"got {type(X).__name__}{remedy}"
+        )
+    if X.ndim != 2:
+        raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"X has dtype {X.dtype}, which is no number: encode or convert it")
 
-    Returns
-    -------
-    list of Partition
-        Of Futures where the data is in memory, else of Delayed objects.
+
+def check_names(meta: Any) -> None:
+    """Raise if two columns of a pandas dataframe have one name.
 
     Raises
     ------
     ValueError
-        Numbers of partitions or known lengths differ; numbers and remedy are named.
     """
-    if not _is_dask_frame(X) and X.ndim > 1 and len(X.chunks[1]) > 1:
-        warnings.warn(
-            f"X is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole rows; "
-            "X.rechunk({1: -1}) before fit avoids this warning",
-            UserWarning,
-            stacklevel=2,
-        )
-        X = X.rechunk({1: -1})
-    X = _readable(X)
-    y = _vector(_local_like(y, X, "y"), "y")
-    _check_aligned(X, y, "y")
-    parts = [_parts(X), _parts(y)]
-    if weight is not None:
-        weight = _vector(_local_like(weight, X, "sample_weight"), "sample_weight")
-        _check_aligned(X, weight, "sample_weight")
-        parts.append(_parts(weight))
-    else:
-        parts.append([None] * len(parts[0]))
-    return [Partition(*part) for part in zip(*parts, strict=True)]
-
-
-def _is_dask_frame(value: Any) -> bool:
-    return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
+    twice = [str(name) for name, count in Counter(meta.columns).items() if count > 1]
+    if twice:
+        raise ValueError(f"X has several columns named {twice}: give each a name of its own")
 
 
 def check_columns(meta: Any) -> None:
-    """Raise unless all columns of a pandas dataframe are of numbers.
+    """Raise unless all columns of a pandas dataframe are of numbers, each with its own name.
 
     Raises
     ------
@@ -118,6 +166,7 @@ def check_columns(meta: Any) -> None:
     """
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
+    check_names(meta)
     bad = [
         str(name)
         for name, dtype in meta.dtypes.items()
@@ -130,120 +179,3 @@ def check_columns(meta: Any) -> None:
             "encode them first, for example with get_dummies of pandas or dask.dataframe "
             "(there after X.categorize()), or drop them"
         )
-
-
-def _readable(X: Any) -> Any:
-    """`X` with floats that no kernel reads, such as float16, as float64."""
-    if _is_dask_frame(X):
-        if X.ndim == 1:
-            return X
-        odd = {
-            name: np.float64
-            for name, dtype in X._meta.dtypes.items()
-            if dtype.kind == "f" and dtype.itemsize not in (4, 8)
-        }
-        return X.astype(odd) if odd else X
-    odd_float = X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)
-    return X.astype(np.float64) if odd_float or not X.dtype.isnative else X
-
-
-def _check_array(X: Any, name: str, ndim: int) -> None:
-    if not hasattr(X, "chunks"):
-        raise TypeError(f"{name} must be a dask array or dataframe here, got {type(X).__name__}")
-    if X.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim} dimensions, got shape {X.shape}")
-    if X.dtype.kind not in "biuf":
-        raise ValueError(f"{name} has dtype {X.dtype}, which is no number: encode or convert it")
-
-
-def _local_like(values: Any, X: Any, name: str) -> Any:
-    """A local vector cut like `X`."""
-    if is_dask(values):
-        return values
-    lengths = _lengths(X)
-    if lengths is None:
-        raise TypeError(
-            f"{name} is a {type(values).__name__} and X is a Dask collection of unknown lengths: "
-            f"give {name} as a Dask collection with the partitions of X"
-        )
-    import dask.array as da
-
-    values = np.asarray(values)
-    if len(values) != sum(lengths):
-        raise ValueError(f"{name} has {len(values)} rows, X has {sum(lengths)}: they must be equal")
-    return da.from_array(values, chunks=(lengths, *values.shape[1:]))
-
-
-def _vector(values: Any, name: str) -> Any:
-    ndim = values.ndim
-    if ndim == 1:
-        return values
-    columns = values.shape[1]
-    if ndim == 2 and columns == 1:
-        return values.iloc[:, 0] if _is_dask_frame(values) else values[:, 0]
-    raise ValueError(f"{name} must be a vector, got {ndim} dimensions and {columns} columns")
-
-
-def _lengths(collection: Any) -> Sequence[int] | None:
-    """Known rows of each partition, or None."""
-    if _is_dask_frame(collection):
-        return None
-    lengths = collection.chunks[0]
-    return None if any(np.isnan(length) for length in lengths) else lengths
-
-
-def _check_aligned(X: Any, other: Any, name: str) -> None:
-    n_X, n_other = (
-        X.numblocks[0] if not _is_dask_frame(X) else X.npartitions,
-        (other.npartitions if _is_dask_frame(other) else other.numblocks[0]),
-    )
-    lengths_X, lengths_other = _lengths(X), _lengths(other)
-    if lengths_X is not None and lengths_other is not None and sum(lengths_X) != sum(lengths_other):
-        raise ValueError(
-            f"{name} has {sum(lengths_other)} rows, X has {sum(lengths_X)}: they must be equal"
-        )
-    remedy = (
-        f"repartition {name} like X"
-        if _is_dask_frame(X) or _is_dask_frame(other)
-        else f"rechunk {name} to X.chunks[0]"
-    )
-    if n_X != n_other:
-        raise ValueError(f"{name} has {n_other} partitions, X has {n_X}: {remedy}")
-    if lengths_X is not None and lengths_other is not None:
-        for number, (a, b) in enumerate(zip(lengths_X, lengths_other, strict=True)):
-            if a != b:
-                raise ValueError(
-                    f"partition {number} of {name} has {b} rows, that of X has {a}: {remedy}"
-                )
-
-
-def _parts(collection: Any) -> list[Any]:
-    """Futures of what is in memory already, else Delayed objects, by partition."""
-    from dask.core import flatten
-
-    graph = collection.__dask_graph__()
-    futures = [_future_behind(graph, key) for key in flatten(collection.__dask_keys__())]
-    if all(future is not None for future in futures):
-        return futures
-    return list(np.asarray(collection.to_delayed(), dtype=object).ravel())
-
-
-def _future_behind(graph: Any, key: Any) -> Any:
-    """The Future that a key of a graph stands for, if it stands for one."""
-    from dask._task_spec import Alias
-
-    value = graph.get(key)
-    while True:
-        if isinstance(value, Alias):
-            value = graph.get(value.target)
-        elif _is_key(value, graph):  # an alias as Dask once wrote them
-            value = graph.get(value)
-        else:
-            return value if hasattr(value, "key") and hasattr(value, "cancelled") else None
-
-
-def _is_key(value: Any, graph: Any) -> bool:
-    try:
-        return isinstance(value, tuple) and value in graph
-    except TypeError:  # a task, of something that cannot be a key
-        return False

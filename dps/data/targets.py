@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 
 from dps.losses import Loss
 
-__all__ = ["TargetEncoding", "class_weights"]
+__all__ = ["TargetEncoding", "as_targets", "class_weights"]
+
+
+def as_targets(y: Any) -> NDArray[Any]:
+    """A partition's y as an array, one column as a vector.
+
+    Examples
+    --------
+    >>> as_targets([[1.0], [2.0]])
+    array([1., 2.])
+    """
+    targets = np.asarray(y)
+    return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,10 @@ class TargetEncoding:
         self, y: Any, weight: Any, dtype: Any
     ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
         """Targets and weights of a partition's rows, in the model's dtype."""
-        labels = np.asarray(y)
-        factors = None if weight is None else np.asarray(weight, np.float64) * self.scale
+        labels = as_targets(y)
+        factors = None
+        if weight is not None:
+            factors = as_targets(weight).astype(np.float64) * self.scale
         if self.classes is None:
             targets = np.require(labels, dtype, ["C", "A"])
         else:

@@ -21,9 +21,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
 from dps.cluster.choice import cluster_for
+from dps.data.alignment import in_memory, partitions_of
+from dps.data.blocks import as_rows
 from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import Partition, check_columns, is_dask, meta_of, partitions_of
+from dps.data.partitions import (
+    Partition,
+    check_columns,
+    check_names,
+    is_dask,
+    is_list,
+    meta_of,
+)
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import (
     choose_batch_size,
@@ -93,6 +102,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "rebalance": ["boolean", StrOptions({"auto"})],
         "client": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
@@ -143,6 +153,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 classification=self._classification,
                 whole=whole,
             )
+            if is_list(X) or (is_dask(X) and summary.columns is not None):
+                self._check_found(summary, reset and is_list(X))
+            cluster.convert(as_rows, summary.unreadable)
             model, targets, classes = self._describe(loss, summary, classes, start)
             job = self._job(fit, mode, optimizer, model, targets, summary, start, max_iter, tol)
             result = train(job, summary, holders, cluster)
@@ -195,15 +208,33 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         if is_dask(X):
             if y is None:
                 raise ValueError("requires y to be passed, but the target y is None")
-            validate_data(self, X=meta_of(X), skip_check_array=True, reset=reset)
-            return partitions_of(X, y, sample_weight), False
+            meta = meta_of(X)
+            if meta is not None:
+                validate_data(self, X=meta, skip_check_array=True, reset=reset)
+            several = not self._classification
+            return partitions_of(X, y, sample_weight, multi_output=several), False
+        y = in_memory(y, "y", self.client)
+        sample_weight = in_memory(sample_weight, "sample_weight", self.client)
         return [self._local_partition(X, y, sample_weight, reset)], True
+
+    def _check_found(self, summary: DataSummary, reset: bool) -> None:
+        """Take in, or compare, columns as they are once partitions have been computed."""
+        found: Any = np.empty((1, summary.n_features))
+        if summary.columns is not None:
+            import pandas as pd
+
+            found = pd.DataFrame(columns=list(summary.columns))
+        validate_data(self, X=found, skip_check_array=True, reset=reset)
 
     def _local_partition(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Partition:
         """Data of this process; what its values hold is looked at with the partition."""
         frame = X if hasattr(X, "columns") and hasattr(X, "iloc") else None
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
+        if frame is not None:
+            check_names(frame)
+        if hasattr(X, "to_scipy_sparse"):
+            X = as_rows(X)
         try:
             X = validate_data(
                 self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
@@ -216,10 +247,15 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             check_columns(frame)
         if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
             X = X.astype(np.float64)
-        y = column_or_1d(y, warn=True)
+        if self._classification:
+            y = column_or_1d(y, warn=True)
+        else:
+            y = check_array(
+                y, ensure_2d=False, ensure_min_samples=0, ensure_min_features=0, dtype=None,
+                ensure_all_finite=False, input_name="y",
+            )  # fmt: skip
+            y = y.astype(np.float64) if y.dtype == object else y
         check_consistent_length(X, y)
-        if y.dtype == object and not self._classification:
-            y = y.astype(np.float64)
         if sample_weight is not None:
             if isinstance(sample_weight, Real):
                 sample_weight = np.full(X.shape[0], sample_weight)
@@ -245,7 +281,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             loss = loss.for_classes(len(classes))
             n_outputs = loss.n_outputs(len(classes))
         else:
-            factors, n_outputs = None, 1
+            factors, n_outputs = None, summary.n_outputs
         weight_sum = summary.weight_sum
         if factors is not None:
             at = np.searchsorted(classes, summary.classes)  # type: ignore[arg-type]
@@ -309,7 +345,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             optimizer, schedule = wide_steps(summary)
         else:
             optimizer = optimizer or auto_optimizer(summary.total, batch)
-            schedule = choose_schedule(self, optimizer, summary.target_std or 1.0)
+            schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
@@ -337,6 +373,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             batch_size=batch_size,
             n_replicas=self.n_replicas,
             n_shards=self.n_shards,
+            rebalance=self.rebalance,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             shuffle=self.shuffle,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,

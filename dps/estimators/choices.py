@@ -111,9 +111,11 @@ def choose_full_batch(
 
 def _unit(loss: Loss, summary: DataSummary) -> float:
     """A square of the gradient that is large: in a regression, at a standard deviation of y."""
-    if loss.task == "classification" or not summary.target_std:
+    varying = [std for std in summary.target_std if std]
+    if loss.task == "classification" or not varying:
         return 1.0
-    y, slope = np.array([summary.target_std]), np.empty((1, 1))
+    # Of several outputs the one that varies least, so that it is not done before it has begun.
+    y, slope = np.array([min(varying)]), np.empty((1, 1))
     loss.evaluate(y, np.zeros((1, 1)), None, slope)
     return float(slope[0, 0] ** 2)
 

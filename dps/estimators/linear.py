@@ -10,6 +10,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dps.data.alignment import in_memory
+from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
@@ -38,11 +40,14 @@ class _Linear(DistributedEstimator):
         Parameters
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
-            Numbers only.
-        y : vector of length n
-            Cut like `X` where that is a Dask collection.
+            Numbers only. Or a list of Delayed objects or Futures, one a partition. Blocks of
+            a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
+        y : vector of length n, for a regression also of shape (n, n_outputs)
+            Of the same kind as `X` or another one: partition i belongs to partition i of
+            `X`, and its rows in order. No index is looked at. A local one is cut like `X`
+            where the lengths of its partitions are known.
         sample_weight : vector of length n, optional
-            Scaled to average 1 over all rows, also those kept for validation.
+            Likewise. Scaled to average 1 over all rows, also those kept for validation.
 
         Returns
         -------
@@ -80,13 +85,18 @@ class _Linear(DistributedEstimator):
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
         if is_dask(X):
-            validate_data(self, X=meta_of(X), skip_check_array=True, reset=False)
+            meta = meta_of(X)
+            if meta is not None:
+                validate_data(self, X=meta, skip_check_array=True, reset=False)
             return X
+        if hasattr(X, "to_scipy_sparse"):
+            X = as_rows(X)
         return validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
 
     def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
-        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
+        names = getattr(self, "feature_names_in_", None)
+        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish, names)
         return apply_to(self._input(X), predictor, columns)
 
 
@@ -176,6 +186,11 @@ class LinearClassifier(ClassifierMixin, _Linear):
     mode : {"sync", "async", "allreduce"} or Mode, default="sync"
     n_replicas, n_shards : int or "auto", default="auto"
         One replica a thread of each worker that holds data; one shard a host.
+    rebalance : bool or "auto", default="auto"
+        Whether rows may be copied to less loaded workers, as few as possible, so that
+        replicas finish together. "auto" does so for stochastic steps, of which there may be
+        10 epochs or more, where the slowest replica would have over a fifth more rows than
+        it needs to have, and much data.
     client : distributed.Client or None, default=None
         The active one, if there is one.
     timeout : float, default=60.0
@@ -193,7 +208,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
     loss_ : float
         Mean training loss seen during the last epoch, without penalty.
     history_ : list of dict
-        A record an epoch.
+        A record an epoch: its number, `loss`, `validation_loss`, `rows`, `rows_per_replica`
+        (each sees its rows once), `seconds`, `rows_per_second`, staleness.
     plan_ : Plan
         Which replica had which rows.
 
@@ -237,6 +253,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         mode: Any = "sync",
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
+        rebalance: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -262,6 +279,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         self.mode = mode
         self.n_replicas = n_replicas
         self.n_shards = n_shards
+        self.rebalance = rebalance
         self.client = client
         self.timeout = timeout
 
@@ -328,7 +346,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
         """Share of rows whose label is predicted; computed where the data lies."""
         predicted = self.predict(X)
         if not is_dask(predicted):
-            return float(super().score(X, y, sample_weight))
+            local = in_memory(y, "y", self.client)
+            weight = in_memory(sample_weight, "sample_weight", self.client)
+            return float(super().score(X, local, weight))
         return accuracy(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:
@@ -357,13 +377,13 @@ class LinearRegressor(RegressorMixin, _Linear):
         As in :class:`LinearClassifier`.
     early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose
         As in :class:`LinearClassifier`.
-    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, client, timeout
+    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, rebalance, client, timeout
         As in :class:`LinearClassifier`.
 
     Attributes
     ----------
-    coef_ : array of shape (n_features,)
-    intercept_ : array of shape (1,)
+    coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
+    intercept_ : array of shape (1,) or (n_outputs,)
     n_features_in_, feature_names_in_, n_iter_, loss_, history_, plan_
         As in :class:`LinearClassifier`.
 
@@ -403,6 +423,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         mode: Any = "sync",
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
+        rebalance: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -427,6 +448,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         self.mode = mode
         self.n_replicas = n_replicas
         self.n_shards = n_shards
+        self.rebalance = rebalance
         self.client = client
         self.timeout = timeout
 
@@ -448,15 +470,25 @@ class LinearRegressor(RegressorMixin, _Linear):
         return self._run(X, y, sample_weight, start=start, max_iter=1, tol=None, reset=first)
 
     def predict(self, X: Any) -> Any:
-        """Predicted values, (n,). Lazy for Dask input."""
+        """Predicted values, (n,), or (n, n_outputs) if y had several columns.
+
+        Lazy for Dask input.
+        """
         check_is_fitted(self)
+        if self.coef_.ndim == 2:
+            return self._apply(X, _as_is, range(len(self.coef_)))
         return self._apply(X, _first_column)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination; computed where the data lies."""
+        """Coefficient of determination, of several outputs their mean.
+
+        Computed where the data lies.
+        """
         predicted = self.predict(X)
         if not is_dask(predicted):
-            return float(super().score(X, y, sample_weight))
+            local = in_memory(y, "y", self.client)
+            weight = in_memory(sample_weight, "sample_weight", self.client)
+            return float(super().score(X, local, weight))
         return determination(predicted, y, sample_weight, self.client)
 
     def _loss(self) -> Loss:
@@ -464,4 +496,9 @@ class LinearRegressor(RegressorMixin, _Linear):
 
     def _keep(self, model: Any, params: NDArray[np.floating]) -> None:
         coef, self.intercept_ = self._tensors(model, params)
-        self.coef_ = coef[0]
+        self.coef_ = coef if model.n_outputs > 1 else coef[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
-from dps.data.partitions import is_dask
+from dps.data.blocks import as_rows
+from dps.data.partitions import is_dask, is_list
 
 __all__ = ["LinearPredictor", "apply_to"]
 
@@ -29,15 +30,32 @@ class LinearPredictor:
     intercept : (n_outputs,) array
     finish : callable
         From raw outputs (n, n_outputs) to what is predicted.
+    names : (n_features,) array or None
+        What the columns of a dataframe must be called.
     """
 
     coef: NDArray[np.floating]
     intercept: NDArray[np.floating]
     finish: Callable[[NDArray[np.floating]], NDArray[Any]]
+    names: NDArray[Any] | None = None
 
     def __call__(self, X: Any) -> NDArray[Any]:
-        """Predict a block: array, sparse matrix, or dataframe of numbers."""
+        """Predict a block: array, sparse matrix, or dataframe of numbers.
+
+        Raises
+        ------
+        ValueError
+            Its columns are others than those that were trained on.
+        """
+        X = as_rows(X)
+        if X.shape[1] != len(self.coef):
+            raise ValueError(f"X has {X.shape[1]} features, but {len(self.coef)} are expected")
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+            if self.names is not None and list(X.columns) != list(self.names):
+                raise ValueError(
+                    f"the columns of X are {[str(name) for name in X.columns]}, and were "
+                    f"{[str(name) for name in self.names]} when the model was trained"
+                )
             X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
         return self.finish(raw)
@@ -48,14 +66,14 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
 
     Parameters
     ----------
-    X : NumPy array, sparse matrix, dask array or dask dataframe
+    X : NumPy array, sparse matrix, dask array, dask dataframe or list of partitions
     predict : LinearPredictor
     columns : sequence or None
         Names of the columns of a two-dimensional prediction; None if it is a vector.
 
     Returns
     -------
-    array, dask array, dask series or dask dataframe
+    array, dask array, dask series or dask dataframe; a list of Delayed arrays for a list
     """
     if not is_dask(X):
         return predict(X)
@@ -63,6 +81,9 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
 
     # A task of its own: each worker gets the model once, and no task has a copy in it.
     model = dask.delayed(predict, traverse=False, pure=True)
+    if is_list(X):
+        apply = dask.delayed(_predict_block, pure=False)
+        return [apply(part, model) for part in X]
     like = X._meta if hasattr(X, "divisions") else X
     empty = predict(np.zeros((1, predict.coef.shape[0]), _dtype_of(like)))[:0]
     if hasattr(X, "divisions"):

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.partitions import partitions_of
+from dps.data.alignment import partitions_of
+from dps.data.targets import as_targets
+from dps.losses.base import as_columns
 
 __all__ = ["accuracy", "determination"]
 
@@ -35,19 +37,23 @@ def accuracy(predicted: Any, y: Any, weight: Any, client: Any) -> float:
 def determination(predicted: Any, y: Any, weight: Any, client: Any) -> float:
     """Weighted coefficient of determination, with scikit-learn's values for a constant y.
 
+    Of several outputs it is the mean.
+
     Parameters
     ----------
     predicted, y, weight, client
         As for `accuracy`.
     """
-    moments = np.asarray(_of_partitions(_moments, predicted, y, weight, client))
-    totals, means, squares, errors = moments.T
+    sums = _of_partitions(_moments, predicted, y, weight, client)
+    totals, means, squares, errors = (np.asarray(column) for column in zip(*sums, strict=True))
     # Chan, Golub and LeVeque (1983): squares about the common mean, without cancellation.
-    mean = (totals @ means) / totals.sum()
-    variation = squares.sum() + totals @ (means - mean) ** 2
-    if variation == 0:
-        return 1.0 if errors.sum() == 0 else 0.0
-    return float(1.0 - errors.sum() / variation)
+    mean = totals @ means / totals.sum()
+    variation = squares.sum(axis=0) + totals @ (means - mean) ** 2
+    error = errors.sum(axis=0)
+    constant = np.where(error == 0, 1.0, 0.0)
+    varying = variation != 0
+    of_outputs = np.where(varying, 1.0 - error / np.where(varying, variation, 1.0), constant)
+    return float(of_outputs.mean())
 
 
 def _of_partitions(
@@ -57,7 +63,7 @@ def _of_partitions(
 
     tasks = [
         dask.delayed(function)(part.X, part.y, part.weight)
-        for part in partitions_of(predicted, y, weight)
+        for part in partitions_of(predicted, y, weight, multi_output=True)
     ]
     if client is None:
         return list(dask.compute(*tasks))
@@ -65,13 +71,15 @@ def _of_partitions(
 
 
 def _vectors(predicted: Any, y: Any, weight: Any) -> tuple[NDArray[Any], ...]:
-    left, right = np.asarray(predicted), np.asarray(y)
-    weights = np.ones(len(left)) if weight is None else np.asarray(weight, np.float64)
+    left, right = as_targets(predicted), as_targets(y)
+    weights = np.ones(len(left)) if weight is None else as_targets(weight).astype(np.float64)
     if not len(left) == len(right) == len(weights):
         raise ValueError(
             f"a partition of X has {len(left)} rows, of y {len(right)}, of sample_weight "
             f"{len(weights)}: they must be cut at the same rows"
         )
+    if left.shape != right.shape:
+        raise ValueError(f"y has shape {right.shape}, predictions have {left.shape}")
     return left, right, weights
 
 
@@ -80,14 +88,10 @@ def _hits(predicted: Any, y: Any, weight: Any) -> tuple[float, float]:
     return float(weights[left == right].sum()), float(weights.sum())
 
 
-def _moments(predicted: Any, y: Any, weight: Any) -> tuple[float, float, float, float]:
+def _moments(predicted: Any, y: Any, weight: Any) -> tuple[Any, ...]:
+    """Sum of weights; of each output mean, squares about it, and squared errors."""
     left, right, weights = _vectors(predicted, y, weight)
-    values = right.astype(np.float64)
+    left, values = as_columns(left), as_columns(right.astype(np.float64))
     total = float(weights.sum())
-    mean = float(weights @ values) / total if total else 0.0
-    return (
-        total,
-        mean,
-        float(weights @ (values - mean) ** 2),
-        float(weights @ (values - left) ** 2),
-    )
+    mean = weights @ values / total if total else np.zeros(values.shape[1])
+    return total, mean, weights @ (values - mean) ** 2, weights @ (values - left) ** 2

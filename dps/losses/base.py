@@ -33,7 +33,7 @@ def as_columns(y: Any) -> Any:
     >>> as_columns(np.zeros(3)).shape
     (3, 1)
     """
-    return y if y.ndim == 2 else y.reshape(-1, 1)
+    return y if y.ndim == 2 else y[:, None]
 
 
 @dataclass(frozen=True)

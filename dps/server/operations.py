@@ -25,7 +25,6 @@ from dps._kernels.reduce import all_finite, copy_finite, mean_of_slots
 from dps.errors import FencedError, NonFiniteError
 from dps.server.window import (
     FINISHED,
-    RECORD_WIDTH,
     REDUCTION_WIDTH,
     Field,
     Operation,
@@ -287,7 +286,8 @@ def _last(window: Window) -> NDArray[np.float64] | None:
     closed = window.words.load(Word.CLOSED)
     if closed == 0:
         return None
-    return window.history[(closed - 1) % window.spec.history, :RECORD_WIDTH].copy()
+    record: NDArray[np.float64] = window.history[(closed - 1) % window.spec.history]
+    return record.copy()
 
 
 @immediate

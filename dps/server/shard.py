@@ -25,7 +25,6 @@ from dps.server.memory import sweep
 from dps.server.operations import check_fence
 from dps.server.window import (
     ABORTED,
-    RECORD_WIDTH,
     Field,
     Operation,
     Wait,
@@ -97,7 +96,7 @@ class ShardStatus:
         Epochs closed.
     stop : int
         0 while running.
-    records : (k, RECORD_WIDTH) float64 array
+    records : (k, RECORD_WIDTH + n_ranks) float64 array
         Records of closed epochs from the one asked for.
     progress : tuple of tuple of int
         Counters of each rank, which change while it gets on or waits for others.
@@ -216,7 +215,7 @@ class ParameterShard:
         return ShardStatus(
             closed=closed,
             stop=window.stopped,
-            records=window.history[rows, :RECORD_WIDTH],
+            records=window.history[rows],
             progress=tuple(
                 (*window.progress(rank), window.words.rank_load(rank, Field.WAITS))
                 for rank in ranks

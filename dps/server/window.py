@@ -65,7 +65,8 @@ __all__ = [
 FINISHED = 1
 ABORTED = 2
 
-#: Doubles of a reduction, of a rank's report of an epoch, and of a closed record.
+#: Doubles of a reduction, of a rank's report of an epoch, and of a closed record, which has one
+#: more for each rank.
 REDUCTION_WIDTH = 64
 RECORD_WIDTH = 16
 
@@ -177,7 +178,7 @@ class WindowSpec:
             "words": ((words,), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, RECORD_WIDTH), "float64"),
-            "history": ((self.history, RECORD_WIDTH), "float64"),
+            "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
             "slots": ((self.n_ranks, stride), self.dtype),
@@ -226,7 +227,7 @@ class Window:
         The same of `total`; each rank's values begin where its slice does.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     reports : (2, n_ranks, RECORD_WIDTH) float64 array
-    history : (spec.history, RECORD_WIDTH) float64 array
+    history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
     snapshots : (2, 1 + state_rows, n) array
     snapshot_tags : (2, 2) int64 array

@@ -81,6 +81,8 @@ class EpochRecord:
         Whether the fit ended here.
     converged : bool
         Whether it did because nothing is gained any more.
+    rows_per_replica : tuple of int
+        Training rows that each replica has seen, in rank order; they sum to `rows`.
     """
 
     epoch: int
@@ -94,18 +96,23 @@ class EpochRecord:
     bad_epochs: int
     last: bool
     converged: bool
+    rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:
-        """As doubles."""
-        return tuple(float(value) for value in astuple(self))
+        """As doubles; those of the replicas come last, behind their number."""
+        *values, replicas = astuple(self)
+        return tuple(float(value) for value in (*values, len(replicas), *replicas))
 
     @classmethod
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
-        epoch, loss, validation, rows, seconds, mean, largest, best, bad, last, converged = row[:11]
+        (
+            epoch, loss, validation, rows, seconds, mean, largest, best, bad, last, converged, n,
+        ) = row[:12]  # fmt: skip
         return cls(
             int(epoch), float(loss), float(validation), int(rows), float(seconds),
             float(mean), float(largest), float(best), int(bad), bool(last), bool(converged),
+            tuple(int(seen) for seen in row[12 : 12 + int(n)]),
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:

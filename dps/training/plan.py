@@ -7,11 +7,13 @@ same plan. It is reported as ``plan_``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dps.data.partitions import Piece
 from dps.modes import Mode
+from dps.training.sharing import cut, level, seats, worth_moving
 
-__all__ = ["Piece", "Plan", "RankPlan", "batch_rows", "make_plan"]
+__all__ = ["Plan", "RankPlan", "batch_rows", "make_plan"]
 
 #: Stored values of X that make a further replica on the same worker worth its barrier.
 _ELEMENTS_PER_REPLICA = 1 << 17
@@ -20,20 +22,6 @@ _FEW_ROWS = 256
 #: Otherwise an epoch has about so many updates, of batches up to a size.
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows `start` to `stop` of a partition."""
-
-    partition: int
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of the piece."""
-        return self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -112,8 +100,9 @@ def make_plan(
     batch_size: int | str,
     n_replicas: int | str,
     n_shards: int | str,
+    rebalance: bool | str,
 ) -> Plan:
-    """Share rows out among replicas, as evenly as the data lies.
+    """Share rows out among replicas, as evenly as the data lies, or evenly.
 
     Parameters
     ----------
@@ -129,6 +118,8 @@ def make_plan(
     threads : mapping of str to int
         Threads of each worker.
     batch_size, n_replicas, n_shards : int or "auto"
+    rebalance : bool or "auto"
+        Whether rows may be copied to other workers; "auto" where that pays.
 
     Raises
     ------
@@ -142,18 +133,25 @@ def make_plan(
             lying.setdefault(holder, []).append(partition)
     if not lying:
         raise ValueError("no row is left to train on: every partition is empty")
+    most = max(1, round(elements / _ELEMENTS_PER_REPLICA))
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
         counts = {
             worker: max(1, min(threads[worker], round(share[worker] / _ELEMENTS_PER_REPLICA)))
             for worker in lying
         }
+        wanted = max(len(lying), min(most, sum(threads.values())))
     else:
         lying, counts = _spread(int(n_replicas), rows, lying)
+        wanted = int(n_replicas)
+    held = {worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in lying.items()}
+    if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
+        counts = seats(wanted, held, threads)
+        held = level(held, counts)
     parts = [
-        (worker, pieces)
-        for worker, partitions in lying.items()
-        for pieces in _cut(rows, partitions, counts[worker])
+        (worker, [replace(piece, moved=holders[piece.partition] != worker) for piece in share])
+        for worker, pieces in held.items()
+        for share in cut(pieces, counts[worker])
     ]
     trained = [sum(count(piece) for piece in pieces) for _, pieces in parts]
     if sum(trained) == 0:
@@ -164,7 +162,7 @@ def make_plan(
         RankPlan(worker, tuple(pieces), n, step)
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
     )
-    return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(lying)))
+    return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
 
 
 def _sum(rows: Sequence[int], partitions: Sequence[int]) -> int:
@@ -185,24 +183,6 @@ def _spread(
         fullest = max(lying, key=lambda worker: _sum(rows, lying[worker]) / counts[worker])
         counts[fullest] += 1
     return lying, counts
-
-
-def _cut(rows: Sequence[int], partitions: Sequence[int], n: int) -> list[list[Piece]]:
-    """Cut partitions that lie on one worker into `n` equal shares of rows."""
-    total = _sum(rows, partitions)
-    shares: list[list[Piece]] = []
-    for rank in range(n):
-        first, last = total * rank // n, total * (rank + 1) // n
-        pieces = []
-        offset = 0
-        for partition in partitions:
-            start = max(first - offset, 0)
-            stop = min(last - offset, rows[partition])
-            if start < stop:
-                pieces.append(Piece(partition, start, stop))
-            offset += rows[partition]
-        shares.append(pieces)
-    return shares
 
 
 def _place_shards(n_shards: int | str, workers: list[str]) -> tuple[str, ...]:

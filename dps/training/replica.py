@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dps.data.batches import Batches, InMemory, held_out_rows
 from dps.data.blocks import Block, features_of
-from dps.data.partitions import Partition
+from dps.data.partitions import Partition, Piece
 from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
@@ -28,7 +28,6 @@ from dps.server.links import Link
 from dps.server.parameter_server import ParameterServer
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
-from dps.training.plan import Piece
 from dps.training.steps import steps_of
 from dps.training.stopping import StoppingRule
 
@@ -117,7 +116,7 @@ def run_replica(
     spec : ReplicaSpec
     server : ParameterServer
     partitions : sequence of Partition
-        One for each of ``spec.pieces``, computed.
+        One for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
     alive : callable, optional
         Called once a second while waiting; raises to give up.
 
@@ -219,16 +218,20 @@ def _validate(
 def _blocks(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Block]:
     for piece, partition in zip(spec.pieces, partitions, strict=True):
         y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
+        first = piece.start if piece.moved else 0  # the row of the partition that comes first
         held_out = None
         if spec.validation_fraction:
-            held_out = held_out_rows(spec.seed, piece.partition, len(y), spec.validation_fraction)
+            chosen = held_out_rows(
+                spec.seed, piece.partition, first + len(y), spec.validation_fraction
+            )
+            held_out = chosen[first:]
         yield Block(
             piece.partition,
             features_of(partition.X, spec.channel.dtype),
             y,
             weight,
-            piece.start,
-            piece.stop,
+            piece.start - first,
+            piece.stop - first,
             held_out,
         )
 

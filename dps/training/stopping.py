@@ -98,4 +98,5 @@ class StoppingRule:
             bad_epochs=bad,
             last=converged or epoch + 1 >= self.max_iter,
             converged=converged,
+            rows_per_replica=tuple(int(rows) for rows in reports[:, 1]),
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dps.cluster.base import PATIENCE, Cluster, Gang, ReplicaTask, until_known
 from dps.data.batches import held_out_rows
 from dps.data.inspection import DataSummary
+from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
 from dps.errors import NonFiniteError, ServerLostError, StalledError, StoppedError
 from dps.models import Model
@@ -31,7 +32,7 @@ from dps.server.shard import ShardSpec
 from dps.server.window import WindowSpec
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
-from dps.training.plan import Piece, Plan, make_plan
+from dps.training.plan import Plan, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
 
@@ -45,6 +46,8 @@ _CHECK_EVERY = 1.0  # seconds between questions to the scheduler
 _MOST_KEYS = (1 << 31) - 1
 #: Elements of a whole vector that are updated in the time that one is by its key.
 _COST_OF_A_KEY = 8
+#: Epochs of stochastic steps from which it pays to move rows.
+_EPOCHS_WORTH = 10
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -101,6 +104,7 @@ class Job:
     batch_size: int | str
     n_replicas: int | str
     n_shards: int | str
+    rebalance: bool | str
     seed: int
     shuffle: bool
     validation_fraction: float
@@ -176,6 +180,7 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         batch_size=job.batch_size,
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
+        rebalance=_rebalance(job),
     )
     if job.validation_fraction and plan.rows == summary.total:
         raise ValueError("no row fell into the validation set: raise validation_fraction")
@@ -188,6 +193,18 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     server = cluster.serve(_shard_specs(job, plan, placement, rates), placement, plan.shards)
     gang = cluster.launch(run_replica, _tasks(job, plan, placement, rates), server)
     return _Watcher(job, plan, server, gang).run()
+
+
+def _rebalance(job: Job) -> bool | str:
+    """Whether rows may move to other workers.
+
+    "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
+    thirty cost as much as moving: nobody knows whether there will be more.
+    """
+    if job.rebalance != "auto":
+        return job.rebalance
+    many = job.full_batch is None and job.stopping.max_iter >= _EPOCHS_WORTH
+    return "auto" if many else False
 
 
 def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
@@ -267,7 +284,7 @@ def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> l
         ReplicaTask(
             rank,
             part.worker,
-            tuple(piece.partition for piece in part.pieces),
+            part.pieces,
             ReplicaSpec(
                 fit=job.fit,
                 fence=fence,

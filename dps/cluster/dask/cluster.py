@@ -10,6 +10,7 @@ import contextlib
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client, Future
@@ -25,8 +26,8 @@ from dps.cluster.dask.calls import (
     living,
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import compute, scatter
-from dps.data.partitions import Partition, is_dask
+from dps.cluster.dask.loading import call_on_each, compute, cut_out, naming_partitions, scatter
+from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
@@ -90,15 +91,14 @@ class DaskCluster:
         """
         workers = sorted(self._threads)
         client = self._client
-        if partitions and (isinstance(partitions[0].X, Future) or is_dask(partitions[0].X)):
-            given = [value for part in partitions for value in vars(part).values()]
-            self._await([value for value in given if isinstance(value, Future)])
+        if partitions and is_dask(partitions[0].X):
+            self._await_partitions(partitions)
             self._partitions, self._owned = compute(client, partitions, workers, self._timeout)
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
             )
-        self._await(self._owned)
+        self._await_partitions(self._partitions)
         keys = [part.X.key for part in self._partitions]
         held = ask(client, client.scheduler.who_has, self._timeout, keys=keys)
         lost = [number for number, key in enumerate(keys) if not held[key]]
@@ -110,6 +110,11 @@ class DaskCluster:
             self._welcome()
         return self._holders
 
+    def _await_partitions(self, partitions: Sequence[Partition]) -> None:
+        """Wait for what is being computed of them; an error says of which."""
+        with naming_partitions(partitions) as futures:
+            self._await(futures)
+
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
         numbers: dict[str, list[int]] = {}
@@ -117,7 +122,7 @@ class DaskCluster:
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
-                call_on_each, function, *self._columns(held), options,
+                call_on_each, function, [self._values(number) for number in held], options,
                 workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{held[0]}",
             )
             for holder, held in numbers.items()
@@ -132,10 +137,24 @@ class DaskCluster:
         }
         return [found[number] for number in range(len(self._partitions))]
 
-    def _columns(self, numbers: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
-        """X, y and weight of some partitions, in the form in which tasks depend on them."""
-        parts = [self._partitions[number] for number in numbers]
-        return [p.X for p in parts], [p.y for p in parts], [p.weight for p in parts]
+    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
+        """Convert partitions on their workers."""
+        futures = []
+        for number in numbers:
+            part = self._partitions[number]
+            future = self._client.submit(
+                function, part.X, workers=[self._holders[number]], pure=False,
+                key=f"dps-convert-{self._fit}-{number}",
+            )  # fmt: skip
+            self._partitions[number] = replace(part, X=future)
+            futures.append(future)
+        self._owned += futures
+        self._await(futures)
+
+    def _values(self, number: int) -> tuple[Any, Any, Any]:
+        """X, y and weight of a partition, in the form in which tasks depend on them."""
+        part = self._partitions[number]
+        return part.X, part.y, part.weight
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
@@ -169,10 +188,12 @@ class DaskCluster:
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
     ) -> TaskGang:
         """Start a task a replica, strictly on its worker."""
+        moved = self._cut_out([piece for task in tasks for piece in task.pieces if piece.moved])
         futures = {}
         for task in tasks:
             futures[task.rank] = self._client.submit(
-                run_replica_task, function, task.spec, server, *self._columns(task.partitions),
+                run_replica_task, function, task.spec, server,
+                [moved.get(piece, self._values(piece.partition)) for piece in task.pieces],
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
@@ -180,6 +201,20 @@ class DaskCluster:
         shards = [remote.address for remote in self._remotes]
         self._gang = TaskGang(self._client, futures, places, shards, self._timeout)
         return self._gang
+
+    def _cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
+        """Rows that go to another worker, cut out where they lie: nothing else travels."""
+        futures = {
+            piece: self._client.submit(
+                cut_out, self._values(piece.partition), piece.start, piece.stop,
+                workers=[self._holders[piece.partition]], pure=False,
+                key=f"dps-rows-{self._fit}-{piece.partition}-{piece.start}",
+            )
+            for piece in pieces
+        }  # fmt: skip
+        self._owned += futures.values()
+        self._await(list(futures.values()))
+        return futures
 
     def _await(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
@@ -274,14 +309,3 @@ class DaskCluster:
             )
         except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
-
-
-def call_on_each(
-    function: Callable[..., Any],
-    X: list[Any],
-    y: list[Any],
-    weight: list[Any],
-    options: Mapping[str, Any],
-) -> list[Any]:
-    """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in zip(X, y, weight, strict=True)]

@@ -108,9 +108,7 @@ def run_replica_task(
     function: Callable[..., Any],
     spec: Any,
     server: ParameterServer,
-    X: list[Any],
-    y: list[Any],
-    weight: list[Any],
+    partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:
     """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot."""
     worker = get_worker()
@@ -120,5 +118,4 @@ def run_replica_task(
         if worker.status not in (Status.running, Status.paused):
             raise ClusterError("the worker is closing", worker=worker.address)
 
-    partitions = [Partition(*part) for part in zip(X, y, weight, strict=True)]
-    return function(spec, server, partitions, alive)
+    return function(spec, server, [Partition(*part) for part in partitions], alive)

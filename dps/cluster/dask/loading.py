@@ -1,8 +1,10 @@
-"""Bring partitions into the memory of workers, each to one of them."""
+"""Bring partitions into the memory of workers, each to one of them; tasks on them there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client, Future
@@ -10,7 +12,10 @@ from distributed import Client, Future
 from dps.cluster.dask.calls import ask, watched
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "scatter"]
+__all__ = ["call_on_each", "compute", "cut_out", "naming_partitions", "scatter"]
+
+#: What users call the parts of a partition.
+_NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
 def scatter(
@@ -36,6 +41,22 @@ def scatter(
                 made += futures
                 pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
     return pieces, made
+
+
+def call_on_each(
+    function: Callable[..., Any],
+    partitions: Sequence[tuple[Any, Any, Any]],
+    options: Mapping[str, Any],
+) -> list[Any]:
+    """The task that looks at a worker's partitions, in turn."""
+    return [function(*part, **options) for part in partitions]
+
+
+def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
+    """Rows `start` to `stop` of a partition's X, y and weight, without a copy where that can be."""
+    X, y, weight = values
+    at = slice(start, stop)
+    return _cut(X, at), _cut(y, at), None if weight is None else _cut(weight, at)
 
 
 def _cut(values: Any, at: slice) -> Any:
@@ -75,3 +96,23 @@ def compute(
         for number, part in enumerate(partitions)
     ]
     return computed_partitions, list(futures.values())
+
+
+@contextmanager
+def naming_partitions(partitions: Sequence[Partition]) -> Iterator[list[Future]]:
+    """Give the Futures of partitions to wait for; an error meanwhile names the one that failed."""
+    futures = {
+        value: f"partition {number} of {_NAMES[name]}"
+        for number, part in enumerate(partitions)
+        for name, value in vars(part).items()
+        if isinstance(value, Future)
+    }
+    try:
+        yield list(futures)
+    except Exception as error:
+        failed = (future for future in futures if future.status == "error")
+        for future in itertools.islice(failed, 1):
+            note = f"{futures[future]}, {future.key!r}, could not be computed"
+            if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
+                error.add_note(note)
+        raise
