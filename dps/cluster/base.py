@@ -64,12 +64,21 @@ class Cluster(Protocol):
         """Workers and their threads."""
         ...
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
-        """Have partitions computed and kept; the worker that holds each."""
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
+        """Have partitions computed and kept; the worker that holds each.
+
+        Of Dask's partitions ``prepare(X)`` is kept instead of X, if it is given.
+        """
         ...
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
+        ...
+
+    def replace(self, function: Callable[[Any, int], Any]) -> None:
+        """Keep ``function(X, number)`` instead of the X of each partition, where it lies."""
         ...
 
     def serve(

@@ -45,12 +45,19 @@ class ThreadCluster:
         """The one worker there is."""
         return {LOCAL: self._threads}
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):
             import dask
 
-            computed = dask.compute(*[(part.X, part.y, part.weight) for part in partitions])
+            prepared = [
+                part.X if prepare is None else dask.delayed(prepare)(part.X) for part in partitions
+            ]
+            computed = dask.compute(
+                *[(X, part.y, part.weight) for X, part in zip(prepared, partitions, strict=True)]
+            )
             self._partitions = [Partition(*part) for part in computed]
         else:
             self._partitions = list(partitions)
@@ -59,6 +66,11 @@ class ThreadCluster:
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition in turn."""
         return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
+
+    def replace(self, function: Callable[[Any, int], Any]) -> None:
+        """Put something else in the place of each X, one after the other."""
+        for number, part in enumerate(self._partitions):
+            self._partitions[number] = Partition(function(part.X, number), part.y, part.weight)
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]

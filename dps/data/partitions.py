@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Partition", "check_columns", "is_dask", "meta_of", "partitions_of"]
+__all__ = [
+    "Partition",
+    "check_columns",
+    "columns_without_numbers",
+    "is_dask",
+    "is_frame",
+    "meta_of",
+    "partitions_of",
+]
 
 
 @dataclass(frozen=True)
@@ -118,11 +126,7 @@ def check_columns(meta: Any) -> None:
     """
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
-    bad = [
-        str(name)
-        for name, dtype in meta.dtypes.items()
-        if not (getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "itemsize"))
-    ]
+    bad = columns_without_numbers(meta)
     if bad:
         raise ValueError(
             f"columns {bad} of X hold no numbers "
@@ -130,6 +134,20 @@ def check_columns(meta: Any) -> None:
             "encode them first, for example with get_dummies of pandas or dask.dataframe "
             "(there after X.categorize()), or drop them"
         )
+
+
+def columns_without_numbers(meta: Any) -> list[str]:
+    """Names of a pandas dataframe's columns that are not of numbers."""
+    return [
+        str(name)
+        for name, dtype in meta.dtypes.items()
+        if not (getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "itemsize"))
+    ]
+
+
+def is_frame(X: Any) -> bool:
+    """Whether `X` is a dataframe of pandas or dask; a Series is not."""
+    return hasattr(X, "columns") and (_is_dask_frame(X) or hasattr(X, "iloc"))
 
 
 def _readable(X: Any) -> Any:

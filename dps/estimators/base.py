@@ -23,7 +23,7 @@ from sklearn.utils.validation import validate_data
 from dps.cluster.choice import cluster_for
 from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import Partition, check_columns, is_dask, meta_of, partitions_of
+from dps.data.partitions import Partition, is_dask, meta_of, partitions_of
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import (
     choose_batch_size,
@@ -32,11 +32,13 @@ from dps.estimators.choices import (
     choose_schedule,
     l1_ratio,
 )
+from dps.estimators.encoding import encoding_for, select
 from dps.losses import Loss
 from dps.models import Model
 from dps.modes import Mode, get_mode
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
+from dps.preprocessing import FrameEncoder
 from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
@@ -93,6 +95,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "encoder": [FrameEncoder, StrOptions({"auto"})],
         "client": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
@@ -126,7 +129,15 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         mode, loss = get_mode(self.mode), self._loss()
         optimizer = choose_optimizer(self, loss)
         choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
-        partitions, whole = self._partitions(X, y, sample_weight, reset)
+        encoding = encoding_for(self, X, going_on=start.params is not None)
+        prepare = None
+        if encoding is not None:
+            X = select(self, encoding.encoder, X, reset and not encoding.fitted)
+            if is_dask(X):
+                prepare = encoding.prepare(X)
+            else:
+                X = encoding.encode(X)
+        partitions, whole = self._partitions(X, y, sample_weight, reset, encoding is not None)
         columns = None
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
@@ -137,19 +148,25 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
         try:
-            holders = cluster.load(partitions)
+            holders = cluster.load(partitions, prepare)
+            if encoding is not None:
+                encoding.complete(cluster)
             summary = combine(
                 cluster.map(inspect_partition, classification=self._classification),
                 classification=self._classification,
                 whole=whole,
             )
             model, targets, classes = self._describe(loss, summary, classes, start)
-            job = self._job(fit, mode, optimizer, model, targets, summary, start, max_iter, tol)
+            may_be_wide = tol is not None and not (encoding is not None and encoding.unscaled)
+            job = self._job(
+                fit, mode, optimizer, model, targets, summary, start, max_iter, tol, may_be_wide
+            )
             result = train(job, summary, holders, cluster)
         finally:
             cluster.close()
         if classes is not None:
             self.classes_ = classes
+        self.encoder_ = None if encoding is None else encoding.encoder
         if columns is not None:
             model, result = self._spread(columns, model, result, job.optimizer)
         self._take(model, result, start)
@@ -189,31 +206,25 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         self.plan_ = result.plan
 
     def _partitions(
-        self, X: Any, y: Any, sample_weight: Any, reset: bool
+        self, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
     ) -> tuple[list[Partition], bool]:
         """The data in aligned partitions, and whether it came in one piece."""
-        if is_dask(X):
-            if y is None:
-                raise ValueError("requires y to be passed, but the target y is None")
-            validate_data(self, X=meta_of(X), skip_check_array=True, reset=reset)
-            return partitions_of(X, y, sample_weight), False
-        return [self._local_partition(X, y, sample_weight, reset)], True
-
-    def _local_partition(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Partition:
-        """Data of this process; what its values hold is looked at with the partition."""
-        frame = X if hasattr(X, "columns") and hasattr(X, "iloc") else None
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        try:
+        if not is_dask(X):
+            return [self._local_partition(X, y, sample_weight, reset, encoded)], True
+        if not encoded:
+            validate_data(self, X=meta_of(X), skip_check_array=True, reset=reset)
+        return partitions_of(X, y, sample_weight), False
+
+    def _local_partition(
+        self, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
+    ) -> Partition:
+        """Data of this process; what its values hold is looked at with the partition."""
+        if not encoded:
             X = validate_data(
                 self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
             )
-        except (TypeError, ValueError):
-            if frame is not None:
-                check_columns(frame)  # says which columns, if that is what is wrong
-            raise
-        if frame is not None and X.dtype.kind not in "biuf":
-            check_columns(frame)
         if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
             X = X.astype(np.float64)
         y = column_or_1d(y, warn=True)
@@ -294,6 +305,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         start: Start,
         max_iter: int,
         tol: float | None,
+        may_be_wide: bool,
     ) -> Job:
         """Everything the trainer is told."""
         # The scale makes weights sum to the rows, so this is one over their sum.
@@ -301,7 +313,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
-        wide = tol is not None and is_wide(summary, alpha)
+        wide = may_be_wide and is_wide(summary, alpha)
         batch_size = choose_batch_size(self, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         bold = wide and optimizer is None and self.learning_rate == "auto"

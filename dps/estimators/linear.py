@@ -15,7 +15,8 @@ from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator, Start
 from dps.estimators.choices import check_stochastic
-from dps.estimators.prediction import LinearPredictor, apply_to
+from dps.estimators.encoding import coefficient_names, select
+from dps.estimators.prediction import EncodedPredictor, LinearPredictor, apply_to
 from dps.estimators.scoring import accuracy, determination
 from dps.losses import Loss, get_loss
 from dps.models import LinearModel
@@ -77,8 +78,24 @@ class _Linear(DistributedEstimator):
             return coef, views["intercept"].copy()
         return coef, np.zeros(len(coef), coef.dtype)
 
+    def coefficients(self) -> Any:
+        """The coefficients by the names of their columns, as a pandas Series.
+
+        Of a dataframe that was encoded these are the names of the encoded columns, such as
+        ``origin_JFK``. With several classes it is a DataFrame with a column a class.
+        """
+        check_is_fitted(self)
+        import pandas as pd
+
+        names, coef = coefficient_names(self), np.atleast_2d(self.coef_)
+        if len(coef) == 1:
+            return pd.Series(coef[0], index=names, name="coefficient")
+        return pd.DataFrame(coef.T, index=names, columns=self.classes_)
+
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
+        if self.encoder_ is not None:
+            return select(self, self.encoder_, X, reset=False)
         if is_dask(X):
             validate_data(self, X=meta_of(X), skip_check_array=True, reset=False)
             return X
@@ -86,8 +103,10 @@ class _Linear(DistributedEstimator):
 
     def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
-        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
-        return apply_to(self._input(X), predictor, columns)
+        linear = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
+        encoder = self.encoder_
+        predict = linear if encoder is None else EncodedPredictor(encoder.encode, linear)
+        return apply_to(self._input(X), predict, columns)
 
 
 def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -231,6 +250,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         warm_start: bool = False,
         average: bool | int = False,
         verbose: int = 0,
+        encoder: Any = "auto",
         optimizer: Any = "auto",
         learning_rate: Any = "auto",
         batch_size: Any = "auto",
@@ -256,6 +276,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         self.warm_start = warm_start
         self.average = average
         self.verbose = verbose
+        self.encoder = encoder
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -397,6 +418,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         warm_start: bool = False,
         average: bool | int = False,
         verbose: int = 0,
+        encoder: Any = "auto",
         optimizer: Any = "auto",
         learning_rate: Any = "auto",
         batch_size: Any = "auto",
@@ -421,6 +443,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         self.warm_start = warm_start
         self.average = average
         self.verbose = verbose
+        self.encoder = encoder
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size

@@ -69,6 +69,7 @@ class DaskCluster:
         self._remotes: list[Remote] = []
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._gang: TaskGang | None = None
+        self._looks = 0  # taken at the data
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
@@ -82,7 +83,9 @@ class DaskCluster:
         """Workers and their threads."""
         return self._threads
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
         """Keep every partition in memory on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
@@ -93,7 +96,9 @@ class DaskCluster:
         if partitions and (isinstance(partitions[0].X, Future) or is_dask(partitions[0].X)):
             given = [value for part in partitions for value in vars(part).values()]
             self._await([value for value in given if isinstance(value, Future)])
-            self._partitions, self._owned = compute(client, partitions, workers, self._timeout)
+            self._partitions, self._owned = compute(
+                client, partitions, workers, self._timeout, prepare
+            )
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
@@ -112,13 +117,15 @@ class DaskCluster:
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        self._looks += 1
+        look = f"{self._fit}-{self._looks}"
         numbers: dict[str, list[int]] = {}
         for number, holder in enumerate(self._holders):
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
                 call_on_each, function, *self._columns(held), options,
-                workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{held[0]}",
+                workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
             )
             for holder, held in numbers.items()
         ]  # fmt: skip
@@ -131,6 +138,30 @@ class DaskCluster:
             for number, result in zip(held, answers, strict=True)
         }
         return [found[number] for number in range(len(self._partitions))]
+
+    def replace(self, function: Callable[[Any, int], Any]) -> None:
+        """Put something else in the place of each X; Dask forgets an old one with its last use."""
+        # It may be large: one task holds it for all.
+        shared = self._client.submit(
+            itself, function, pure=False, workers=self._holders[:1], key=f"dps-shared-{self._fit}"
+        )
+        parts = list(zip(self._partitions, self._holders, strict=True))
+        made = [
+            self._client.submit(
+                call_on_part, shared, part.X, number,
+                workers=[holder], pure=False, key=f"dps-encode-{self._fit}-{number}",
+            )
+            for number, (part, holder) in enumerate(parts)
+        ]  # fmt: skip
+        self._owned += made
+        old = {part.X.key for part, _ in parts}
+        self._partitions = [
+            Partition(X, part.y, part.weight) for X, (part, _) in zip(made, parts, strict=True)
+        ]
+        for future in [shared, *(future for future in self._owned if future.key in old)]:
+            future.release()
+        self._owned = [future for future in self._owned if future.key not in old]
+        self._await(made)
 
     def _columns(self, numbers: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
         """X, y and weight of some partitions, in the form in which tasks depend on them."""
@@ -274,6 +305,16 @@ class DaskCluster:
             )
         except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
+
+
+def itself(value: Any) -> Any:
+    """The task that holds something for others."""
+    return value
+
+
+def call_on_part(function: Callable[[Any, int], Any], X: Any, number: int) -> Any:
+    """The task that makes something else of a partition's X."""
+    return function(X, number)
 
 
 def call_on_each(

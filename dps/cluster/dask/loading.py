@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import dask
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
@@ -47,10 +49,12 @@ def compute(
     partitions: Sequence[Partition],
     workers: Sequence[str],
     timeout: float,
+    prepare: Callable[[Any], Any] | None = None,
 ) -> tuple[list[Partition], list[Future]]:
     """Have Delayed partitions computed on a worker chosen by their number; all futures made.
 
-    Where X is in memory, y and weights are computed beside it.
+    Where X is in memory, y and weights are computed beside it; and so is ``prepare(X)``, which
+    stands for X if it is given.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
@@ -60,6 +64,8 @@ def compute(
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.setdefault(home, []).append(number)
+    if prepare is not None:
+        partitions = [replace(part, X=dask.delayed(prepare)(part.X)) for part in partitions]
     futures: dict[tuple[int, str], Any] = {}
     for home, numbers in homes.items():
         wanted = {
