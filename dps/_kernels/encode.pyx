@@ -279,7 +279,8 @@ cdef class RowEncoder:
 
     def encode(self, index_t[::1] indices, floating[::1] data, index_t[::1] indptr):
         """Write all rows as CSR; how many values are stored."""
-        cdef Py_ssize_t n = self.n_rows, n_numbers = self.numbers.width, at = 0, start = 0, size, p
+        cdef Py_ssize_t n = self.n_rows, n_numbers = self.numbers.width
+        cdef Py_ssize_t at = 0, start = 0, size, p
         cdef int32_t* looked_up
         cdef uint64_t* mixed
         cdef floating* room

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dps.data.partitions import parts_of
+
 __all__ = ["csr_blocks", "of_each_partition"]
 
 
@@ -24,7 +26,7 @@ def of_each_partition(frame: Any, function: Callable[..., Any]) -> list[Any]:
     """
     import dask
 
-    return list(dask.compute(*[dask.delayed(function)(part) for part in frame.to_delayed()]))
+    return list(dask.compute(*[dask.delayed(function)(part) for part in parts_of(frame)]))
 
 
 def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: Any) -> Any:
@@ -46,6 +48,6 @@ def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: 
     shared = dask.delayed(function, traverse=False, pure=True)  # once in the graph
     blocks = [
         da.from_delayed(shared(part, number), (np.nan, n_columns), dtype, meta=meta)
-        for number, part in enumerate(frame.to_delayed())
+        for number, part in enumerate(parts_of(frame))
     ]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)

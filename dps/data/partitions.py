@@ -21,6 +21,7 @@ __all__ = [
     "is_dask",
     "is_frame",
     "meta_of",
+    "parts_of",
     "partitions_of",
 ]
 
@@ -102,11 +103,11 @@ def partitions_of(X: Any, y: Any, weight: Any) -> list[Partition]:
     X = _readable(X)
     y = _vector(_local_like(y, X, "y"), "y")
     _check_aligned(X, y, "y")
-    parts = [_parts(X), _parts(y)]
+    parts = [parts_of(X), parts_of(y)]
     if weight is not None:
         weight = _vector(_local_like(weight, X, "sample_weight"), "sample_weight")
         _check_aligned(X, weight, "sample_weight")
-        parts.append(_parts(weight))
+        parts.append(parts_of(weight))
     else:
         parts.append([None] * len(parts[0]))
     return [Partition(*part) for part in zip(*parts, strict=True)]
@@ -235,14 +236,18 @@ def _check_aligned(X: Any, other: Any, name: str) -> None:
                 )
 
 
-def _parts(collection: Any) -> list[Any]:
-    """Futures of what is in memory already, else Delayed objects, by partition."""
+def parts_of(collection: Any) -> list[Any]:
+    """The partitions of a Dask collection: Futures where all are in memory, else Delayed."""
     from dask.core import flatten
 
     graph = collection.__dask_graph__()
     futures = [_future_behind(graph, key) for key in flatten(collection.__dask_keys__())]
     if all(future is not None for future in futures):
         return futures
+    if _is_dask_frame(collection):
+        # Optimised in full, a file's row groups are read together, the more the fewer columns are
+        # wanted: X and y, or X and what it says of itself, would be cut at different rows.
+        return list(collection.simplify().to_delayed(optimize_graph=False))
     return list(np.asarray(collection.to_delayed(), dtype=object).ravel())
 
 
