@@ -201,17 +201,14 @@ cdef class RowEncoder:
         self.n_pieces += 1
         return piece
 
-    cdef int _take_codes(self, Member* member, codes, Py_ssize_t n_values) except -1:
+    def _codes(self, codes, Py_ssize_t n_values):
         codes = np.require(codes, requirements="CA")
         if codes.dtype not in (np.int8, np.int16, np.int32):
             raise TypeError(f"codes have dtype {codes.dtype}, expected int8, int16 or int32")
         same_length("codes", codes.shape[0], self.n_rows)
         if DPS_DEBUG:
             _check_codes(codes, n_values)
-        self.arrays.append(codes)
-        member.codes = _address(codes)
-        member.code_size = codes.itemsize
-        return 0
+        return codes
 
     def add_number(self, Py_ssize_t place, int32_t first, double fill, bint indicator):
         """A column of ``numbers``; NaN becomes ``fill``, and 1 in the next column if wanted."""
@@ -226,10 +223,11 @@ cdef class RowEncoder:
         """A 1 in column ``table[code + 1]``; none where that is negative."""
         cdef Piece* piece
         table = np.require(table, np.int32, "CA")
+        codes = self._codes(codes, len(table) - 1)
         piece = self._add(CODES, 1)
-        self._take_codes(&piece.members[0], codes, len(table) - 1)
-        self.arrays.append(table)
+        self.arrays += [table, codes]
         piece.table = <const int32_t*> _address(table)
+        piece.members[0].codes, piece.members[0].code_size = _address(codes), codes.itemsize
         piece.place = self.n_looked_up
         self.n_looked_up += 1
         self.most += 1
@@ -241,12 +239,15 @@ cdef class RowEncoder:
         same_length("hashes", len(hashes), len(columns))
         if buckets < 1:
             raise ValueError(f"there must be a bucket, got {buckets}")
+        hashes = [np.require(values, np.uint64, "CA") for values in hashes]
+        lengths = [len(values) for values in hashes]
+        columns = [self._codes(codes, n) for codes, n in zip(columns, lengths, strict=True)]
         piece = self._add(CROSS, len(columns))
+        self.arrays += columns + hashes
         for m in range(piece.n_members):
-            values = np.require(hashes[m], np.uint64, "CA")
-            self._take_codes(&piece.members[m], columns[m], len(values))
-            self.arrays.append(values)
-            piece.members[m].hashes = <const uint64_t*> _address(values)
+            piece.members[m].codes = _address(columns[m])
+            piece.members[m].code_size = columns[m].itemsize
+            piece.members[m].hashes = <const uint64_t*> _address(hashes[m])
         piece.first, piece.buckets = first, buckets
         piece.place = self.n_looked_up
         self.n_looked_up += 1
@@ -289,7 +290,7 @@ cdef class RowEncoder:
         same_length("indptr", indptr.shape[0], n + 1)
         same_length("data", data.shape[0], indices.shape[0])
         if data.shape[0] < self.bound:
-            raise ValueError(f"{self.bound} values may be stored, there is room for {data.shape[0]}")
+            raise ValueError(f"up to {self.bound} values need room, there is {data.shape[0]}")
         indptr[0] = 0
         if n == 0:
             return 0

@@ -21,8 +21,8 @@ __all__ = [
     "is_dask",
     "is_frame",
     "meta_of",
-    "parts_of",
     "partitions_of",
+    "parts_of",
 ]
 
 
@@ -148,7 +148,7 @@ def columns_without_numbers(meta: Any) -> list[str]:
 
 def is_frame(X: Any) -> bool:
     """Whether `X` is a dataframe of pandas or dask; a Series is not."""
-    return hasattr(X, "columns") and (_is_dask_frame(X) or hasattr(X, "iloc"))
+    return hasattr(X, "columns") and hasattr(X, "iloc") and X.ndim == 2
 
 
 def _readable(X: Any) -> Any:

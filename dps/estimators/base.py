@@ -23,7 +23,14 @@ from sklearn.utils.validation import validate_data
 from dps.cluster.choice import cluster_for
 from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import Partition, is_dask, meta_of, partitions_of
+from dps.data.partitions import (
+    Partition,
+    check_columns,
+    is_dask,
+    is_frame,
+    meta_of,
+    partitions_of,
+)
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import (
     choose_batch_size,
@@ -222,9 +229,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
     ) -> Partition:
         """Data of this process; what its values hold is looked at with the partition."""
         if not encoded:
-            X = validate_data(
-                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
-            )
+            X = self._plain(X, reset)
         if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
             X = X.astype(np.float64)
         y = column_or_1d(y, warn=True)
@@ -239,6 +244,21 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 dtype=np.float64, ensure_all_finite=False, input_name="sample_weight",
             )  # fmt: skip
         return Partition(X, y, sample_weight)
+
+    def _plain(self, X: Any, reset: bool) -> Any:
+        """Data that is trained on as it is: an array or CSR of numbers."""
+        frame = X if is_frame(X) else None
+        try:
+            X = validate_data(
+                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
+            )
+        except (TypeError, ValueError):
+            if frame is not None:
+                check_columns(frame)  # says which columns, if that is what is wrong
+            raise
+        if frame is not None and X.dtype.kind not in "biuf":
+            check_columns(frame)
+        return X
 
     def _class_weight(
         self, summary: DataSummary, classes: NDArray[Any]

@@ -79,9 +79,9 @@ def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
     TypeError
         An encoder was given, and `X` is no dataframe.
     """
-    kept = getattr(asked, "encoder_", None) if going_on else None
-    if kept is not None:
-        return Encoding(kept, fitted=True)
+    if going_on:
+        kept = getattr(asked, "encoder_", None)
+        return None if kept is None else Encoding(kept, fitted=True)
     if isinstance(asked.encoder, FrameEncoder):
         if not is_frame(X):
             raise TypeError(

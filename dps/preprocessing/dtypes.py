@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 __all__ = ["Kind", "check_frame", "kind_of"]
 
 Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
@@ -34,7 +36,7 @@ def kind_of(dtype: Any) -> Kind:
         return _kind_of_arrow(dtype)
     if dtype.kind in "biuf":
         return "number"
-    return "object" if dtype.kind == "O" else "other"
+    return "object" if dtype == np.dtype(object) else "other"
 
 
 def _kind_of_arrow(dtype: Any) -> Kind:
@@ -63,6 +65,8 @@ def check_frame(frame: Any) -> None:
         Two columns have one name, or a dtype is neither numbers nor categories; says what to do.
     """
     columns = frame.columns
+    if not len(columns):
+        raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required.")
     if not columns.is_unique:
         twice = columns[columns.duplicated()].unique().tolist()
         raise ValueError(f"X has several columns of the name {_listed(twice)}: rename or drop them")

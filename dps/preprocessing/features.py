@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from dps._kernels.encode import RowEncoder
 from dps.preprocessing.hashing import buckets_of, hashes_of
-from dps.preprocessing.reading import Bags, Codes, ColumnError, Nothing, Numbers, Read
+from dps.preprocessing.reading import (
+    Bags,
+    Codes,
+    ColumnError,
+    Nothing,
+    Numbers,
+    Read,
+    kind_of_values,
+)
 
 __all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot"]
 
@@ -70,7 +78,7 @@ class Number:
         if isinstance(column, Nothing):
             return np.full(rows, np.nan)
         if not isinstance(column, Numbers):
-            raise _changed(self.name, "numbers", column)
+            raise _changed(self.name, "numbers", _WORDS[type(column)])
         return column.values
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
@@ -110,6 +118,9 @@ class OneHot:
         if column.values is self.categories or column.values.equals(self.categories):
             places = np.arange(len(self.categories))
         else:
+            before, now = kind_of_values(self.categories), kind_of_values(column.values)
+            if before != now and len(column.values):
+                raise _changed(self.name, before, now)
             places = self.categories.get_indexer(column.values)
         missing = first + len(self.categories) if self.indicator else -1
         rows.add_codes(column.codes, _table(places, first, missing))
@@ -165,7 +176,7 @@ class Bag:
             rows.add_codes(np.full(rows.n_rows, -1, np.int8), np.array([missing], np.int32))
             return
         if not isinstance(column, Bags):
-            raise _changed(self.name, "lists", column)
+            raise _changed(self.name, "lists", _WORDS[type(column)])
         table = _table(buckets_of(column.values, self.n_buckets), first, missing)
         rows.add_bags(column.starts, column.codes, table)
 
@@ -202,7 +213,7 @@ def _codes(column: Read, name: Any, rows: int) -> Codes:
         codes, values = pd.factorize(column.values)
         return Codes(codes.astype(np.int32), pd.Index(values), False, column.missing)
     if isinstance(column, Bags):
-        raise _changed(name, "categories", column)
+        raise _changed(name, "categories", "lists")
     return column
 
 
@@ -214,10 +225,12 @@ def _table(places: NDArray[Any], first: int, missing: int) -> NDArray[np.int32]:
     return table
 
 
-def _changed(name: Any, before: str, now: Read) -> ColumnError:
-    kinds = {Numbers: "numbers", Codes: "categories or strings", Bags: "lists"}
+_WORDS = {Numbers: "numbers", Codes: "categories or strings", Bags: "lists"}
+
+
+def _changed(name: Any, before: str, now: str) -> ColumnError:
     return ColumnError(
-        f"column {str(name)!r} of X{{place}} holds {kinds[type(now)]}, and held {before} when the "
+        f"column {str(name)!r} of X{{place}} holds {now}, and held {before} when the "
         "encoder was fitted: convert it"
     )
 

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from dps.preprocessing.dtypes import kind_of
 
-__all__ = ["Bags", "Codes", "ColumnError", "Nothing", "Numbers", "Read", "ReadFrame", "read_frame"]
+__all__ = [
+    "Bags",
+    "Codes",
+    "ColumnError",
+    "Nothing",
+    "Numbers",
+    "Read",
+    "ReadFrame",
+    "kind_of_values",
+    "read_frame",
+]
 
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
@@ -112,10 +122,22 @@ class ReadFrame:
     columns: dict[Any, Read]
     defect: ColumnError | None = None
 
+    def __sizeof__(self) -> int:
+        """Bytes, which Dask asks for."""
+        arrays = (vars(column).values() for column in self.columns.values())
+        return sum(int(getattr(array, "nbytes", 0)) for array in chain.from_iterable(arrays))
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.rows, len(self.columns)
+
+
+def kind_of_values(values: Any) -> str:
+    """What the values of categories are, in words."""
+    words = {"O": "strings", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates"}
+    return words.get(values.dtype.kind if isinstance(values.dtype, np.dtype) else "",
+                     str(values.dtype))  # fmt: skip
 
 
 def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFrame:
@@ -170,7 +192,7 @@ def _numbers(series: Any, name: str) -> Numbers:
     elif hasattr(dtype, "numpy_dtype") and not series.isna().any():
         values = series.to_numpy(dtype.numpy_dtype)
     elif hasattr(dtype, "numpy_dtype"):
-        single = dtype.numpy_dtype == np.float32
+        single = dtype.numpy_dtype.itemsize <= 2 or dtype.numpy_dtype == np.float32
         values = series.to_numpy(np.float32 if single else np.float64, na_value=np.nan)
     else:  # pandas' sparse columns
         values = np.asarray(series)

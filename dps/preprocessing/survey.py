@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dps.preprocessing.reading import Bags, Codes, ColumnError, Numbers, Read, ReadFrame
+from dps.preprocessing.reading import (
+    Bags,
+    Codes,
+    ColumnError,
+    Numbers,
+    Read,
+    ReadFrame,
+    kind_of_values,
+)
 
 __all__ = ["ColumnSurvey", "FrameSurvey", "Survey", "merge", "missing_values"]
 
@@ -149,20 +157,15 @@ def _merge_values(name: str, found: Sequence[Any], given: bool) -> tuple[Any, bo
     first = found[0]
     if given and all(values.equals(first) for values in found[1:]):
         return first, True
-    _same(name, "categories of {}", (_kind(values) if len(values) else None for values in found))
+    _same(
+        name,
+        "categories of {}",
+        (kind_of_values(values) if len(values) else None for values in found),
+    )
     filled = [values for values in found if len(values)] or [first]
-    union = filled[0]
-    for values in filled[1:]:
-        if not values.equals(union):
-            union = pd.Index.append(union, values).unique()
-    return union.sort_values(), False
-
-
-def _kind(values: Any) -> str:
-    """What the values of categories are, in words."""
-    if values.dtype == object:
-        return "strings"
-    return "numbers" if values.dtype.kind in "iuf" else str(values.dtype)
+    if filled[0].dtype == object:  # kept as objects: pandas would infer its own strings
+        return pd.Index(sorted(set().union(*filled)), dtype=object), False
+    return filled[0].append(filled[1:]).unique().sort_values(), False
 
 
 def _same(name: str, what: str, kinds: Iterable[Any]) -> Any:
