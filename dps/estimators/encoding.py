@@ -18,6 +18,7 @@ from sklearn.utils.validation import validate_data
 from dps.cluster.base import Cluster
 from dps.data.partitions import columns_without_numbers, is_dask, is_frame
 from dps.preprocessing import FrameEncoder
+from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
 
 __all__ = ["Encoding", "coefficient_names", "encoding_for", "select"]
@@ -102,9 +103,10 @@ def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     ValueError
         One is missing or extra, in scikit-learn's words.
     """
-    if not reset:
-        X = encoder.ordered(X)
-    validate_data(estimator, X=X._meta if is_dask(X) else X, skip_check_array=True, reset=reset)
+    X = X if reset else encoder.ordered(X)
+    meta = X._meta if is_dask(X) else X
+    check_frame(meta)
+    validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
     return X
 
 

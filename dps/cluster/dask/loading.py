@@ -44,6 +44,11 @@ def _cut(values: Any, at: slice) -> Any:
     return values.iloc[at] if hasattr(values, "iloc") else values[at]
 
 
+def prepare_partition(prepare: Callable[[Any], Any], X: Any) -> Any:
+    """The task that makes something else of X while it is loaded."""
+    return prepare(X)
+
+
 def compute(
     client: Client,
     partitions: Sequence[Partition],
@@ -65,7 +70,8 @@ def compute(
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.setdefault(home, []).append(number)
     if prepare is not None:
-        partitions = [replace(part, X=dask.delayed(prepare)(part.X)) for part in partitions]
+        prepared = dask.delayed(prepare_partition)
+        partitions = [replace(part, X=prepared(prepare, part.X)) for part in partitions]
     futures: dict[tuple[int, str], Any] = {}
     for home, numbers in homes.items():
         wanted = {
