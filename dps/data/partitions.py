@@ -245,10 +245,20 @@ def parts_of(collection: Any) -> list[Any]:
     if all(future is not None for future in futures):
         return futures
     if _is_dask_frame(collection):
-        # Optimised in full, a file's row groups are read together, the more the fewer columns are
-        # wanted: X and y, or X and what it says of itself, would be cut at different rows.
-        return list(collection.simplify().to_delayed(optimize_graph=False))
+        return list(_optimised(collection).to_delayed(optimize_graph=False))
     return list(np.asarray(collection.to_delayed(), dtype=object).ravel())
+
+
+def _optimised(frame: Any) -> Any:
+    """A dask dataframe that reads only what it needs, in one task a partition.
+
+    Dask would also read a file's row groups together, the more the fewer columns are wanted: X and
+    y, or X and what it says of itself, would be cut at different rows.
+    """
+    from dask.dataframe.dask_expr import new_collection
+    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
+
+    return new_collection(optimize_blockwise_fusion(frame.expr.simplify().lower_completely()))
 
 
 def _future_behind(graph: Any, key: Any) -> Any:

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.frames import csr_blocks, of_each_partition
 from dps.data.partitions import is_dask
+from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.layout import Layout, make_layout
-from dps.preprocessing.reading import ReadFrame, read_frame
+from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
 __all__ = ["FrameEncoder", "Reader"]

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.encode import RowEncoder
-from dps.preprocessing.hashing import buckets_of, hashes_of
-from dps.preprocessing.reading import (
+from dps.preprocessing.columns import (
     Bags,
     Codes,
     ColumnError,
@@ -22,6 +21,7 @@ from dps.preprocessing.reading import (
     Read,
     kind_of_values,
 )
+from dps.preprocessing.hashing import buckets_of, hashes_of
 
 __all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot"]
 

@@ -16,8 +16,9 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
+from dps.preprocessing.columns import ColumnError, ReadFrame
 from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
-from dps.preprocessing.reading import ColumnError, ReadFrame, read_frame
+from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
 __all__ = ["Layout", "Missing", "make_layout"]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dps.preprocessing.reading import (
+from dps.preprocessing.columns import (
     Bags,
     Codes,
     ColumnError,

@@ -26,6 +26,7 @@ from dps.cluster.dask.calls import (
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, scatter
+from dps.cluster.dask.tasks import call_on_each, call_on_part, itself
 from dps.data.partitions import Partition, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -305,24 +306,3 @@ class DaskCluster:
             )
         except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
             return
-
-
-def itself(value: Any) -> Any:
-    """The task that holds something for others."""
-    return value
-
-
-def call_on_part(function: Callable[[Any, int], Any], X: Any, number: int) -> Any:
-    """The task that makes something else of a partition's X."""
-    return function(X, number)
-
-
-def call_on_each(
-    function: Callable[..., Any],
-    X: list[Any],
-    y: list[Any],
-    weight: list[Any],
-    options: Mapping[str, Any],
-) -> list[Any]:
-    """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in zip(X, y, weight, strict=True)]
