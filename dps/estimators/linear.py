@@ -39,7 +39,8 @@ class _Linear(DistributedEstimator):
         Parameters
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
-            Numbers only.
+            Of numbers; a dataframe may also have columns of categories, strings and lists, see
+            `encoder`.
         y : vector of length n
             Cut like `X` where that is a Dask collection.
         sample_weight : vector of length n, optional
@@ -79,10 +80,24 @@ class _Linear(DistributedEstimator):
         return coef, np.zeros(len(coef), coef.dtype)
 
     def coefficients(self) -> Any:
-        """The coefficients by the names of their columns, as a pandas Series.
+        """The coefficients by the names of their columns.
 
-        Of a dataframe that was encoded these are the names of the encoded columns, such as
-        ``origin_JFK``. With several classes it is a DataFrame with a column a class.
+        Returns
+        -------
+        pandas.Series, or DataFrame with a column a class where there are several
+            Of a dataframe that was encoded, the names are those of the encoded columns, such as
+            ``origin_JFK``.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from dps import LinearRegressor
+        >>> frame = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "kind": ["a", "b", "a", "b"]})
+        >>> LinearRegressor(alpha=0, tol=1e-9).fit(frame, [1, 12, 3, 14]).coefficients().round(2)
+        size      1.0
+        kind_a   -5.0
+        kind_b    5.0
+        Name: coefficient, dtype: float64
         """
         check_is_fitted(self)
         import pandas as pd
@@ -180,6 +195,11 @@ class LinearClassifier(ClassifierMixin, _Linear):
         rows have been seen.
     verbose : int, default=0
         1 prints a line an epoch.
+    encoder : FrameEncoder or "auto", default="auto"
+        What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of
+        numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
+        found by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what
+        it does not know is ignored.
     optimizer : {"auto", "lbfgs", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
         "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
         features vary alike; features need not be scaled. It asks for a smooth loss and no
@@ -206,7 +226,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array of shape (n_classes,)
     n_features_in_, feature_names_in_
-        As in scikit-learn.
+        As in scikit-learn; of the dataframe, where that is encoded.
+    encoder_ : FrameEncoder or None
+        The fitted encoder, whose columns the coefficients belong to.
     n_iter_ : int
         Epochs closed.
     loss_ : float
@@ -376,7 +398,7 @@ class LinearRegressor(RegressorMixin, _Linear):
     loss : {"squared_error", "huber", "epsilon_insensitive"} or Loss, default="squared_error"
     penalty, alpha, l1_ratio, fit_intercept, max_iter, tol, shuffle, random_state
         As in :class:`LinearClassifier`.
-    early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose
+    early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose, encoder
         As in :class:`LinearClassifier`.
     optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, client, timeout
         As in :class:`LinearClassifier`.
@@ -385,7 +407,7 @@ class LinearRegressor(RegressorMixin, _Linear):
     ----------
     coef_ : array of shape (n_features,)
     intercept_ : array of shape (1,)
-    n_features_in_, feature_names_in_, n_iter_, loss_, history_, plan_
+    n_features_in_, feature_names_in_, encoder_, n_iter_, loss_, history_, plan_
         As in :class:`LinearClassifier`.
 
     Examples
