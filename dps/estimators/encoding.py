@@ -60,7 +60,7 @@ class Encoding:
     def complete(self, cluster: Cluster) -> None:
         """Learn from partitions that have been read, and encode them."""
         if self.reader is not None:
-            self.encoder.learn(cluster.map(self.reader.look))
+            self.encoder.learn(cluster.map(self.reader.look_back))
             cluster.replace(self.encoder.encode)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -245,6 +246,13 @@ class Reader:
     def __call__(self, frame: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
         return read_frame(frame, self.names, keep=True)
+
+    def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
+        """What is to be known of a partition that was read, and whose frame is gone."""
+        if "pyarrow" in sys.modules:
+            # Arrow keeps the memory that files were read into: a third of the CSR to come.
+            sys.modules["pyarrow"].default_memory_pool().release_unused()
+        return self.look(read)
 
     def survey(self, frame: Any) -> FrameSurvey:
         """What is to be known of a partition."""

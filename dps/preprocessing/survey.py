@@ -78,7 +78,7 @@ class Survey:
 
     values: bool
 
-    def __call__(self, read: ReadFrame, *_: Any) -> FrameSurvey:
+    def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""
         columns = {name: self._column(column) for name, column in read.columns.items()}
         return FrameSurvey(read.rows, columns, read.defect)

@@ -127,13 +127,13 @@ def main() -> None:
     rows, groups = (5_000, 2) if chosen.quick else (chosen.rows, 12)
     with tempfile.TemporaryDirectory() as folder, cluster() as client:
         path, test = write(Path(folder), rows, groups)
-        speed = encode_speed(client, path, chosen.repeat)
         contenders = {
             OURS: partial(fit_dps, path, False),
             "dps, pair hashed": partial(fit_dps, path, True),
             WHOLE: partial(fit_peer, path),
         }
         medians = take_turns(contenders, chosen.repeat, partial(judge, test), client)
+        speed = encode_speed(client, path, chosen.repeat)
     ours, peer = medians[OURS], medians[WHOLE]["seconds"]
     times_the_data = {
         name: row["added"] / row["data"] for name, row in medians.items() if "data" in row
