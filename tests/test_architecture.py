@@ -9,7 +9,16 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
-    "estimators": {"training", "cluster", "data", "modes", "models", "losses", "optimizers"},
+    "estimators": {
+        "preprocessing",
+        "training",
+        "cluster",
+        "data",
+        "modes",
+        "models",
+        "losses",
+        "optimizers",
+    },
     "training": {
         "cluster",
         "data",
@@ -20,6 +29,7 @@ BELOW = {
         "optimizers",
         "_kernels",
     },
+    "preprocessing": {"data", "_kernels"},
     "cluster": {"data", "modes", "server", "models", "losses", "optimizers"},
     "data": {"models", "losses", "_kernels"},
     "modes": {"server", "models", "losses", "optimizers", "_kernels"},

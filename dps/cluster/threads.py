@@ -46,12 +46,14 @@ class ThreadCluster:
         """The one worker there is."""
         return {LOCAL: self._threads}
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):
             from dps.data.computing import computed
 
-            self._partitions = computed(partitions)
+            self._partitions = computed(partitions, prepare)
         else:
             self._partitions = list(partitions)
         return [LOCAL] * len(self._partitions)
@@ -60,11 +62,13 @@ class ThreadCluster:
         """Call a function on each partition in turn."""
         return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
 
-    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
-        """Convert one partition after the other."""
-        for number in numbers:
+    def replace(
+        self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
+    ) -> None:
+        """Put something else in the place of X, one partition after the other."""
+        for number in range(len(self._partitions)) if numbers is None else numbers:
             part = self._partitions[number]
-            self._partitions[number] = replace(part, X=function(part.X))
+            self._partitions[number] = replace(part, X=function(part.X, number))
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]

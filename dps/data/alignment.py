@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.partitions import Partition, is_dask, is_frame, is_list
+from dps.data.partitions import Partition, is_dask, is_dask_frame, is_list
 
-__all__ = ["in_memory", "partitions_of"]
+__all__ = ["in_memory", "partitions_of", "parts_of"]
 
 
 def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) -> list[Partition]:
@@ -49,14 +49,14 @@ def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) ->
             stacklevel=2,
         )
         X = X.rechunk({1: -1})
-    parts = [_parts(X)]
+    parts = [parts_of(X)]
     for values, name in ((y, "y"), (weight, "sample_weight")):
         if values is None:
             parts.append([None] * len(parts[0]))
             continue
         values = _whole_rows(_like(values, X, name), name, multi_output and name == "y")
         _check_aligned(X, values, name)
-        parts.append(_parts(values))
+        parts.append(parts_of(values))
     return [Partition(*part) for part in zip(*parts, strict=True)]
 
 
@@ -100,7 +100,7 @@ def _whole_rows(values: Any, name: str, several: bool) -> Any:
     if not hasattr(values, "ndim"):
         raise TypeError(f"{name} must be an array or a series, got {type(values).__name__}")
     if values.ndim == 2 and values.shape[1] != 1 and several:
-        return values if is_frame(values) else values.rechunk({1: -1})
+        return values if is_dask_frame(values) else values.rechunk({1: -1})
     if values.ndim != 1 and (values.ndim != 2 or values.shape[1] != 1):
         raise ValueError(
             f"{name} must be a vector, got {values.ndim} dimensions"
@@ -111,7 +111,7 @@ def _whole_rows(values: Any, name: str, several: bool) -> Any:
 
 def _lengths(collection: Any) -> Sequence[int] | None:
     """Known rows of each partition, or None."""
-    if is_frame(collection) or is_list(collection):
+    if is_dask_frame(collection) or is_list(collection):
         return None
     lengths = collection.chunks[0]
     return None if any(np.isnan(length) for length in lengths) else lengths
@@ -123,7 +123,7 @@ def _check_aligned(X: Any, other: Any, name: str) -> None:
         raise ValueError(
             f"{name} has {sum(lengths_other)} rows, X has {sum(lengths_X)}: they must be equal"
         )
-    arrays = not any(is_frame(values) or is_list(values) for values in (X, other))
+    arrays = not any(is_dask_frame(values) or is_list(values) for values in (X, other))
     remedy = f"rechunk {name} to X.chunks[0]" if arrays else f"repartition {name} like X"
     n_X, n_other = _n_partitions(X), _n_partitions(other)
     if n_X != n_other:
@@ -139,11 +139,11 @@ def _check_aligned(X: Any, other: Any, name: str) -> None:
 def _n_partitions(values: Any) -> int:
     if is_list(values):
         return len(values)
-    return int(values.npartitions if is_frame(values) else values.numblocks[0])
+    return int(values.npartitions if is_dask_frame(values) else values.numblocks[0])
 
 
-def _parts(values: Any) -> list[Any]:
-    """Futures of what is in memory already, else Delayed objects, by partition."""
+def parts_of(values: Any) -> list[Any]:
+    """The partitions of what is Dask's: Futures where all are in memory, else Delayed objects."""
     if is_list(values):
         return list(values)
     from dask.core import flatten
@@ -152,7 +152,21 @@ def _parts(values: Any) -> list[Any]:
     futures = [_future_behind(graph, key) for key in flatten(values.__dask_keys__())]
     if all(future is not None for future in futures):
         return futures
+    if is_dask_frame(values):
+        return list(_optimised(values).to_delayed(optimize_graph=False))
     return list(np.asarray(values.to_delayed(), dtype=object).ravel())
+
+
+def _optimised(frame: Any) -> Any:
+    """A dask dataframe that reads only what it needs, in one task a partition.
+
+    Dask would also read a file's row groups together, the more the fewer columns are wanted: X and
+    y, or X and what it says of itself, would be cut at different rows.
+    """
+    from dask.dataframe.dask_expr import new_collection
+    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
+
+    return new_collection(optimize_blockwise_fusion(frame.expr.simplify().lower_completely()))
 
 
 def _future_behind(graph: Any, key: Any) -> Any:

@@ -5,7 +5,8 @@ Owns what is said of a partition that fails: the keys that were at work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -16,14 +17,25 @@ from dps.data.partitions import Partition
 __all__ = ["computed"]
 
 
-def computed(partitions: Sequence[Partition]) -> list[Partition]:
+def computed(
+    partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+) -> list[Partition]:
     """Compute partitions together, so that what they share is computed once.
+
+    Parameters
+    ----------
+    partitions : sequence of Partition
+    prepare : callable, optional
+        What stands for X is ``prepare(X)``.
 
     Raises
     ------
     Exception
         What a partition raised, with a note that names the task.
     """
+    if prepare is not None:
+        make = dask.delayed(prepare)
+        partitions = [replace(part, X=make(part.X)) for part in partitions]
     running = _Running()
     try:
         with running:

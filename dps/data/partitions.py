@@ -18,7 +18,9 @@ __all__ = [
     "Piece",
     "check_columns",
     "check_names",
+    "columns_without_numbers",
     "is_dask",
+    "is_dask_frame",
     "is_frame",
     "is_list",
     "meta_of",
@@ -81,6 +83,12 @@ def is_dask(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
+    """Whether a value is a dataframe of pandas or dask; a series is not."""
+    named = not _is_part(value) and hasattr(value, "columns") and hasattr(value, "iloc")
+    return named and value.ndim == 2
+
+
+def is_dask_frame(value: Any) -> bool:
     """Whether a value is a dask dataframe or series."""
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")
 
@@ -107,7 +115,7 @@ def meta_of(X: Any) -> Any:
     ValueError, TypeError
         Columns that are no numbers, or a collection that is no table.
     """
-    if is_frame(X):
+    if is_dask_frame(X):
         check_columns(X._meta)
         return X._meta
     if is_list(X):
@@ -167,11 +175,7 @@ def check_columns(meta: Any) -> None:
     if not hasattr(meta, "columns"):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
     check_names(meta)
-    bad = [
-        str(name)
-        for name, dtype in meta.dtypes.items()
-        if not (getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "itemsize"))
-    ]
+    bad = columns_without_numbers(meta)
     if bad:
         raise ValueError(
             f"columns {bad} of X hold no numbers "
@@ -179,3 +183,12 @@ def check_columns(meta: Any) -> None:
             "encode them first, for example with get_dummies of pandas or dask.dataframe "
             "(there after X.categorize()), or drop them"
         )
+
+
+def columns_without_numbers(meta: Any) -> list[str]:
+    """Names of a pandas dataframe's columns that are not of numbers."""
+    return [
+        str(name)
+        for name, dtype in meta.dtypes.items()
+        if not (getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "itemsize"))
+    ]

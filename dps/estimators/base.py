@@ -30,6 +30,7 @@ from dps.data.partitions import (
     check_columns,
     check_names,
     is_dask,
+    is_frame,
     is_list,
     meta_of,
 )
@@ -41,11 +42,13 @@ from dps.estimators.choices import (
     choose_schedule,
     l1_ratio,
 )
+from dps.estimators.encoding import encoding_for, select
 from dps.losses import Loss
 from dps.models import Model
 from dps.modes import Mode, get_mode
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
+from dps.preprocessing import FrameEncoder
 from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
 from dps.training.history import EpochRecord
 from dps.training.plan import batch_rows
@@ -103,6 +106,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "rebalance": ["boolean", StrOptions({"auto"})],
+        "encoder": [FrameEncoder, StrOptions({"auto"})],
         "client": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
@@ -136,7 +140,15 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         mode, loss = get_mode(self.mode), self._loss()
         optimizer = choose_optimizer(self, loss)
         choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
-        partitions, whole = self._partitions(X, y, sample_weight, reset)
+        encoding = encoding_for(self, X, going_on=start.params is not None)
+        prepare = None
+        if encoding is not None:
+            X = select(self, encoding.encoder, X, reset and not encoding.fitted)
+            if is_dask(X):
+                prepare = encoding.prepare(X)
+            else:
+                X = encoding.encode(X)
+        partitions, whole = self._partitions(X, y, sample_weight, reset, encoding is not None)
         columns = None
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
@@ -147,7 +159,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
         try:
-            holders = cluster.load(partitions)
+            holders = cluster.load(partitions, prepare)
+            if encoding is not None:
+                encoding.complete(cluster)
             summary = combine(
                 cluster.map(inspect_partition, classification=self._classification),
                 classification=self._classification,
@@ -155,14 +169,18 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             )
             if is_list(X) or (is_dask(X) and summary.columns is not None):
                 self._check_found(summary, reset and is_list(X))
-            cluster.convert(as_rows, summary.unreadable)
+            cluster.replace(_as_rows, summary.unreadable)
             model, targets, classes = self._describe(loss, summary, classes, start)
-            job = self._job(fit, mode, optimizer, model, targets, summary, start, max_iter, tol)
+            may_be_wide = tol is not None and not (encoding is not None and encoding.unscaled)
+            job = self._job(
+                fit, mode, optimizer, model, targets, summary, start, max_iter, tol, may_be_wide
+            )
             result = train(job, summary, holders, cluster)
         finally:
             cluster.close()
         if classes is not None:
             self.classes_ = classes
+        self.encoder_ = None if encoding is None else encoding.encoder
         if columns is not None:
             model, result = self._spread(columns, model, result, job.optimizer)
         self._take(model, result, start)
@@ -202,20 +220,20 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         self.plan_ = result.plan
 
     def _partitions(
-        self, X: Any, y: Any, sample_weight: Any, reset: bool
+        self, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
     ) -> tuple[list[Partition], bool]:
         """The data in aligned partitions, and whether it came in one piece."""
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
         if is_dask(X):
-            if y is None:
-                raise ValueError("requires y to be passed, but the target y is None")
-            meta = meta_of(X)
+            meta = None if encoded else meta_of(X)
             if meta is not None:
                 validate_data(self, X=meta, skip_check_array=True, reset=reset)
             several = not self._classification
             return partitions_of(X, y, sample_weight, multi_output=several), False
         y = in_memory(y, "y", self.client)
         sample_weight = in_memory(sample_weight, "sample_weight", self.client)
-        return [self._local_partition(X, y, sample_weight, reset)], True
+        return [self._local_partition(X, y, sample_weight, reset, encoded)], True
 
     def _check_found(self, summary: DataSummary, reset: bool) -> None:
         """Take in, or compare, columns as they are once partitions have been computed."""
@@ -226,25 +244,12 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             found = pd.DataFrame(columns=list(summary.columns))
         validate_data(self, X=found, skip_check_array=True, reset=reset)
 
-    def _local_partition(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Partition:
+    def _local_partition(
+        self, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
+    ) -> Partition:
         """Data of this process; what its values hold is looked at with the partition."""
-        frame = X if hasattr(X, "columns") and hasattr(X, "iloc") else None
-        if y is None:
-            raise ValueError("requires y to be passed, but the target y is None")
-        if frame is not None:
-            check_names(frame)
-        if hasattr(X, "to_scipy_sparse"):
-            X = as_rows(X)
-        try:
-            X = validate_data(
-                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
-            )
-        except (TypeError, ValueError):
-            if frame is not None:
-                check_columns(frame)  # says which columns, if that is what is wrong
-            raise
-        if frame is not None and X.dtype.kind not in "biuf":
-            check_columns(frame)
+        if not encoded:
+            X = self._plain(X, reset)
         if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
             X = X.astype(np.float64)
         if self._classification:
@@ -264,6 +269,25 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 dtype=np.float64, ensure_all_finite=False, input_name="sample_weight",
             )  # fmt: skip
         return Partition(X, y, sample_weight)
+
+    def _plain(self, X: Any, reset: bool) -> Any:
+        """Data that is trained on as it is: an array or CSR of numbers."""
+        frame = X if is_frame(X) else None
+        if frame is not None:
+            check_names(frame)
+        if hasattr(X, "to_scipy_sparse"):
+            X = as_rows(X)
+        try:
+            X = validate_data(
+                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
+            )
+        except (TypeError, ValueError):
+            if frame is not None:
+                check_columns(frame)  # says which columns, if that is what is wrong
+            raise
+        if frame is not None and X.dtype.kind not in "biuf":
+            check_columns(frame)
+        return X
 
     def _class_weight(
         self, summary: DataSummary, classes: NDArray[Any]
@@ -330,6 +354,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         start: Start,
         max_iter: int,
         tol: float | None,
+        may_be_wide: bool,
     ) -> Job:
         """Everything the trainer is told."""
         # The scale makes weights sum to the rows, so this is one over their sum.
@@ -337,7 +362,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
-        wide = tol is not None and is_wide(summary, alpha)
+        wide = may_be_wide and is_wide(summary, alpha)
         batch_size = choose_batch_size(self, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         bold = wide and optimizer is None and self.learning_rate == "auto"
@@ -404,6 +429,10 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _as_rows(X: Any, number: int) -> Any:
+    return as_rows(X)
 
 
 def _print_epoch(record: EpochRecord) -> None:

@@ -17,7 +17,13 @@ from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator, Start
 from dps.estimators.choices import check_stochastic
-from dps.estimators.prediction import LinearPredictor, apply_to
+from dps.estimators.encoding import coefficient_names, select
+from dps.estimators.prediction import (
+    EncodedPredictor,
+    LinearPredictor,
+    Predictor,
+    apply_to,
+)
 from dps.estimators.scoring import accuracy, determination
 from dps.losses import Loss, get_loss
 from dps.models import LinearModel
@@ -40,7 +46,8 @@ class _Linear(DistributedEstimator):
         Parameters
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
-            Numbers only. Or a list of Delayed objects or Futures, one a partition. Blocks of
+            Numbers; a dataframe may also have columns of categories, strings and lists, see
+            `encoder`. Or a list of Delayed objects or Futures, one a partition. Blocks of
             a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
         y : vector of length n, for a regression also of shape (n, n_outputs)
             Of the same kind as `X` or another one: partition i belongs to partition i of
@@ -82,8 +89,38 @@ class _Linear(DistributedEstimator):
             return coef, views["intercept"].copy()
         return coef, np.zeros(len(coef), coef.dtype)
 
+    def coefficients(self) -> Any:
+        """The coefficients by the names of their columns.
+
+        Returns
+        -------
+        pandas.Series, or DataFrame with a column a class where there are several
+            Of a dataframe that was encoded, the names are those of the encoded columns, such as
+            ``origin_JFK``.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from dps import LinearRegressor
+        >>> frame = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "kind": ["a", "b", "a", "b"]})
+        >>> LinearRegressor(alpha=0, tol=1e-9).fit(frame, [1, 12, 3, 14]).coefficients().round(2)
+        size      1.0
+        kind_a   -5.0
+        kind_b    5.0
+        Name: coefficient, dtype: float64
+        """
+        check_is_fitted(self)
+        import pandas as pd
+
+        names, coef = coefficient_names(self), np.atleast_2d(self.coef_)
+        if len(coef) == 1:
+            return pd.Series(coef[0], index=names, name="coefficient")
+        return pd.DataFrame(coef.T, index=names, columns=self.classes_)
+
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
+        if self.encoder_ is not None:
+            return select(self, self.encoder_, X, reset=False)
         if is_dask(X):
             meta = meta_of(X)
             if meta is not None:
@@ -96,8 +133,14 @@ class _Linear(DistributedEstimator):
     def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
         names = getattr(self, "feature_names_in_", None)
-        predictor = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish, names)
-        return apply_to(self._input(X), predictor, columns)
+        encoder = self.encoder_
+        predict: Predictor
+        if encoder is None:
+            predict = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish, names)
+        else:
+            linear = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
+            predict = EncodedPredictor(encoder.encode, linear)
+        return apply_to(self._input(X), predict, columns)
 
 
 def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -171,6 +214,11 @@ class LinearClassifier(ClassifierMixin, _Linear):
         rows have been seen.
     verbose : int, default=0
         1 prints a line an epoch.
+    encoder : FrameEncoder or "auto", default="auto"
+        What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of
+        numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
+        found by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what
+        it does not know is ignored.
     optimizer : {"auto", "lbfgs", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
         "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
         features vary alike; features need not be scaled. It asks for a smooth loss and no
@@ -202,7 +250,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array of shape (n_classes,)
     n_features_in_, feature_names_in_
-        As in scikit-learn.
+        As in scikit-learn; of the dataframe, where that is encoded.
+    encoder_ : FrameEncoder or None
+        The fitted encoder, whose columns the coefficients belong to.
     n_iter_ : int
         Epochs closed.
     loss_ : float
@@ -247,6 +297,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         warm_start: bool = False,
         average: bool | int = False,
         verbose: int = 0,
+        encoder: Any = "auto",
         optimizer: Any = "auto",
         learning_rate: Any = "auto",
         batch_size: Any = "auto",
@@ -273,6 +324,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         self.warm_start = warm_start
         self.average = average
         self.verbose = verbose
+        self.encoder = encoder
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -375,7 +427,7 @@ class LinearRegressor(RegressorMixin, _Linear):
     loss : {"squared_error", "huber", "epsilon_insensitive"} or Loss, default="squared_error"
     penalty, alpha, l1_ratio, fit_intercept, max_iter, tol, shuffle, random_state
         As in :class:`LinearClassifier`.
-    early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose
+    early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose, encoder
         As in :class:`LinearClassifier`.
     optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, rebalance, client, timeout
         As in :class:`LinearClassifier`.
@@ -384,7 +436,7 @@ class LinearRegressor(RegressorMixin, _Linear):
     ----------
     coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
     intercept_ : array of shape (1,) or (n_outputs,)
-    n_features_in_, feature_names_in_, n_iter_, loss_, history_, plan_
+    n_features_in_, feature_names_in_, encoder_, n_iter_, loss_, history_, plan_
         As in :class:`LinearClassifier`.
 
     Examples
@@ -417,6 +469,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         warm_start: bool = False,
         average: bool | int = False,
         verbose: int = 0,
+        encoder: Any = "auto",
         optimizer: Any = "auto",
         learning_rate: Any = "auto",
         batch_size: Any = "auto",
@@ -442,6 +495,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         self.warm_start = warm_start
         self.average = average
         self.verbose = verbose
+        self.encoder = encoder
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size

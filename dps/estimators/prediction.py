@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,19 @@ from sklearn.utils.extmath import safe_sparse_dot
 from dps.data.blocks import as_rows
 from dps.data.partitions import is_dask, is_list
 
-__all__ = ["LinearPredictor", "apply_to"]
+__all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
+
+
+class Predictor(Protocol):
+    """A function of a block of rows."""
+
+    def __call__(self, X: Any) -> NDArray[Any]:
+        """Predict a block."""
+        ...
+
+    def nothing(self, like: Any) -> NDArray[Any]:
+        """What is predicted of no rows of a container."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +72,41 @@ class LinearPredictor:
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
         return self.finish(raw)
 
+    def nothing(self, like: Any) -> NDArray[Any]:
+        """What is predicted of no rows: the shape and the dtype of a prediction."""
+        return self(np.zeros((1, self.coef.shape[0]), _dtype_of(like)))[:0]
 
-def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
+
+@dataclass(frozen=True, eq=False)
+class EncodedPredictor:
+    """A predictor of dataframes that are encoded first.
+
+    Parameters
+    ----------
+    encode : callable
+        From a pandas dataframe to CSR, of `dtype`.
+    predict : LinearPredictor
+    """
+
+    encode: Any
+    predict: LinearPredictor
+
+    def __call__(self, X: Any) -> NDArray[Any]:
+        """Predict a dataframe."""
+        return self.predict(self.encode(X))
+
+    def nothing(self, like: Any) -> NDArray[Any]:
+        """What is predicted of no rows."""
+        return self.predict.nothing(np.empty(0, self.encode.dtype))
+
+
+def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     """Apply a predictor to a container.
 
     Parameters
     ----------
     X : NumPy array, sparse matrix, dask array, dask dataframe or list of partitions
-    predict : LinearPredictor
+    predict : Predictor
     columns : sequence or None
         Names of the columns of a two-dimensional prediction; None if it is a vector.
 
@@ -85,7 +124,7 @@ def apply_to(X: Any, predict: LinearPredictor, columns: Sequence[Any] | None) ->
         apply = dask.delayed(_predict_block, pure=False)
         return [apply(part, model) for part in X]
     like = X._meta if hasattr(X, "divisions") else X
-    empty = predict(np.zeros((1, predict.coef.shape[0]), _dtype_of(like)))[:0]
+    empty = predict.nothing(like)
     if hasattr(X, "divisions"):
         import pandas as pd
 
@@ -109,11 +148,11 @@ def _dtype_of(X: Any) -> Any:
     return np.result_type(*names)
 
 
-def _predict_block(block: Any, predict: LinearPredictor) -> NDArray[Any]:
+def _predict_block(block: Any, predict: Predictor) -> NDArray[Any]:
     return predict(block)
 
 
-def _predict_frame(frame: Any, predict: LinearPredictor, columns: Sequence[Any] | None) -> Any:
+def _predict_frame(frame: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     import pandas as pd
 
     values = predict(frame)

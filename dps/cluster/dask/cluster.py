@@ -26,7 +26,8 @@ from dps.cluster.dask.calls import (
     living,
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import call_on_each, compute, cut_out, naming_partitions, scatter
+from dps.cluster.dask.loading import compute, naming_partitions, scatter
+from dps.cluster.dask.tasks import call_on_each, call_on_part, cut_out, itself
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -70,6 +71,7 @@ class DaskCluster:
         self._remotes: list[Remote] = []
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._gang: TaskGang | None = None
+        self._looks = 0  # taken at the data
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
@@ -83,7 +85,9 @@ class DaskCluster:
         """Workers and their threads."""
         return self._threads
 
-    def load(self, partitions: Sequence[Partition]) -> list[str]:
+    def load(
+        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+    ) -> list[str]:
         """Keep every partition in memory on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
@@ -93,7 +97,9 @@ class DaskCluster:
         client = self._client
         if partitions and is_dask(partitions[0].X):
             self._await_partitions(partitions)
-            self._partitions, self._owned = compute(client, partitions, workers, self._timeout)
+            self._partitions, self._owned = compute(
+                client, partitions, workers, self._timeout, prepare
+            )
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
@@ -117,13 +123,15 @@ class DaskCluster:
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        self._looks += 1
+        look = f"{self._fit}-{self._looks}"
         numbers: dict[str, list[int]] = {}
         for number, holder in enumerate(self._holders):
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
                 call_on_each, function, [self._values(number) for number in held], options,
-                workers=[holder], pure=False, key=f"dps-inspect-{self._fit}-{held[0]}",
+                workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
             )
             for holder, held in numbers.items()
         ]  # fmt: skip
@@ -137,19 +145,34 @@ class DaskCluster:
         }
         return [found[number] for number in range(len(self._partitions))]
 
-    def convert(self, function: Callable[[Any], Any], numbers: Sequence[int]) -> None:
-        """Convert partitions on their workers."""
-        futures = []
+    def replace(
+        self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
+    ) -> None:
+        """Put something else in the place of X; Dask forgets an old one with its last use."""
+        numbers = range(len(self._partitions)) if numbers is None else numbers
+        if not numbers:
+            return
+        self._looks += 1
+        name = f"{self._fit}-{self._looks}"
+        # It may be large: one task holds it for all.
+        shared = self._client.submit(
+            itself, function, pure=False, workers=[self._holders[numbers[0]]],
+            key=f"dps-shared-{name}",
+        )  # fmt: skip
+        made, old = [], set()
         for number in numbers:
             part = self._partitions[number]
             future = self._client.submit(
-                function, part.X, workers=[self._holders[number]], pure=False,
-                key=f"dps-convert-{self._fit}-{number}",
+                call_on_part, shared, part.X, number,
+                workers=[self._holders[number]], pure=False, key=f"dps-convert-{name}-{number}",
             )  # fmt: skip
             self._partitions[number] = replace(part, X=future)
-            futures.append(future)
-        self._owned += futures
-        self._await(futures)
+            made.append(future)
+            old.add(part.X.key)
+        for future in [shared, *(future for future in self._owned if future.key in old)]:
+            future.release()
+        self._owned = [future for future in self._owned if future.key not in old] + made
+        self._await(made)
 
     def _values(self, number: int) -> tuple[Any, Any, Any]:
         """X, y and weight of a partition, in the form in which tasks depend on them."""

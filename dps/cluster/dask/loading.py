@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import dask
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
+from dps.cluster.dask.tasks import cut, prepare_partition
 from dps.data.partitions import Partition
 
-__all__ = ["call_on_each", "compute", "cut_out", "naming_partitions", "scatter"]
+__all__ = ["compute", "naming_partitions", "scatter"]
 
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
@@ -33,9 +36,9 @@ def scatter(
         for number, worker in enumerate(workers):
             at = slice(rows * number // len(workers), rows * (number + 1) // len(workers))
             if at.start < at.stop:
-                values = [_cut(part.X, at), _cut(part.y, at)]
+                values = [cut(part.X, at), cut(part.y, at)]
                 if part.weight is not None:
-                    values.append(_cut(part.weight, at))
+                    values.append(cut(part.weight, at))
                 sent = client._scatter(values, workers=[worker], hash=False)
                 futures = watched(client, sent, "sending data to a worker", timeout, check)
                 made += futures
@@ -43,35 +46,17 @@ def scatter(
     return pieces, made
 
 
-def call_on_each(
-    function: Callable[..., Any],
-    partitions: Sequence[tuple[Any, Any, Any]],
-    options: Mapping[str, Any],
-) -> list[Any]:
-    """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in partitions]
-
-
-def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
-    """Rows `start` to `stop` of a partition's X, y and weight, without a copy where that can be."""
-    X, y, weight = values
-    at = slice(start, stop)
-    return _cut(X, at), _cut(y, at), None if weight is None else _cut(weight, at)
-
-
-def _cut(values: Any, at: slice) -> Any:
-    return values.iloc[at] if hasattr(values, "iloc") else values[at]
-
-
 def compute(
     client: Client,
     partitions: Sequence[Partition],
     workers: Sequence[str],
     timeout: float,
+    prepare: Callable[[Any], Any] | None = None,
 ) -> tuple[list[Partition], list[Future]]:
     """Have Delayed partitions computed on a worker chosen by their number; all futures made.
 
-    Where X is in memory, y and weights are computed beside it.
+    Where X is in memory, y and weights are computed beside it; and so is ``prepare(X)``, which
+    stands for X if it is given.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
@@ -81,6 +66,9 @@ def compute(
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.setdefault(home, []).append(number)
+    if prepare is not None:
+        prepared = dask.delayed(prepare_partition)
+        partitions = [replace(part, X=prepared(prepare, part.X)) for part in partitions]
     futures: dict[tuple[int, str], Any] = {}
     for home, numbers in homes.items():
         wanted = {

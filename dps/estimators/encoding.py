@@ -1,0 +1,120 @@
+"""What an estimator does with a dataframe that is not of plain numbers: encode it where it lies.
+
+A partition is read once, and only what was read of it is kept until the encoder has learned from
+all; then it is encoded, and that alone is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import validate_data
+
+from dps.cluster.base import Cluster
+from dps.data.partitions import columns_without_numbers, is_dask, is_frame
+from dps.preprocessing import FrameEncoder
+from dps.preprocessing.dtypes import check_frame
+from dps.preprocessing.encoder import Reader
+
+__all__ = ["Encoding", "coefficient_names", "encoding_for", "select"]
+
+
+@dataclass
+class Encoding:
+    """An encoder, and how far it is.
+
+    Parameters
+    ----------
+    encoder : FrameEncoder
+    fitted : bool
+        Whether it has learned from other data, and stays as it is.
+    reader : Reader or None
+        Reads partitions that it is going to learn from.
+    """
+
+    encoder: FrameEncoder
+    fitted: bool
+    reader: Reader | None = None
+
+    def encode(self, frame: Any) -> Any:
+        """A pandas dataframe as CSR."""
+        return self.encoder.transform(frame) if self.fitted else self.encoder.fit_transform(frame)
+
+    def prepare(self, X: Any) -> Callable[[Any], Any]:
+        """What is done to each partition of a dask dataframe while it is loaded."""
+        if self.fitted:
+            return self.encoder.encode
+        self.reader = self.encoder.begin(X)
+        return self.reader
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether there are numbers among the encoded values, of any size."""
+        return self.encoder.encode.n_numbers > 0
+
+    def complete(self, cluster: Cluster) -> None:
+        """Learn from partitions that have been read, and encode them."""
+        if self.reader is not None:
+            self.encoder.learn(cluster.map(self.reader.look_back))
+            cluster.replace(self.encoder.encode)
+
+
+def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
+    """How `X` is encoded; None if it is trained on as it is.
+
+    Parameters
+    ----------
+    asked : estimator
+        Its `encoder`, and `encoder_` of an earlier fit.
+    X : any container
+    going_on : bool
+        Whether training goes on from coefficients that belong to the columns of `encoder_`.
+
+    Raises
+    ------
+    TypeError
+        An encoder was given, and `X` is no dataframe.
+    """
+    if going_on:
+        kept = getattr(asked, "encoder_", None)
+        return None if kept is None else Encoding(kept, fitted=True)
+    if isinstance(asked.encoder, FrameEncoder):
+        if not is_frame(X):
+            raise TypeError(
+                f"encoder={asked.encoder!r} encodes dataframes, and X is of the type "
+                f"{type(X).__name__}: use encoder='auto'"
+            )
+        return Encoding(clone(asked.encoder), fitted=False)
+    if not is_frame(X) or not columns_without_numbers(X._meta if is_dask(X) else X):
+        return None
+    return Encoding(FrameEncoder(), fitted=False)
+
+
+def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
+    """The columns of `X` that the encoder was fitted to, found by name; any order will do.
+
+    Raises
+    ------
+    ValueError
+        One is missing or extra, in scikit-learn's words.
+    """
+    X = X if reset else encoder.ordered(X)
+    meta = X._meta if is_dask(X) else X
+    check_frame(meta)
+    validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
+    return X
+
+
+def coefficient_names(estimator: Any) -> NDArray[Any]:
+    """Names of the columns that the coefficients belong to."""
+    if estimator.encoder_ is not None:
+        return np.asarray(estimator.encoder_.get_feature_names_out())
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        names = [f"x{number}" for number in range(estimator.n_features_in_)]
+    return np.asarray(names, object)

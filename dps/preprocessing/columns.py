@@ -1,0 +1,133 @@
+"""What has been read of a partition: numbers and codes, in arrays.
+
+It is all that is kept of a partition until it can be encoded: no strings but the distinct ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Bags",
+    "Codes",
+    "ColumnError",
+    "Nothing",
+    "Numbers",
+    "Read",
+    "ReadFrame",
+    "kind_of_values",
+]
+
+
+class ColumnError(ValueError):
+    """What is wrong with a column; ``{place}`` stands where the partition belongs."""
+
+    def at(self, place: str) -> ValueError:
+        """The error to raise for data that lies there."""
+        return ValueError(str(self).replace("{place}", place))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers.
+
+    Parameters
+    ----------
+    values : (n,) array
+        Of a dtype that kernels read; NaN where a value is missing.
+    missing : int
+    """
+
+    values: NDArray[Any]
+    missing: int
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A column of categories or strings.
+
+    Parameters
+    ----------
+    codes : (n,) int8, int16 or int32 array
+        Positions in `values`; -1 is missing.
+    values : pandas.Index
+        Distinct; of objects where they are strings.
+    given : bool
+        Whether the user has chosen values and their order, as in a category dtype.
+    missing : int
+    """
+
+    codes: NDArray[Any]
+    values: Any
+    given: bool
+    missing: int
+
+
+@dataclass(frozen=True)
+class Bags:
+    """A column of lists.
+
+    Parameters
+    ----------
+    starts : (n + 1,) int64 array
+        Where the tokens of each row begin and end.
+    codes : int32 array
+        Positions in `values`; a single -1 stands for a row that is missing.
+    values : pandas.Index
+    missing : int
+    """
+
+    starts: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    values: Any
+    missing: int
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A column of objects without any value, which could have been of any kind."""
+
+    missing: int
+
+
+Read = Numbers | Codes | Bags | Nothing
+
+
+@dataclass(frozen=True)
+class ReadFrame:
+    """The columns of a partition.
+
+    Parameters
+    ----------
+    rows : int
+    columns : dict
+        By name, in the order of the names asked for.
+    defect : ColumnError or None
+        What is wrong with the first bad column; then there are no columns.
+    """
+
+    rows: int
+    columns: dict[Any, Read]
+    defect: ColumnError | None = None
+
+    def __sizeof__(self) -> int:
+        """Bytes, which Dask asks for."""
+        arrays = (vars(column).values() for column in self.columns.values())
+        return sum(int(getattr(array, "nbytes", 0)) for array in chain.from_iterable(arrays))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, len(self.columns)
+
+
+def kind_of_values(values: Any) -> str:
+    """What the values of categories are, in words."""
+    words = {"O": "strings", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates"}
+    return words.get(values.dtype.kind if isinstance(values.dtype, np.dtype) else "",
+                     str(values.dtype))  # fmt: skip

@@ -1,0 +1,278 @@
+"""The encoder that users see: scikit-learn's contract over pandas and dask dataframes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dps.data.frames import csr_blocks, of_each_partition
+from dps.data.partitions import is_dask
+from dps.preprocessing.columns import ReadFrame
+from dps.preprocessing.dtypes import check_frame
+from dps.preprocessing.layout import Layout, make_layout
+from dps.preprocessing.reading import read_frame
+from dps.preprocessing.survey import FrameSurvey, Survey, merge
+
+__all__ = ["FrameEncoder", "Reader"]
+
+
+class FrameEncoder(TransformerMixin, BaseEstimator):
+    """Dataframes of any columns as sparse rows of numbers.
+
+    ==================================  ====================================================
+    column                              becomes
+    ==================================  ====================================================
+    numbers, bool, nullable or arrow    one column, as it is
+    category                            a column a category, in their order
+    strings                             a column a string, sorted; or `n_hash` buckets
+    lists of tokens, arrow lists        counts of the tokens in `n_hash` buckets
+    dates, durations                    an error that says what to derive
+    ==================================  ====================================================
+
+    Rows are written as CSR; there is never a dense matrix. Whole numbers that are categories,
+    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: L-BFGS, the
+    estimators' default where it is possible, needs none.
+
+    Dask dataframes are read once in `fit`, partition by partition, and only distinct values, sums
+    and counts leave the workers; `transform` is lazy. Unknown categories become zeros.
+
+    Parameters
+    ----------
+    n_hash : int or None, default=None
+        Buckets that the categories of each column of categories or strings are hashed into, where
+        there are too many to have a column each. The bucket depends on the category's text alone:
+        it is the same in every process and for every dtype. None is a column a category, and
+        65,536 buckets for lists and interactions.
+    missing : {"error", "indicator", "mean"}, default="error"
+        What missing values become. "error": none may be missing. "mean": a missing number becomes
+        the mean of the training rows; a missing category or list, zeros. "indicator": the same,
+        and a column says so where training rows had missing values: ``missingindicator_age`` for
+        numbers, lists and hashed categories, and a category ``city_nan`` for others.
+    interactions : sequence of tuples of column names, default=()
+        Combinations of the categories of two columns or more, hashed into `n_hash` buckets; zeros
+        where one of them is missing.
+    dtype : {"auto", "float32", "float64"} or dtype, default="auto"
+        Of the encoded values. "auto" is float32, half of the memory, if that changes no value:
+        categories, counts, bool, float32, and whole numbers up to 2**24; else float64.
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_
+        Of the frame, as in scikit-learn.
+    n_features_out_ : int
+        Encoded columns.
+    dtype_ : dtype
+        Of the encoded values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from dps.preprocessing import FrameEncoder
+    >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "distance": [301, 2475, 762]})
+    >>> encoder = FrameEncoder()
+    >>> encoder.fit_transform(frame).toarray()
+    array([[1.000e+00, 0.000e+00, 3.010e+02],
+           [0.000e+00, 1.000e+00, 2.475e+03],
+           [1.000e+00, 0.000e+00, 7.620e+02]], dtype=float32)
+    >>> encoder.get_feature_names_out()
+    array(['origin_JFK', 'origin_LGA', 'distance'], dtype=object)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_hash": [Interval(Integral, 1, 1 << 30, closed="both"), None],
+        "missing": [StrOptions({"error", "indicator", "mean"})],
+        "interactions": ["array-like"],
+        "dtype": "no_validation",
+    }
+
+    _layout: Layout
+    _names: tuple[Any, ...]
+
+    def __init__(
+        self,
+        n_hash: int | None = None,
+        *,
+        missing: str = "error",
+        interactions: Sequence[Sequence[Any]] = (),
+        dtype: Any = "auto",
+    ) -> None:
+        self.n_hash = n_hash
+        self.missing = missing
+        self.interactions = interactions
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn categories, and the means of columns with missing values.
+
+        Parameters
+        ----------
+        X : pandas or dask dataframe
+        y : ignored
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            A column cannot be encoded: which, in which partition, and what to do.
+        TypeError
+            `X` is no dataframe.
+        """
+        reader = self.begin(X)
+        if is_dask(X):
+            return self.learn(of_each_partition(X, reader.survey))
+        return self.learn([reader.survey(X)], whole=True)
+
+    def transform(self, X: Any) -> Any:
+        """Encode.
+
+        Parameters
+        ----------
+        X : pandas or dask dataframe
+            With the columns of `fit`, in any order.
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix, or a lazy dask array of such blocks for a dask dataframe
+        """
+        check_is_fitted(self)
+        X = self.ordered(X)
+        validate_data(self, X=_meta(X), skip_check_array=True, reset=False)
+        if is_dask(X):
+            return csr_blocks(X, self._layout, self._layout.width, self.dtype_)
+        return self._layout(X)
+
+    def fit_transform(self, X: Any, y: Any = None, **_: Any) -> Any:
+        """Fit, then encode; a pandas dataframe is read once."""
+        if is_dask(X):
+            return self.fit(X).transform(X)
+        reader = self.begin(X)
+        read = reader(X)
+        self.learn([reader.look(read)], whole=True)
+        return self._layout(read)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the encoded columns.
+
+        ``origin_JFK`` for a category, ``origin#17`` for a bucket, ``origin:destination#17`` for
+        one of an interaction, ``missingindicator_age`` for an indicator.
+
+        Parameters
+        ----------
+        input_features : ignored
+        """
+        check_is_fitted(self)
+        return np.array(self._layout.names(), object)
+
+    # How the estimators use it, partition by partition.
+
+    def begin(self, X: Any) -> Reader:
+        """Take in the columns of a frame that is to be learned from, without a look at values."""
+        self._validate_params()
+        _check_interactions(self.interactions)
+        if str(self.dtype) != "auto" and np.dtype(self.dtype) not in (np.float32, np.float64):
+            raise ValueError(
+                "The 'dtype' parameter of FrameEncoder must be 'auto', float32 or float64. "
+                f"Got {self.dtype!r} instead."
+            )
+        meta = _meta(X)
+        check_frame(meta)
+        validate_data(self, X=meta, skip_check_array=True)
+        self._names = tuple(meta.columns)
+        return Reader(self._names, Survey(values=self.n_hash is None))
+
+    def learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
+        """Fit to what was found in the partitions of the frame that was begun with."""
+        self._layout = make_layout(
+            merge(surveys, self._names, whole),
+            n_hash=self.n_hash,
+            missing=self.missing,  # type: ignore[arg-type]
+            interactions=self.interactions,
+            dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
+        )
+        self.n_features_out_ = self._layout.width
+        self.dtype_ = np.dtype(self._layout.dtype)
+        return self
+
+    def ordered(self, X: Any) -> Any:
+        """A frame with its columns in the order of `fit`, if they are the same."""
+        meta = _meta(X)
+        check_frame(meta)
+        names = list(meta.columns)
+        same = names != list(self._names) and set(names) == set(self._names)
+        return X[list(self._names)] if same else X
+
+    @property
+    def encode(self) -> Layout:
+        """From a partition, or what was read of it, to CSR; travels to workers."""
+        check_is_fitted(self)
+        return self._layout
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_layout")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = tags.input_tags.string = tags.input_tags.allow_nan = True
+        return tags
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads partitions of the frame that an encoder is fitted to.
+
+    Parameters
+    ----------
+    names : tuple
+        Of the columns.
+    look : Survey
+        What is to be known of what was read.
+    """
+
+    names: tuple[Any, ...]
+    look: Survey
+
+    def __call__(self, frame: Any) -> ReadFrame:
+        """What is kept of a partition until it can be encoded: no strings, but their codes."""
+        return read_frame(frame, self.names, keep=True)
+
+    def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
+        """What is to be known of a partition that was read, and whose frame is gone."""
+        if "pyarrow" in sys.modules:
+            # Arrow keeps the memory that files were read into: a third of the CSR to come.
+            sys.modules["pyarrow"].default_memory_pool().release_unused()
+        return self.look(read)
+
+    def survey(self, frame: Any) -> FrameSurvey:
+        """What is to be known of a partition."""
+        return self.look(read_frame(frame, self.names))
+
+
+def _meta(X: Any) -> Any:
+    """A pandas dataframe with the columns of `X`."""
+    frame = X._meta if is_dask(X) and hasattr(X, "_meta") else X
+    if hasattr(frame, "columns") and hasattr(frame, "iloc"):
+        return frame
+    if hasattr(frame, "iloc"):
+        raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
+    raise TypeError(f"X must be a dataframe of pandas or dask, got {type(X).__name__}")
+
+
+def _check_interactions(interactions: Any) -> None:
+    for members in interactions:
+        if isinstance(members, str) or len(members) < 2 or len(set(members)) < len(members):
+            raise ValueError(
+                "The 'interactions' parameter of FrameEncoder must hold tuples of two or more "
+                f"column names. Got {members!r} instead."
+            )

@@ -1,0 +1,50 @@
+"""Hashes of categories and tokens: the same for the same text, in every process and dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["buckets_of", "hashes_of", "texts_of"]
+
+
+def texts_of(values: Any) -> list[str]:
+    """The text of values; whole numbers of any dtype have that of integers.
+
+    Examples
+    --------
+    >>> texts_of([1.0, 2.5, True, "one"])
+    ['1', '2.5', 'True', 'one']
+    """
+    return [_text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def hashes_of(values: Any) -> NDArray[np.uint64]:
+    """64 bits of the text of each value: SipHash, as pandas computes it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> numbers, names = hashes_of([7]), hashes_of(pd.Index(["7"]))
+    >>> bool(numbers[0] == names[0])
+    True
+    """
+    from pandas.util import hash_array
+
+    texts = np.empty(len(values), object)
+    texts[:] = texts_of(values)
+    hashes: NDArray[np.uint64] = hash_array(texts, categorize=False)
+    return hashes
+
+
+def buckets_of(values: Any, n_buckets: int) -> NDArray[np.int64]:
+    """The bucket of each value."""
+    return (hashes_of(values) % np.uint64(n_buckets)).astype(np.int64)

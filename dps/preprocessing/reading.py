@@ -1,0 +1,233 @@
+"""A partition's columns as numbers or codes, whatever their dtypes.
+
+Strings are looked at once, here; what follows works on the distinct values alone. Knows nothing of
+what an encoder has learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
+from dps.preprocessing.dtypes import kind_of
+
+__all__ = ["read_frame"]
+
+_SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
+
+
+def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFrame:
+    """Read the named columns of a pandas dataframe.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    names : sequence
+    keep : bool
+        Whether what is read outlives the frame, of which it then shares no memory.
+    """
+    columns: dict[Any, Read] = {}
+    try:
+        for name in names:
+            if name not in frame.columns:
+                raise ColumnError(f"X{{place}} has no column {str(name)!r}")
+            read = _read(frame[name], str(name))
+            columns[name] = _detached(read) if keep else read
+    except ColumnError as error:
+        return ReadFrame(len(frame), {}, error)
+    return ReadFrame(len(frame), columns)
+
+
+def _detached(read: Read) -> Read:
+    if isinstance(read, Numbers) and read.values.base is not None:
+        return Numbers(read.values.copy(), read.missing)
+    if isinstance(read, Codes) and read.codes.base is not None:
+        return Codes(read.codes.copy(), read.values, read.given, read.missing)
+    return read
+
+
+def _read(series: Any, name: str) -> Read:
+    kind = kind_of(series.dtype)
+    if kind == "number":
+        return _numbers(series, name)
+    if kind == "category":
+        return _categories(series, name)
+    if kind == "text":
+        return _codes_of(series)
+    if kind == "lists":
+        return _arrow_lists(series)
+    if kind == "object":
+        return _objects(series, name)
+    raise ColumnError(f"column {name!r} of X{{place}} has dtype {series.dtype}: convert or drop it")
+
+
+def _numbers(series: Any, name: str) -> Numbers:
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype):
+        values = series.to_numpy()
+    elif hasattr(dtype, "numpy_dtype") and not series.isna().any():
+        values = series.to_numpy(dtype.numpy_dtype)
+    elif hasattr(dtype, "numpy_dtype"):
+        single = dtype.numpy_dtype.itemsize <= 2 or dtype.numpy_dtype == np.float32
+        values = series.to_numpy(np.float32 if single else np.float64, na_value=np.nan)
+    else:  # pandas' sparse columns
+        values = np.asarray(series)
+    if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
+        values = values.astype(np.float32 if values.dtype.itemsize == 2 else np.float64)
+    elif not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if values.dtype.kind != "f":
+        return Numbers(values, 0)
+    with np.errstate(over="ignore", invalid="ignore"):  # finite only if all terms are
+        if np.isfinite(values.sum()):
+            return Numbers(values, 0)
+    infinite = np.isinf(values)
+    if infinite.any():
+        raise ColumnError(
+            f"X{{place}} holds infinity (inf), in row {int(infinite.argmax())} of column "
+            f"{name!r}: fill or drop such rows"
+        )
+    return Numbers(values, int(np.isnan(values).sum()))
+
+
+def _categories(series: Any, name: str) -> Codes:
+    if hasattr(series, "cat"):
+        codes, values, given = series.cat.codes.to_numpy(), series.cat.categories, True
+    else:
+        array = _arrow(series).unify_dictionaries().combine_chunks()
+        codes = _smallest(array.indices.fill_null(-1).to_numpy(False), len(array.dictionary))
+        values, given = array.dictionary.to_pandas(), False
+    if codes.dtype.itemsize > 4:
+        codes = codes.astype(np.int32)
+    return Codes(codes, _plain(values, name), given, int((codes < 0).sum()))
+
+
+def _plain(values: Any, name: str) -> Any:
+    """The values of categories as an Index: strings as objects, numbers of NumPy's dtype."""
+    import pandas as pd
+
+    index = pd.Index(values)
+    kind = kind_of(index.dtype)
+    if kind == "number":
+        return pd.Index(index.to_numpy(getattr(index.dtype, "numpy_dtype", index.dtype)))
+    if kind == "text":
+        return pd.Index(index.to_numpy(object), dtype=object)
+    if kind == "object" and not all(isinstance(value, str) for value in index):
+        kinds = sorted({type(value).__name__ for value in index})
+        raise ColumnError(
+            f"column {name!r} of X{{place}} has categories of the types {kinds}: make them all "
+            f"strings, as in X[{name!r}].astype('str')"
+        )
+    return index
+
+
+def _codes_of(series: Any) -> Codes:
+    """Codes of strings, in the order in which they come."""
+    import pandas as pd
+
+    if hasattr(series.array, "__arrow_array__"):
+        encoded = _arrow(series).dictionary_encode().combine_chunks()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        values = np.asarray(encoded.dictionary.to_pylist(), object)
+    else:
+        codes, values = pd.factorize(series)
+        values = np.asarray(values, object)
+    codes = _smallest(codes, len(values))
+    missing = int((codes < 0).sum())
+    return Codes(codes, pd.Index(values, dtype=object), False, missing)
+
+
+def _smallest(codes: NDArray[Any], n_values: int) -> NDArray[Any]:
+    for dtype in (np.int8, np.int16):
+        if n_values <= np.iinfo(dtype).max:
+            return codes.astype(dtype)
+    return codes.astype(np.int32)
+
+
+def _objects(series: Any, name: str) -> Codes | Bags | Nothing:
+    import pandas as pd
+
+    absent = series.isna().to_numpy()
+    if absent.all():
+        return Nothing(len(absent))
+    if isinstance(series.iloc[int(absent.argmin())], _SEQUENCES):
+        return _lists(series.to_numpy(object), absent, name)
+    try:
+        codes, values = pd.factorize(series)
+    except TypeError:  # among them is one that cannot be hashed
+        codes, values = np.empty(0, np.int64), series[~absent]
+    kinds = sorted({type(value).__name__ for value in values if not isinstance(value, str)})
+    if kinds:
+        some = "strings and " if any(isinstance(value, str) for value in values) else ""
+        raise ColumnError(
+            f"column {name!r} of X{{place}} holds {some}objects of the types {kinds}: make it "
+            f"strings, as in X[{name!r}].astype('str'), or numbers, as in "
+            f"pd.to_numeric(X[{name!r}])"
+        )
+    values = pd.Index(np.asarray(values, object), dtype=object)
+    return Codes(_smallest(codes, len(values)), values, False, int(absent.sum()))
+
+
+def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> Bags:
+    import pandas as pd
+
+    there = rows[~absent]
+    odd = sorted({type(row).__name__ for row in there if not isinstance(row, _SEQUENCES)})
+    if odd:
+        raise ColumnError(
+            f"column {name!r} of X{{place}} holds lists and objects of the types {odd}: make all "
+            "rows lists of tokens"
+        )
+    counts = np.zeros(len(rows), np.int64)
+    counts[~absent] = np.fromiter(map(len, there), np.int64, len(there))
+    tokens = np.fromiter(chain.from_iterable(there), object, int(counts.sum()))
+    try:
+        codes, values = pd.factorize(tokens)
+    except TypeError:
+        raise ColumnError(
+            f"column {name!r} of X{{place}} holds lists of what is no token: make them lists of "
+            "strings"
+        ) from None
+    return _bags(counts, codes, absent, pd.Index(values, dtype=object))
+
+
+def _arrow_lists(series: Any) -> Bags:
+    import pandas as pd
+    import pyarrow.compute as pc
+
+    lists = _arrow(series).combine_chunks()
+    encoded = lists.flatten().dictionary_encode()
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    values = pd.Index(encoded.dictionary.to_pylist(), dtype=object)
+    return _bags(counts.astype(np.int64), codes, series.isna().to_numpy(), values)
+
+
+def _bags(
+    counts: NDArray[np.int64], codes: NDArray[Any], absent: NDArray[np.bool_], values: Any
+) -> Bags:
+    """Bags of the tokens that lie one row after the other; missing tokens are dropped."""
+    if len(codes) and codes.min() < 0:
+        rows = np.repeat(np.arange(len(counts)), counts)[codes >= 0]
+        counts = np.bincount(rows, minlength=len(counts))
+        codes = codes[codes >= 0]
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts + absent, out=starts[1:])
+    marked = np.full(int(starts[-1]), -1, np.int32)
+    token = np.ones(len(marked), bool)
+    token[starts[:-1][absent]] = False
+    marked[token] = codes
+    return Bags(starts, marked, values, int(absent.sum()))
+
+
+def _arrow(series: Any) -> Any:
+    """A column as pyarrow's chunked array."""
+    import pyarrow as pa
+
+    array = series.array.__arrow_array__()
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])

@@ -1,0 +1,211 @@
+"""What an encoder learns from: a few numbers and the distinct values of each partition.
+
+`survey` is run where a partition lies, `merge` puts the answers together and raises in the user's
+terms. Neither knows what columns become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dps.preprocessing.columns import (
+    Bags,
+    Codes,
+    ColumnError,
+    Numbers,
+    Read,
+    ReadFrame,
+    kind_of_values,
+)
+
+__all__ = ["ColumnSurvey", "FrameSurvey", "Survey", "merge", "missing_values"]
+
+#: Whole numbers up to here are exact in float32.
+_EXACT = 1 << 24
+
+ReadKind = Literal["numbers", "categories", "lists", "nothing"]
+
+
+@dataclass(frozen=True)
+class ColumnSurvey:
+    """What is to be known of a column.
+
+    Attributes
+    ----------
+    kind : {"numbers", "categories", "lists", "nothing"}
+    missing : int
+    total, count : float, int
+        Sum and number of the values, of numbers.
+    exact : bool
+        Whether all values have their bits in float32, of numbers.
+    values : pandas.Index or None
+        Distinct values of categories, where they are wanted.
+    given : bool
+        Whether the user has chosen these and their order.
+    """
+
+    kind: ReadKind
+    missing: int
+    total: float = 0.0
+    count: int = 0
+    exact: bool = True
+    values: Any = None
+    given: bool = False
+
+
+@dataclass(frozen=True)
+class FrameSurvey:
+    """What is to be known of a partition, or of all."""
+
+    rows: int
+    columns: dict[Any, ColumnSurvey]
+    defect: ColumnError | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Looks at a partition that has been read.
+
+    Parameters
+    ----------
+    values : bool
+        Whether the distinct values of categories are wanted.
+    """
+
+    values: bool
+
+    def __call__(self, read: ReadFrame) -> FrameSurvey:
+        """Survey the columns."""
+        columns = {name: self._column(column) for name, column in read.columns.items()}
+        return FrameSurvey(read.rows, columns, read.defect)
+
+    def _column(self, column: Read) -> ColumnSurvey:
+        if isinstance(column, Numbers):
+            values = column.values
+            there = values[~np.isnan(values)] if column.missing else values
+            total = float(there.sum(dtype=np.float64))
+            return ColumnSurvey("numbers", column.missing, total, len(there), _exact(values))
+        if isinstance(column, Codes):
+            if not self.values:
+                return ColumnSurvey("categories", column.missing)
+            return ColumnSurvey(
+                "categories", column.missing, values=column.values, given=column.given
+            )
+        return ColumnSurvey("lists" if isinstance(column, Bags) else "nothing", column.missing)
+
+
+def _exact(values: Any) -> bool:
+    if values.dtype.kind == "f":
+        return bool(values.dtype.itemsize <= 4)
+    if values.dtype.itemsize <= 2 or not len(values):
+        return True
+    return bool(max(int(values.max()), -int(values.min())) <= _EXACT)
+
+
+def merge(surveys: Sequence[FrameSurvey], names: Sequence[Any], whole: bool) -> FrameSurvey:
+    """One survey of all partitions.
+
+    Parameters
+    ----------
+    surveys : sequence of FrameSurvey
+    names : sequence
+        Of the columns.
+    whole : bool
+        Whether the data came in one piece, so that partitions need no mention.
+
+    Raises
+    ------
+    ValueError
+        A partition is defective, or two do not go together.
+    """
+    for number, survey in enumerate(surveys):
+        if survey.defect is not None:
+            raise survey.defect.at("" if whole else f" in partition {number}")
+    columns = {
+        name: _merge(str(name), [survey.columns[name] for survey in surveys]) for name in names
+    }
+    return FrameSurvey(sum(survey.rows for survey in surveys), columns)
+
+
+def _merge(name: str, surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
+    kind = _same(name, "{}", (s.kind if s.kind != "nothing" else None for s in surveys))
+    values, given = None, False
+    if kind == "categories":
+        values, given = _merge_values(name, [s.values for s in surveys if s.values is not None],
+                                      all(s.given for s in surveys))  # fmt: skip
+    return ColumnSurvey(
+        kind or "nothing",
+        sum(s.missing for s in surveys),
+        sum(s.total for s in surveys),
+        sum(s.count for s in surveys),
+        all(s.exact for s in surveys),
+        values,
+        given,
+    )
+
+
+def _merge_values(name: str, found: Sequence[Any], given: bool) -> tuple[Any, bool]:
+    """All values: as given if that is the same in all partitions, else sorted."""
+    import pandas as pd
+
+    if not found:
+        return None, False
+    first = found[0]
+    if given and all(values.equals(first) for values in found[1:]):
+        return first, True
+    _same(
+        name,
+        "categories of {}",
+        (kind_of_values(values) if len(values) else None for values in found),
+    )
+    filled = [values for values in found if len(values)] or [first]
+    if filled[0].dtype == object:  # kept as objects: pandas would infer its own strings
+        return pd.Index(sorted(set().union(*filled)), dtype=object), False
+    return filled[0].append(filled[1:]).unique().sort_values(), False
+
+
+def _same(name: str, what: str, kinds: Iterable[Any]) -> Any:
+    """What is the same in all partitions that have anything."""
+    first: tuple[int, Any] | None = None
+    for number, kind in enumerate(kinds):
+        if kind is None:
+            continue
+        if first is None:
+            first = number, kind
+        elif kind != first[1]:
+            raise ValueError(
+                f"column {name!r} of X differs between partitions: {first[0]} holds "
+                f"{what.format(first[1])}, {number} holds {what.format(kind)}; give it one dtype, "
+                f"as in X[{name!r}].astype('str')"
+            )
+    return None if first is None else first[1]
+
+
+def missing_values(
+    counts: Iterable[tuple[Any, int]],
+    rows: int,
+    place: str = "",
+    error: Callable[[str], ValueError] = ValueError,
+) -> None:
+    """Raise if values are missing.
+
+    Parameters
+    ----------
+    counts : iterable of (name, count)
+    rows : int
+        Of how many.
+    place : str
+        The partition they lie in.
+    error : callable
+        Makes the error to raise.
+    """
+    gaps = [f"{str(name)!r} {count:,}" for name, count in counts if count]
+    if gaps:
+        raise error(
+            f"X{place} has missing values in {rows:,} rows: {', '.join(gaps)}; fill or drop them, "
+            "or let them be encoded, with FrameEncoder(missing='mean') or missing='indicator'"
+        )

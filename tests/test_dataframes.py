@@ -1,0 +1,250 @@
+"""Dataframes of strings, categories and gaps train as the matrix that they are encoded to."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from distributed import Client, LocalCluster
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import OneHotEncoder
+
+from dps import LinearClassifier, LinearRegressor
+from dps.cluster.dask import DaskCluster
+from dps.preprocessing import FrameEncoder
+
+ROWS = 300
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame(
+    {
+        "city": RNG.choice(["Bonn", "Oslo", "Rome"], ROWS),
+        "hour": pd.Categorical(RNG.integers(0, 24, ROWS)),
+        "size": RNG.integers(0, 50, ROWS),
+    },
+    index=np.arange(1000, 1000 + ROWS),
+)
+SIGNAL = (FRAME["city"] == "Oslo") * 2 + FRAME["hour"].astype(int) / 12 + FRAME["size"] / 25
+Y = (SIGNAL + RNG.logistic(size=ROWS) > 2.5).astype(int)
+T = SIGNAL + RNG.normal(size=ROWS)
+HAND_MADE = scipy.sparse.hstack(
+    [OneHotEncoder().fit_transform(FRAME[["city", "hour"]]), FRAME[["size"]].to_numpy()]
+).astype(np.float32, copy=False)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def lazy(values: Any, npartitions: int = 3) -> Any:
+    """As read from files: nobody knows the categories."""
+    frame = dd.from_pandas(values, npartitions=npartitions)
+    if "hour" in getattr(values, "columns", ()):
+        frame["hour"] = frame["hour"].astype(int).astype("category")
+    return frame
+
+
+@pytest.mark.parametrize("kind", [LinearClassifier, LinearRegressor])
+def test_a_frame_trains_as_the_matrix_made_by_hand(kind: Any) -> None:
+    y = Y if kind is LinearClassifier else T
+    by_hand = kind(random_state=0).fit(scipy.sparse.csr_matrix(HAND_MADE), y)
+    model = kind(random_state=0).fit(FRAME, y)
+    np.testing.assert_array_equal(model.coef_, by_hand.coef_)
+    np.testing.assert_array_equal(model.intercept_, by_hand.intercept_)
+    np.testing.assert_array_equal(model.predict(FRAME), by_hand.predict(HAND_MADE))
+    assert model.score(FRAME, y) == by_hand.score(HAND_MADE, y)
+    assert model.n_features_in_ == 3
+    assert list(model.feature_names_in_) == ["city", "hour", "size"]
+    assert model.coef_.shape[-1] == 28
+
+
+@pytest.mark.parametrize("where", ["threads", "cluster", "cluster, in memory"])
+def test_partitions_train_as_one_frame(where: str, client: Client) -> None:
+    expected = LinearClassifier(random_state=0).fit(FRAME, Y)
+    X, y = lazy(FRAME), lazy(Y)
+    if where == "cluster, in memory":
+        X, y = client.persist([X, y])
+    model = LinearClassifier(random_state=0, client=None if where == "threads" else client)
+    model.fit(X, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+    if where == "cluster, in memory":
+        X, y = lazy(FRAME), lazy(Y)
+    for function in ("predict", "predict_proba", "decision_function"):
+        predicted = getattr(model, function)(X)
+        local = getattr(model, function)(FRAME)
+        computed = predicted.compute(scheduler="synchronous")
+        np.testing.assert_array_equal(computed, local)
+        assert (computed.index == FRAME.index).all()
+        assert predicted.divisions == X.divisions
+        assert np.all(computed.dtypes == predicted.dtypes)
+    assert model.score(X, y) == pytest.approx(model.score(FRAME, Y))
+
+
+def test_only_encoded_partitions_stay_in_memory(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[type] = []
+    launch = DaskCluster.launch
+
+    def looking(self: Any, *args: Any) -> Any:
+        for worker in client.cluster.workers.values():
+            held.extend(type(value) for value in worker.data.values())
+        return launch(self, *args)
+
+    monkeypatch.setattr(DaskCluster, "launch", looking)
+    LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
+    assert held.count(scipy.sparse.csr_matrix) == held.count(pd.Series) == 3
+    assert not set(held) & {pd.DataFrame}
+    assert "ReadFrame" not in {kind.__name__ for kind in held}
+    deadline = time.monotonic() + 10
+    while client.cluster.scheduler.tasks:
+        assert time.monotonic() < deadline, "everything is given back"
+        time.sleep(0.02)
+
+
+def test_frames_of_plain_numbers_are_trained_on_as_they_are() -> None:
+    frame = pd.DataFrame({"a": SIGNAL, "b": FRAME["size"]})
+    model = LinearClassifier(random_state=0).fit(frame, Y)
+    same = LinearClassifier(random_state=0).fit(frame.to_numpy(), Y)
+    assert model.encoder_ is None
+    np.testing.assert_array_equal(model.coef_, same.coef_)
+    assert LinearClassifier().fit(FRAME, Y).fit(frame, Y).encoder_ is None
+    sparse = LinearClassifier(random_state=0, encoder=FrameEncoder()).fit(frame, Y)
+    assert sparse.encoder_ is not None
+    np.testing.assert_allclose(sparse.coef_, model.coef_, rtol=1e-2)
+
+
+def test_an_encoder_that_is_given_is_cloned_and_searched(client: Client) -> None:
+    gaps = FRAME.assign(size=FRAME["size"].where(FRAME["size"] > 3))
+    encoder = FrameEncoder(missing="indicator", interactions=[("city", "hour")], n_hash=32)
+    model = LinearClassifier(encoder=encoder, random_state=0).fit(gaps, Y)
+    assert not hasattr(encoder, "feature_names_in_")
+    assert model.coef_.shape == (1, 3 * 32 + 2)
+    there = LinearClassifier(encoder=encoder, random_state=0, client=client)
+    there.fit(lazy(gaps), lazy(Y))
+    np.testing.assert_allclose(there.coef_, model.coef_, rtol=1e-3, atol=1e-4)
+    search = GridSearchCV(model, {"encoder__n_hash": [None, 8]}, cv=2).fit(gaps, Y)
+    assert search.best_estimator_.encoder_.n_hash in (None, 8)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict(gaps), model.predict(gaps))
+
+
+def test_wide_interactions_beside_numbers_are_trained_by_lbfgs() -> None:
+    """Stochastic steps, the default for wide rows of text, want features that are alike."""
+    frame = pd.concat([FRAME] * 4, ignore_index=True).assign(far=lambda rows: rows["size"] * 1e3)
+    y = np.tile(Y, 4)
+    plain = LinearClassifier(random_state=0).fit(frame, y)
+    crossed = LinearClassifier(
+        random_state=0, encoder=FrameEncoder(interactions=[("city", "hour")])
+    )
+    assert crossed.fit(frame, y).coef_.size > 1 << 16
+    assert crossed.loss_ < plain.loss_
+
+
+def test_columns_are_found_by_name() -> None:
+    model = LinearClassifier(random_state=0).fit(FRAME, Y)
+    expected = model.predict(FRAME)
+    np.testing.assert_array_equal(model.predict(FRAME[["size", "city", "hour"]]), expected)
+    other = lazy(FRAME)[["hour", "size", "city"]]
+    np.testing.assert_array_equal(model.predict(other).compute(), expected)
+    for frame, message in (
+        (FRAME.drop(columns="hour"), r"yet now missing:\n- hour"),
+        (FRAME.assign(wind=1), r"unseen at fit time:\n- wind"),
+    ):
+        for X in (frame, dd.from_pandas(frame, npartitions=2)):
+            with pytest.raises(ValueError, match=message):
+                model.predict(X)
+    with pytest.raises(TypeError, match="must be a dataframe of pandas or dask, got ndarray"):
+        model.predict(np.ones((2, 3)))
+
+
+def test_later_parts_keep_the_first_encoder(client: Client) -> None:
+    """A category that comes later is ignored, as the coefficients have no place for it."""
+    first, second = FRAME[FRAME["city"] != "Rome"], FRAME[FRAME["city"] == "Rome"]
+    model = LinearClassifier(random_state=0, client=client)
+    model.partial_fit(lazy(first), lazy(Y[first.index]), classes=[0, 1])
+    names = list(model.encoder_.get_feature_names_out())
+    for X, y in ((second, Y[second.index]), (lazy(second, 2), lazy(Y[second.index], 2))):
+        model.partial_fit(X[["size", "hour", "city"]], y)
+        assert list(model.encoder_.get_feature_names_out()) == names
+    warm = LinearClassifier(warm_start=True).fit(first, Y[first.index]).fit(FRAME, Y)
+    assert list(warm.encoder_.get_feature_names_out()) == names
+    line = LinearRegressor().partial_fit(FRAME, T)
+    with pytest.raises(TypeError, match="must be a dataframe"):
+        line.partial_fit(HAND_MADE, T)
+    plain = LinearRegressor().partial_fit(FRAME[["size"]], T)
+    with pytest.raises(ValueError, match=r"columns \['size'\] of X hold no numbers"):
+        plain.partial_fit(FRAME[["city"]].set_axis(["size"], axis=1), T)
+
+
+def test_coefficients_have_names() -> None:
+    model = LinearClassifier(random_state=0).fit(FRAME, Y)
+    named = model.coefficients()
+    assert named["city_Oslo"] == model.coef_[0, 1]
+    assert named["city_Oslo"] > named["city_Bonn"]
+    assert named.index[-1] == "size"
+    several = LinearClassifier(random_state=0).fit(FRAME, np.where(FRAME["size"] > 40, "far", Y))
+    assert several.coefficients().loc["size", "far"] == several.coef_[2, -1]
+    assert several.coefficients().shape == (28, 3)
+    numbers = FRAME[["size"]]
+    assert list(LinearRegressor().fit(numbers, T).coefficients().index) == ["size"]
+    assert list(LinearRegressor().fit(numbers.to_numpy(), T).coefficients().index) == ["x0"]
+
+
+def test_what_cannot_be_encoded_is_refused_before_data_moves(client: Client) -> None:
+    dates = FRAME.assign(day=pd.Timestamp("2001-01-01"))
+    for X, y in ((dates, Y), (lazy(dates), lazy(Y))):
+        with pytest.raises(ValueError, match=r"\['day'\].*X\['day'\].dt.month"):
+            LinearClassifier(client=client).fit(X, y)
+    twice = pd.concat([FRAME, FRAME["city"]], axis=1)
+    with pytest.raises(ValueError, match=r"several columns of the name \['city'\]"):
+        LinearClassifier().fit(twice, Y)
+    with pytest.raises(TypeError, match="encodes dataframes, and X is of the type ndarray"):
+        LinearClassifier(encoder=FrameEncoder()).fit(np.ones((ROWS, 2)), Y)
+    with pytest.raises(ValueError, match=r"'encoder' parameter.*Got 'onehot'"):
+        LinearClassifier(encoder="onehot").fit(FRAME, Y)
+
+
+def test_what_is_wrong_in_a_partition_is_said(client: Client) -> None:
+    gaps = FRAME.assign(city=FRAME["city"].where(FRAME.index < 1200))
+    for X, y in ((gaps, Y), (lazy(gaps), lazy(Y))):
+        with pytest.raises(ValueError, match="X has missing values in 300 rows: 'city' 100"):
+            LinearClassifier(client=client).fit(X, y)
+    far = FRAME.assign(size=np.where(FRAME.index == 1150, np.inf, 1.0))
+    with pytest.raises(
+        ValueError, match=r"X in partition 1 holds infinity.*row 50 of column 'size'"
+    ):
+        LinearClassifier(client=client).fit(lazy(far), lazy(Y))
+    cut = da.from_array(Y.to_numpy(), chunks=((150, 50, 100),))
+    with pytest.raises(ValueError, match="y in partition 0 has 150 rows, X has 100"):
+        LinearClassifier(client=client).fit(lazy(FRAME), cut)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # Dask's
+def test_files_of_many_row_groups_are_cut_as_the_user_sees_them(tmp_path: Any) -> None:
+    """Dask reads row groups together where few columns are wanted: of y other ones than of X."""
+    path = tmp_path / "rows.parquet"
+    FRAME.assign(y=Y, hour=FRAME["hour"].astype(int), unused=0.0, more="x").to_parquet(
+        path, row_group_size=30, index=False
+    )
+    frame = dd.read_parquet(path, split_row_groups=True)
+    X = frame[["city", "size"]].assign(hour=frame["hour"].astype("category"))
+    model = LinearClassifier(random_state=0).fit(X, frame["y"])
+    expected = LinearClassifier(random_state=0).fit(FRAME[["city", "size", "hour"]], Y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+    model.predict_proba(X).rename(columns=str).to_parquet(tmp_path / "out")
+    assert len(pd.read_parquet(tmp_path / "out")) == ROWS

@@ -1,0 +1,346 @@
+"""FrameEncoder: what scikit-learn's encoder makes of a frame, on any dtype and any partitions."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from dps.preprocessing import FrameEncoder
+
+STRINGS = [
+    "str", "object", "category", "string[python]", "string[pyarrow]", pd.ArrowDtype(pa.string()),
+    pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string())),
+]  # fmt: skip
+CITIES = ["Rome", "Oslo", None, "Rome", "Bonn", "Oslo"]
+FRAME = pd.DataFrame(
+    {
+        "city": CITIES,
+        "size": [1.5, np.nan, 2.0, 4.0, 0.0, 1.0],
+        "hour": pd.Categorical([7, 9, 7, 8, 9, 7]),
+        "tags": pd.Series([["a", "b", "a"], [], ["c"], None, ["b"], ["a"]]),
+    }
+)
+FULL = FRAME.assign(city=["Rome", "Oslo", "Oslo", "Rome", "Bonn", "Oslo"], size=range(6))
+FULL["tags"] = FULL["tags"].where(FULL["tags"].notna(), "x").map(list)
+
+
+def parts(frame: pd.DataFrame, *cuts: int) -> Any:
+    """A dask dataframe of the rows between the cuts; categories are those of each partition."""
+    edges = [0, *cuts, len(frame)]
+    pieces = [frame.iloc[a:b] for a, b in itertools.pairwise(edges)]
+    for piece in pieces:
+        for name in frame.columns[frame.dtypes == "category"]:
+            own = piece[name].cat.remove_unused_categories()
+            piece.isetitem(frame.columns.get_loc(name), own)
+    return of_pieces(pieces)
+
+
+def of_pieces(pieces: list[pd.DataFrame]) -> Any:
+    """A dask dataframe of these partitions, whatever they hold."""
+    with dask.config.set({"dataframe.convert-string": False}):  # it makes strings of lists
+        return dd.from_map(lambda n: pieces[n], range(len(pieces)), meta=pieces[0][:0])
+
+
+def dense(encoded: Any) -> Any:
+    assert encoded.has_canonical_format
+    return encoded.toarray()
+
+
+values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=3))
+
+
+@settings(max_examples=20)
+@given(
+    rows=st.lists(st.tuples(values, st.integers(0, 4)), min_size=1, max_size=20),
+    cut=st.integers(0, 20),
+)
+def test_it_is_one_hot_as_in_scikit_learn(rows: list[Any], cut: int) -> None:
+    frame = pd.DataFrame(rows, columns=["text", "kind"])
+    frame["text"] = frame["text"].astype("str").where(frame["text"].notna())
+    frame["kind"] = frame["kind"].astype("category")
+    if frame["text"].isna().all():
+        frame.loc[0, "text"] = "some"
+    peer = OneHotEncoder()
+    expected = peer.fit_transform(frame)
+    encoder = FrameEncoder(missing="indicator")
+    np.testing.assert_array_equal(dense(encoder.fit_transform(frame)), expected.toarray())
+    np.testing.assert_array_equal(encoder.get_feature_names_out(), peer.get_feature_names_out())
+    with dask.config.set(scheduler="synchronous"):
+        lazy = FrameEncoder(missing="indicator").fit(parts(frame, min(cut, len(frame))))
+    np.testing.assert_array_equal(lazy.get_feature_names_out(), peer.get_feature_names_out())
+    np.testing.assert_array_equal(dense(lazy.transform(frame)), expected.toarray())
+
+
+@pytest.mark.parametrize("dtype", STRINGS, ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"n_hash": 5}, {"n_hash": 5, "interactions": [("s", "t")]}]
+)
+def test_strings_are_the_same_in_every_dtype(options: dict[str, Any], dtype: Any) -> None:
+    frame = pd.DataFrame({"s": CITIES, "t": CITIES[::-1]})
+    expected = FrameEncoder(missing="indicator", **options).fit_transform(frame)
+    encoder = FrameEncoder(missing="indicator", **options)
+    typed = frame.astype({"s": dtype, "t": dtype})
+    np.testing.assert_array_equal(dense(encoder.fit_transform(typed)), expected.toarray())
+    np.testing.assert_array_equal(dense(encoder.transform(frame)), expected.toarray())
+    pieces = dd.from_pandas(typed, npartitions=3)
+    actual = encoder.transform(pieces)
+    assert actual.shape[1] == actual.compute().shape[1] == encoder.n_features_out_
+    assert isinstance(actual._meta, scipy.sparse.csr_matrix)
+    np.testing.assert_array_equal(actual.compute().toarray(), expected.toarray())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "encoded"),
+    [
+        ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), (">f8", "float64"),
+        ("int8", "float32"), ("int64", "float32"), ("uint16", "float32"), ("bool", "float32"),
+        ("Int64", "float32"), ("boolean", "float32"), ("Float64", "float64"),
+        ("int32[pyarrow]", "float32"), ("bool[pyarrow]", "float32"), ("double[pyarrow]", "float64"),
+        (pd.SparseDtype("float64"), "float64"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_are_themselves(dtype: Any, encoded: str) -> None:
+    frame = pd.DataFrame({"a": pd.Series([0, 1, 1, 0]).astype(dtype), "b": ["x", "y", "x", "x"]})
+    actual = FrameEncoder().fit_transform(frame)
+    assert actual.dtype == encoded
+    assert actual.indices.dtype == np.int32
+    np.testing.assert_array_equal(dense(actual), [[0, 1, 0], [1, 0, 1], [1, 1, 0], [0, 1, 0]])
+
+
+def test_float32_is_chosen_where_it_changes_no_value() -> None:
+    for largest, dtype in ((1 << 24, "float32"), ((1 << 24) + 1, "float64")):
+        for frame in (pd.DataFrame({"a": [0, -largest]}), pd.DataFrame({"a": [largest, 0]})):
+            assert FrameEncoder().fit(frame).dtype_ == dtype
+    assert FrameEncoder(dtype=np.float64).fit_transform(pd.DataFrame({"a": ["x"]})).dtype == float
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Int64", "double[pyarrow]", "boolean"])
+def test_missing_numbers_become_the_mean(dtype: str) -> None:
+    frame = pd.DataFrame({"a": pd.Series([0, None, 1, 1, 0], dtype="float").astype(dtype)})
+    for data in (frame, dd.from_pandas(frame, npartitions=2)):
+        filled = FrameEncoder(missing="mean").fit(data).transform(frame)
+        np.testing.assert_array_equal(dense(filled)[:, 0], [0, 0.5, 1, 1, 0])
+        said = FrameEncoder(missing="indicator").fit(data)
+        np.testing.assert_array_equal(dense(said.transform(frame))[:, 1], [0, 1, 0, 0, 0])
+        assert list(said.get_feature_names_out()) == ["a", "missingindicator_a"]
+
+
+def test_missing_categories_and_lists_become_zeros_or_say_so() -> None:
+    filled = FrameEncoder(missing="mean", n_hash=4).fit(FRAME)
+    zeros = dense(filled.transform(FRAME))
+    assert zeros[2, :4].sum() == zeros[3, 9:].sum() == 0
+    said = FrameEncoder(missing="indicator").fit(FRAME)
+    names = list(said.get_feature_names_out())
+    actual = dense(said.transform(FRAME))
+    assert [names[column] for column in np.flatnonzero(actual[2, :4])] == ["city_nan"]
+    assert np.flatnonzero(actual[:, names.index("missingindicator_tags")]).tolist() == [3]
+    assert "hour_nan" not in names
+
+
+def test_lists_are_counted() -> None:
+    tags = FRAME[["tags"]]
+    arrow = tags.astype({"tags": pd.ArrowDtype(pa.list_(pa.string()))})
+    encoder = FrameEncoder(n_hash=1 << 16, missing="mean").fit(tags)
+    actual = encoder.transform(tags)
+    assert actual[0].data.tolist() in ([2, 1], [1, 2])
+    np.testing.assert_array_equal(np.ravel(actual.sum(axis=1)), [3, 0, 1, 0, 1, 1])
+    for other in (arrow, tags.map(lambda row: row and tuple(row))):
+        assert (encoder.transform(other) != actual).nnz == 0
+    gappy = pd.DataFrame({"tags": [["a", None, "b", "a"], [None], ["c"], None, ["b"], ["a"]]})
+    assert (encoder.transform(gappy) != actual).nnz == 0
+    assert (encoder.transform(gappy.astype(arrow.dtypes)) != actual).nnz == 0
+
+
+def test_buckets_are_the_same_in_a_process_that_knows_no_dask() -> None:
+    frame = "pd.DataFrame({'a': ['x', 'y', 'z'], 'b': pd.Categorical([1, 2, 1])})"
+    program = (
+        "import sys, pandas as pd; from dps.preprocessing import FrameEncoder; "
+        f"print(FrameEncoder(n_hash=97, interactions=[('a', 'b')]).fit_transform({frame}).indices);"
+        "assert not {'dask', 'distributed'} & {*sys.modules}"
+    )
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    here = FrameEncoder(n_hash=97, interactions=[("a", "b")]).fit_transform(eval(frame))
+    assert other.stdout.strip() == str(here.indices), other.stderr
+    assert here.indices.tolist() == [77, 158, 280, 4, 145, 198, 46, 158, 208]
+
+
+def test_numbers_of_a_category_hash_as_their_text() -> None:
+    kinds = [pd.Categorical(v) for v in ([1, 2], [1.0, 2.0], ["1", "2"], pd.array([1, 2], "Int8"))]
+    encoder = FrameEncoder(n_hash=1000)
+    buckets = [encoder.fit_transform(pd.DataFrame({"a": kind})).indices for kind in kinds]
+    for other in buckets[1:]:
+        np.testing.assert_array_equal(other, buckets[0])
+
+
+def test_an_interaction_knows_pairs_and_their_order() -> None:
+    frame = pd.DataFrame({"a": ["x", "y", "x", "y"], "b": ["y", "x", "x", None]})
+    encoder = FrameEncoder(missing="mean", interactions=[("a", "b")])
+    buckets = encoder.fit_transform(frame).tocsr()[:, 4:]
+    assert buckets.shape[1] == 1 << 16
+    assert len(set(buckets.indices)) == 3
+    assert buckets.sum(axis=1).A1.tolist() == [1, 1, 1, 0]
+    assert encoder.get_feature_names_out()[4] == "a:b#0"
+
+
+@pytest.mark.parametrize("cuts", [(3,), (0, 2, 2, 5), (1, 2, 3, 4, 5), (6,)])
+def test_partitions_make_no_difference(cuts: tuple[int, ...]) -> None:
+    """Categories that only some partitions have, partitions without rows or without values."""
+    for options in ({}, {"n_hash": 8, "interactions": [("city", "hour")]}):
+        whole = FrameEncoder(missing="indicator", **options).fit(FRAME)
+        lazy = FrameEncoder(missing="indicator", **options).fit(parts(FRAME, *cuts))
+        np.testing.assert_array_equal(lazy.get_feature_names_out(), whole.get_feature_names_out())
+        encoded = lazy.transform(parts(FRAME, *cuts))
+        assert encoded.dtype == encoded.compute().dtype == lazy.dtype_
+        assert np.isnan(encoded.shape[0])
+        np.testing.assert_allclose(encoded.compute().toarray(), dense(whole.transform(FRAME)))
+
+
+def test_known_categories_keep_their_order_and_those_without_rows() -> None:
+    kind = pd.CategoricalDtype(["small", "large", "huge"])
+    frame = pd.DataFrame({"size": pd.Series(["large", "small", "large"], dtype=kind)})
+    for data in (frame, dd.from_pandas(frame, npartitions=2)):
+        names = FrameEncoder().fit(data).get_feature_names_out()
+        assert list(names) == ["size_small", "size_large", "size_huge"]
+    binned = FrameEncoder().fit(pd.DataFrame({"age": pd.cut([1, 5, 9], [0, 4, 10])}))
+    assert list(binned.get_feature_names_out()) == ["age_(0, 4]", "age_(4, 10]"]
+
+
+def test_what_is_unknown_in_transform_is_zero() -> None:
+    encoder = FrameEncoder(missing="mean").fit(FULL.drop(columns="tags"))
+    other = pd.DataFrame({"hour": pd.Categorical([7, 12]), "city": ["Ulm", "Oslo"], "size": [2, 3]})
+    actual = dense(encoder.transform(other))  # columns are found by name
+    np.testing.assert_array_equal(actual, [[0, 0, 0, 2, 1, 0, 0], [0, 1, 0, 3, 0, 0, 0]])
+    as_numbers = other.assign(hour=[7, 12])
+    np.testing.assert_array_equal(dense(encoder.transform(as_numbers)), actual)
+
+
+def test_it_is_cloned_pickled_and_put_in_a_pipeline() -> None:
+    encoder = FrameEncoder(n_hash=3, missing="mean", interactions=[("city", "hour")])
+    assert clone(encoder).get_params() == encoder.get_params()
+    copy = pickle.loads(pickle.dumps(encoder.fit(FRAME)))
+    assert (copy.transform(FRAME) != encoder.transform(FRAME)).nnz == 0
+    assert encoder.n_features_in_ == 4
+    assert list(encoder.feature_names_in_) == list(FRAME.columns)
+    pipeline = make_pipeline(encoder, LogisticRegression()).fit(FRAME, [0, 1, 0, 1, 1, 0])
+    assert len(pipeline[:-1].get_feature_names_out()) == pipeline[-1].coef_.size
+    assert pipeline.predict(FRAME).shape == (6,)
+
+
+BAD = {
+    "dates": (pd.to_datetime(["2001-01-01"]), r"\['c'\].*datetime64.*X\['c'\].dt.month"),
+    "arrow dates": (pd.Series(["2001-01-01"]).astype("date32[day][pyarrow]"), "date32.*derive"),
+    "durations": (pd.to_timedelta([1]), "timedelta64.*total_seconds"),
+    "complex": ([1j], r"columns \['c'\] of X are neither.*complex128"),
+    "mixed": (["a", 1], r"column 'c' of X holds strings and objects of the types \['int'\]"),
+    "integers as objects": (pd.Series([1, 2], dtype=object), r"\['int'\].*to_numeric"),
+    "dicts": ([{}], r"\['dict'\]"),
+    "lists of dicts": ([[{}]], "lists of what is no token"),
+    "lists and strings": ([["a"], "a"], r"holds lists and objects of the types \['str'\]"),
+    "mixed categories": (pd.Categorical([1, "a"]), r"categories of the types \['int', 'str'\]"),
+    "infinity": ([1.0, np.inf], "infinity.*row 1 of column 'c'"),
+    "nothing": ([None, None], "has missing values in 2 rows: 'c' 2"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_columns_are_named(what: str) -> None:
+    column, message = BAD[what]
+    with pytest.raises(ValueError, match=message):
+        FrameEncoder().fit(pd.DataFrame({"c": column}))
+
+
+def test_missing_values_are_counted_by_column() -> None:
+    message = "X has missing values in 6 rows: 'city' 1, 'size' 1, 'tags' 1; fill or drop"
+    for data in (FRAME, parts(FRAME, 2, 4)):
+        with pytest.raises(ValueError, match=message):
+            FrameEncoder().fit(data)
+    encoder = FrameEncoder().fit(FULL[["city"]])
+    with pytest.raises(ValueError, match="X in partition 1 has missing values in 2 rows: 'city' 1"):
+        encoder.transform(parts(FRAME[["city"]], 2, 4)).compute()
+    for missing in ("mean", "indicator"):
+        with pytest.raises(ValueError, match="'c' of X has no value at all"):
+            FrameEncoder(missing=missing).fit(pd.DataFrame({"c": [None, np.nan]}))
+
+
+def test_frames_that_do_not_go_together_are_refused() -> None:
+    encoder = FrameEncoder().fit(FULL.drop(columns="tags"))
+    with pytest.raises(ValueError, match=r"yet now missing:\n- city"):
+        encoder.transform(FULL[["size", "hour"]])
+    with pytest.raises(ValueError, match=r"unseen at fit time:\n- tags"):
+        encoder.transform(FULL)
+    for change, message in (
+        ({"size": "many"}, "'size' of X holds categories or strings, and held numbers"),
+        ({"city": 3}, "'city' of X holds numbers, and held strings"),
+        ({"city": pd.Categorical([3] * 6)}, "'city' of X holds numbers, and held strings"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encoder.transform(FULL.drop(columns="tags").assign(**change))
+    for one, other, message in (
+        (["x"], [1], "0 holds categories, 1 holds numbers"),
+        (
+            pd.Categorical(["x"]),
+            pd.Categorical([1]),
+            "categories of strings, 1 holds .* of numbers",
+        ),
+    ):
+        pieces = [pd.DataFrame({"c": values}) for values in (one, other)]
+        frame = of_pieces(pieces)
+        with pytest.raises(
+            ValueError, match=f"column 'c' of X differs between partitions.*{message}"
+        ):
+            FrameEncoder().fit(frame)
+    mixed = pd.DataFrame({"c": pd.Series(["x", "y", "x", 1], dtype=object)})
+    with pytest.raises(ValueError, match="'c' of X in partition 1 holds strings and objects"):
+        FrameEncoder().fit(parts(mixed, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_hash": 0}, "n_hash.*Got 0"),
+        ({"missing": "median"}, "missing.*Got 'median'"),
+        ({"dtype": "int8"}, "dtype.*Got 'int8'"),
+        ({"interactions": [("city",)]}, "two or more column names. Got \\('city',\\)"),
+        ({"interactions": ["city"]}, "Got 'city'"),
+        ({"interactions": [("city", "where")]}, "'where', which is no column"),
+        (
+            {"interactions": [("city", "size")]},
+            r"'size' of X holds numbers: .*astype\('category'\)",
+        ),
+    ],
+)
+def test_parameters_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameEncoder(**options).fit(FULL)
+
+
+def test_only_frames_with_columns_and_rows_are_encoded() -> None:
+    with pytest.raises(TypeError, match="must be a dataframe of pandas or dask, got ndarray"):
+        FrameEncoder().fit(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="X is a Series"):
+        FrameEncoder().fit(FRAME["city"])
+    with pytest.raises(ValueError, match=r"several columns of the name \['a'\]"):
+        FrameEncoder().fit(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(ValueError, match="0 sample"):
+        FrameEncoder().fit(FULL[:0])
+    with pytest.raises(ValueError, match="0 feature"):
+        FrameEncoder().fit(FULL[[]])
+    assert FrameEncoder().fit(FULL).transform(FULL[:0]).shape[0] == 0
