@@ -9,7 +9,8 @@ any point leaves the snapshot of the last closed epoch, which holds the best poi
 As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
 for stochastic epochs in front: steps taken where features vary alike made them pointless
 (measured on the flights of ``tests/benchmarks``: one took as long as nine passes and
-saved five).
+saved five). In front is the same search over a part of the rows, as in "Batch-Expansion
+Training" (Derezinski et al., 2018), where that part says enough of each parameter.
 """
 
 from __future__ import annotations
