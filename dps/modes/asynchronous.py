@@ -11,6 +11,12 @@ all ranks are FREE, takes the snapshots and sets OPEN to 1. A rank that finds OP
 so either the closer sees the rank busy or the rank sees the closed gate. A rank that
 dies in the middle of a push stays not FREE: no snapshot is taken over its half push.
 
+Where a shard cannot be mapped and there are several ranks, a push is on its way while the rank
+computes its next gradient, from parameters that lack it: its answer is collected before the
+next push, or before anything else is asked of a shard. One more update of staleness for a
+round trip; one rank alone waits, and stays sequential. A crash leaves what it leaves of any
+push that is under way, and the error of a push is that of the step that collects it.
+
 Where steps go by keys, a rank is also not FREE while it pulls, and the closer settles all
 parameters before the snapshots. Updates are counted since then, and have the learning rate that
 the schedule has at their count.
@@ -18,7 +24,7 @@ the schedule has at their count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +36,7 @@ from dps._kernels.lazy import LazyUpdate
 from dps._kernels.push import AsynchronousPush, Push
 from dps._kernels.reduce import divide
 from dps.errors import NonFiniteError, StoppedError
-from dps.modes.base import Channel, ChannelSpec, Mode
+from dps.modes.base import Channel, ChannelSpec, Decide, Mode
 from dps.optimizers.update import Rates
 from dps.server import keyed, operations
 from dps.server.keyed import Keys
@@ -76,9 +82,13 @@ class AsynchronousChannel(Channel):
         self._version = 0
         self._settled = False
         self._stale_sum = self._stale_max = 0.0
+        self._ahead = spec.n_ranks > 1 and any(link.window is None for link in links)
+        self._pending: _Pending | None = None
+        self._sent = np.empty(spec.size if self._ahead else 0, spec.dtype)
 
     def pull(self) -> NDArray[np.floating]:
         """Copy the parameters out, see :meth:`Channel.pull`."""
+        self._collect()
         # The version of the first shard stands for all in the staleness.
         for shard, link in reversed(list(enumerate(self._links))):
             params, self._version = link.run(operations.pull)
@@ -91,34 +101,49 @@ class AsynchronousChannel(Channel):
         """Hand over a gradient, see :meth:`Channel.push_pull`."""
         if rows == 0:
             return self._params
+        based = self._version
+        self._collect()
         self._sequence += 1
         rate = self._spec.schedule(epochs_done)
+        if self._ahead:  # the next gradient will be written where this one is
+            np.copyto(self._sent, grad)
+            grad = self._sent
         if len(self._links) == 1:
-            self._take_in(0, self._ledger.run(update, self._sequence, grad, rows, rate))
-            return self._params
-        self._ledger.run(enter)
-        for shard, link in enumerate(self._links):
-            piece = self._spec.placement.take(shard, grad)
-            link.start(apply, self._sequence, piece, rows, rate)
-        for shard, link in enumerate(self._links):
-            self._take_in(shard, link.finish())
-        self._ledger.run(leave)
+            self._ledger.start(update, self._sequence, grad, rows, rate)
+        else:
+            self._ledger.run(enter)
+            for shard, link in enumerate(self._links):
+                piece = self._spec.placement.take(shard, grad)
+                link.start(apply, self._sequence, piece, rows, rate)
+        self._pending = _Pending(based, self._take_in, gated=len(self._links) > 1)
+        if not self._ahead:
+            self._collect()
         return self._params
 
-    def _take_in(self, shard: int, answer: tuple[NDArray[np.floating], int, int]) -> None:
+    def _collect(self) -> None:
+        """Wait for the answers of a push that is under way, if there is one."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        for shard, link in enumerate(self._links):
+            before = pending.take_in(shard, link.finish())
+            if shard == 0:
+                stale = float(before - pending.based)
+                self._stale_sum += stale
+                self._stale_max = max(self._stale_max, stale)
+        if pending.gated:
+            self._ledger.run(leave)
+
+    def _take_in(self, shard: int, answer: tuple[NDArray[np.floating], int, int]) -> int:
         params, before, version = answer
         self._spec.placement.put(shard, params, self._params)
         if shard == 0:
-            self._note(before)
             self._version = version
-
-    def _note(self, before: int) -> None:
-        stale = float(before - self._version)
-        self._stale_sum += stale
-        self._stale_max = max(self._stale_max, stale)
+        return before
 
     def pull_keys(self, keys: Keys, epoch: int, step: int) -> NDArray[np.floating]:
         """Read what a batch will touch, see :meth:`Channel.pull_keys`."""
+        self._collect()
         values = np.empty(len(keys), self._spec.dtype)
         told = self._told(keys)
         self._ledger.run(enter)
@@ -137,16 +162,15 @@ class AsynchronousChannel(Channel):
         """Hand over a sparse gradient, see :meth:`Channel.push_keys`."""
         if rows == 0:
             return
+        self._collect()
         self._sequence += 1
         told = self._told(keys)
         self._ledger.run(enter)
         for link, (at, local) in zip(self._links, told, strict=True):
             link.start(apply_keys, self._sequence, values[at], local, rows, epoch)
-        for shard, link in enumerate(self._links):
-            before = link.finish()
-            if shard == 0:
-                self._note(before)
-        self._ledger.run(leave)
+        self._pending = _Pending(self._version, _only_before, gated=True)
+        if not self._ahead:
+            self._collect()
 
     def native(self) -> Push | None:
         """Pushes without the interpreter, see :meth:`Channel.native`."""
@@ -166,9 +190,31 @@ class AsynchronousChannel(Channel):
 
     def staleness(self) -> tuple[float, float]:
         """Sum and largest staleness, see :meth:`Channel.staleness`."""
+        self._collect()
         result = self._stale_sum, self._stale_max
         self._stale_sum = self._stale_max = 0.0
         return result
+
+    def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Sum a few doubles over ranks, see :meth:`Channel.reduce`."""
+        self._collect()
+        return super().reduce(values)
+
+    def beat(self) -> None:
+        """Say that this rank is alive, see :meth:`Channel.beat`; a push on its way does."""
+        if self._pending is None:
+            super().beat()
+
+    def end_epoch(
+        self,
+        epoch: int,
+        report: Sequence[float],
+        decide: Decide,
+        keep: NDArray[np.floating] | None = None,
+    ) -> NDArray[np.float64] | None:
+        """Report an epoch, see :meth:`Channel.end_epoch`."""
+        self._collect()
+        return super().end_epoch(epoch, report, decide, keep)
 
     def settle(self, epoch: int) -> NDArray[np.floating]:
         """Meet the other ranks, see :meth:`Channel.settle`."""
@@ -196,6 +242,29 @@ class AsynchronousChannel(Channel):
     def _settle(self, epoch: int) -> None:
         for link in self._links:
             link.run(settle, epoch)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A push that is under way.
+
+    Parameters
+    ----------
+    based : int
+        Version of the parameters that its gradient was computed from.
+    take_in : callable
+        Takes a shard's answer in; updates applied to the shard before the push.
+    gated : bool
+        Whether the rank must leave the gate behind it.
+    """
+
+    based: int
+    take_in: Callable[[int, Any], int]
+    gated: bool
+
+
+def _only_before(shard: int, before: int) -> int:
+    return before
 
 
 def update(window: Window, rank: int, *push: Any) -> Operation:
