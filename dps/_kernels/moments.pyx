@@ -14,6 +14,16 @@ from dps._kernels.gather cimport fill_rows
 from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Rows
 
 
+cdef extern from *:
+    """
+    #define dps_prefetch(p) __builtin_prefetch(p, 0, 3)
+    """
+    void dps_prefetch(const void* p) noexcept nogil
+
+cdef enum:
+    AHEAD = 16      # rows after which one that is asked for now is at work
+
+
 cdef void _dense(
     const Rows* rows, const int64_t* order, Py_ssize_t m, const double* centre, double* sums,
     double* squares, floating* room,
@@ -40,26 +50,36 @@ cdef void _dense(
 
 cdef void _sparse(
     const Rows* rows, const index_t* indices, const index_t* indptr, const int64_t* order,
-    Py_ssize_t m, const double* centre, double* sums, double* squares, double* present,
-    floating example,
+    Py_ssize_t m, const double* centre, double* sums, double* squares, double* pairs,
+    double* present, floating example,
 ) noexcept nogil:
-    """What rows lack is zero; ``present``, NULL about zero, is the weight of what they have."""
+    """What rows lack is zero; ``present``, NULL about zero, is the weight of what they have.
+
+    A column's two sums grow side by side in ``pairs``, which is zero.
+    """
     cdef Py_ssize_t i, p, j, f = rows.n_features
     cdef const floating* data = <const floating*> rows.values
     cdef const floating* weight = <const floating*> rows.weight
-    cdef double w, value, total = 0, absent
+    cdef double w = 1, value, total = 0, absent
     for i in range(m):
-        w = weight[order[i]] if weight is not NULL else 1
+        if weight is not NULL:
+            w = weight[order[i]]
         total += w
+        if i + AHEAD < m:
+            p = indptr[order[i + AHEAD]]
+            dps_prefetch(data + p)
+            dps_prefetch(indices + p)
         for p in range(indptr[order[i]], indptr[order[i] + 1]):
             j = indices[p]
             value = data[p] - centre[j]
-            sums[j] += w * value
-            squares[j] += w * (value * value)
+            pairs[2 * j] += w * value
+            pairs[2 * j + 1] += w * (value * value)
             if present is not NULL:
                 present[j] += w
-    if present is not NULL:
-        for j in range(f):
+    for j in range(f):
+        sums[j] += pairs[2 * j]
+        squares[j] += pairs[2 * j + 1]
+        if present is not NULL:
             absent = total - present[j]
             if absent > 1e-9 * total:  # less is rounding
                 sums[j] -= absent * centre[j]
@@ -73,12 +93,12 @@ cdef void _any(
     if rows.kind == CSR:
         _sparse(
             rows, <const int*> rows.indices, <const int*> rows.indptr, order, m, centre, sums,
-            squares, present, example,
+            squares, room, present, example,
         )
     elif rows.kind == CSR_WIDE:
         _sparse(
             rows, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order, m, centre,
-            sums, squares, present, example,
+            sums, squares, room, present, example,
         )
     else:
         _dense(rows, order, m, centre, sums, squares, <floating*> room)
@@ -89,7 +109,7 @@ def column_moments(
 ):
     """Add the sums over rows ``order`` of w (x - centre) and of w (x - centre)^2."""
     cdef Py_ssize_t f = block.rows.n_features
-    cdef double[::1] room = np.zeros(max(1, f))
+    cdef double[::1] room = np.zeros(max(1, 2 * f))
     cdef const double[::1] middle = np.zeros(f) if centre is None else centre
     cdef double[::1] weights = np.zeros(max(1, f))
     cdef double* present = NULL if centre is None else &weights[0]

@@ -15,23 +15,43 @@ Counts = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]
 
 _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather than sorted
 _LARGEST = 1 << 62
+_PIECE = 1 << 14  # labels that are counted at once
+_FEW = 16  # distinct integers up to which each is looked for
 
 
 def count_labels(targets: NDArray[Any], weights: NDArray[Any] | None) -> Counts:
     """Sorted distinct labels, and the rows and the weight of each."""
     low, high = (0, _COUNTED) if targets.dtype.kind not in "biu" else _range(targets)
     if high - low < _COUNTED:  # small integers are counted, which is faster than sorting them
-        codes = targets.astype(np.int64) - low
-        present = np.flatnonzero(np.bincount(codes))
+        rows, weighed = _by_code(targets, weights, low, high - low + 1)
+        present = np.flatnonzero(rows)
         classes = (present + low).astype(targets.dtype)
-    else:
-        classes, codes = np.unique(targets, return_inverse=True)
-        present = np.arange(len(classes))
-    rows = np.bincount(codes)[present].astype(np.float64)
+        return classes, rows[present], weighed[present]
+    classes, codes = np.unique(targets, return_inverse=True)
+    rows = np.bincount(codes, minlength=len(classes)).astype(np.float64)
     if weights is None:
         return classes, rows, rows
-    weighed = np.bincount(codes, weights.astype(np.float64))[present]
-    return classes, rows, weighed.astype(np.float64)
+    weighed = np.asarray(np.bincount(codes, weights.astype(np.float64), len(classes)), np.float64)
+    return classes, rows, weighed
+
+
+def _by_code(
+    targets: NDArray[Any], weights: NDArray[Any] | None, low: int, span: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rows and weight of each integer from `low`."""
+    if weights is None and span <= _FEW:  # equal neighbours would wait for each other's count
+        rows = np.array([np.count_nonzero(targets == low + k) for k in range(span)], np.float64)
+        return rows, rows
+    rows = np.zeros(span)
+    weighed = rows if weights is None else np.zeros(span)
+    for start in range(0, len(targets), _PIECE):  # memory that is fresh each time costs more
+        at = slice(start, start + _PIECE)
+        codes = targets[at].astype(np.int64)
+        codes -= low
+        rows += np.bincount(codes, minlength=span)
+        if weights is not None:
+            weighed += np.bincount(codes, weights[at].astype(np.float64), span)
+    return rows, weighed
 
 
 def _range(targets: NDArray[Any]) -> tuple[int, int]:

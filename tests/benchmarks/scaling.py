@@ -52,7 +52,7 @@ def report(kind: str, found: dict[str, list[float]]) -> tuple[dict[str, float], 
 
 
 def main() -> None:
-    chosen = options(__doc__, repeat=5)
+    chosen = options(__doc__, repeat=9)
     asked = []
     with cluster(1) as one, cluster(2) as two:
         clients = one, two
