@@ -7,6 +7,7 @@ from typing import Any
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.linear_model import Ridge
@@ -73,3 +74,14 @@ def test_several_outputs_take_steps_of_their_own_and_carry_on() -> None:
     assert dps.LinearRegressor().fit(X, T[:, :1]).coef_.shape == (4,)
     lazy = parts.fit(frame(X), frame(T)).predict(frame(X))
     assert list(lazy.columns) == list(lazy.compute().columns) == [0, 1, 2]
+
+
+def test_several_outputs_of_an_encoded_frame_have_coefficients_by_name() -> None:
+    places = pd.DataFrame({"place": np.where(X[:, 0] > 0, "Bonn", "Oslo"), "size": X[:, 1]})
+    model = dps.LinearRegressor().fit(places, T)
+    named = model.coefficients()
+    assert list(named.index) == ["place_Bonn", "place_Oslo", "size"]
+    assert list(named.columns) == [0, 1, 2]
+    np.testing.assert_array_equal(named.T, model.coef_)
+    parts = dd.from_pandas(places, npartitions=3)
+    np.testing.assert_array_equal(model.predict(parts).compute(), model.predict(places))

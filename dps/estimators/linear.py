@@ -94,7 +94,7 @@ class _Linear(DistributedEstimator):
 
         Returns
         -------
-        pandas.Series, or DataFrame with a column a class where there are several
+        pandas.Series, or DataFrame with a column a class or an output where there are several
             Of a dataframe that was encoded, the names are those of the encoded columns, such as
             ``origin_JFK``.
 
@@ -115,7 +115,8 @@ class _Linear(DistributedEstimator):
         names, coef = coefficient_names(self), np.atleast_2d(self.coef_)
         if len(coef) == 1:
             return pd.Series(coef[0], index=names, name="coefficient")
-        return pd.DataFrame(coef.T, index=names, columns=self.classes_)
+        columns = self.classes_ if self._classification else range(len(coef))
+        return pd.DataFrame(coef.T, index=names, columns=columns)
 
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
