@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -232,6 +233,16 @@ def test_what_is_wrong_in_a_partition_is_said(client: Client) -> None:
     cut = da.from_array(Y.to_numpy(), chunks=((150, 50, 100),))
     with pytest.raises(ValueError, match="y in partition 0 has 150 rows, X has 100"):
         LinearClassifier(client=client).fit(lazy(FRAME), cut)
+
+
+def test_a_score_that_fails_leaves_nothing(client: Client) -> None:
+    model = LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
+    with pytest.raises(ValueError, match=r"partition 1 of X has 100 rows, of y 99") as caught:
+        model.score(lazy(FRAME), [dask.delayed(Y[:n]) for n in (100, 99, 100)])
+    deadline = time.monotonic() + 10
+    while client.cluster.scheduler.tasks:
+        assert time.monotonic() < deadline, caught
+        time.sleep(0.02)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # Dask's

@@ -62,35 +62,42 @@ def _of_partitions(
     import dask
 
     tasks = [
-        dask.delayed(function)(part.X, part.y, part.weight)
-        for part in partitions_of(predicted, y, weight, multi_output=True)
+        dask.delayed(function)(part.X, part.y, part.weight, number)
+        for number, part in enumerate(partitions_of(predicted, y, weight, multi_output=True))
     ]
     if client is None:
         return list(dask.compute(*tasks))
-    return list(client.gather(client.compute(tasks)))
+    futures = client.compute(tasks)
+    try:
+        return list(client.gather(futures))
+    finally:
+        for future in futures:  # a traceback may keep them
+            future.release()
 
 
-def _vectors(predicted: Any, y: Any, weight: Any) -> tuple[NDArray[Any], ...]:
+def _vectors(predicted: Any, y: Any, weight: Any, number: int) -> tuple[NDArray[Any], ...]:
     left, right = as_targets(predicted), as_targets(y)
     weights = np.ones(len(left)) if weight is None else as_targets(weight).astype(np.float64)
     if not len(left) == len(right) == len(weights):
         raise ValueError(
-            f"a partition of X has {len(left)} rows, of y {len(right)}, of sample_weight "
+            f"partition {number} of X has {len(left)} rows, of y {len(right)}, of sample_weight "
             f"{len(weights)}: they must be cut at the same rows"
         )
     if left.shape != right.shape:
-        raise ValueError(f"y has shape {right.shape}, predictions have {left.shape}")
+        raise ValueError(
+            f"y in partition {number} has shape {right.shape}, predictions have {left.shape}"
+        )
     return left, right, weights
 
 
-def _hits(predicted: Any, y: Any, weight: Any) -> tuple[float, float]:
-    left, right, weights = _vectors(predicted, y, weight)
+def _hits(predicted: Any, y: Any, weight: Any, number: int) -> tuple[float, float]:
+    left, right, weights = _vectors(predicted, y, weight, number)
     return float(weights[left == right].sum()), float(weights.sum())
 
 
-def _moments(predicted: Any, y: Any, weight: Any) -> tuple[Any, ...]:
+def _moments(predicted: Any, y: Any, weight: Any, number: int) -> tuple[Any, ...]:
     """Sum of weights; of each output mean, squares about it, and squared errors."""
-    left, right, weights = _vectors(predicted, y, weight)
+    left, right, weights = _vectors(predicted, y, weight, number)
     left, values = as_columns(left), as_columns(right.astype(np.float64))
     total = float(weights.sum())
     mean = weights @ values / total if total else np.zeros(values.shape[1])
