@@ -212,7 +212,7 @@ def test_what_cannot_be_encoded_is_refused_before_data_moves(client: Client) -> 
         with pytest.raises(ValueError, match=r"\['day'\].*X\['day'\].dt.month"):
             LinearClassifier(client=client).fit(X, y)
     twice = pd.concat([FRAME, FRAME["city"]], axis=1)
-    with pytest.raises(ValueError, match=r"several columns of the name \['city'\]"):
+    with pytest.raises(ValueError, match=r"several columns named \['city'\]"):
         LinearClassifier().fit(twice, Y)
     with pytest.raises(TypeError, match="encodes dataframes, and X is of the type ndarray"):
         LinearClassifier(encoder=FrameEncoder()).fit(np.ones((ROWS, 2)), Y)
@@ -233,6 +233,40 @@ def test_what_is_wrong_in_a_partition_is_said(client: Client) -> None:
     cut = da.from_array(Y.to_numpy(), chunks=((150, 50, 100),))
     with pytest.raises(ValueError, match="y in partition 0 has 150 rows, X has 100"):
         LinearClassifier(client=client).fit(lazy(FRAME), cut)
+
+
+def delayed(values: Any) -> list[Any]:
+    return [dask.delayed(values[start : start + 100]) for start in range(0, ROWS, 100)]
+
+
+def test_a_list_of_frames_is_told_how_it_can_be_encoded() -> None:
+    X, y = delayed(FRAME), delayed(Y)
+    with pytest.raises(ValueError, match=r"\['city', 'hour'\] of X hold no numbers.*from_delayed"):
+        LinearClassifier().fit(X, y)
+    with pytest.raises(TypeError, match=r"type list: give dask\.dataframe\.from_delayed\(X\)"):
+        LinearClassifier(encoder=FrameEncoder()).fit(X, y)
+    model = LinearClassifier().fit(dd.from_delayed(X), y)
+    for act in (lambda: model.predict(X), lambda: model.partial_fit(X, y)):
+        with pytest.raises(TypeError, match=r"got list: dask\.dataframe\.from_delayed\(X\)"):
+            act()
+    with pytest.raises(TypeError, match="must be a dataframe of pandas or dask, got Delayed"):
+        model.predict(X[0])
+    with pytest.raises(ValueError, match=r"X is a Series: X.to_frame\(\)"):
+        model.predict(dd.from_delayed(X)["city"])
+
+
+def test_a_model_of_numbers_says_which_columns_are_none() -> None:
+    numbers = FRAME[["size"]].assign(city=1.0)
+    model, strings = LinearClassifier().fit(numbers, Y), FRAME[["size", "city"]]
+    message = r"columns \['city'\] of X hold no numbers.* trained on numbers"
+    for act in (
+        lambda: model.predict(strings),
+        lambda: model.predict(lazy(strings)),
+        lambda: model.partial_fit(strings, Y),
+        lambda: model.partial_fit(lazy(strings), lazy(Y)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            act()
 
 
 def test_a_score_that_fails_leaves_nothing(client: Client) -> None:

@@ -337,7 +337,7 @@ def test_only_frames_with_columns_and_rows_are_encoded() -> None:
         FrameEncoder().fit(np.ones((2, 2)))
     with pytest.raises(ValueError, match="X is a Series"):
         FrameEncoder().fit(FRAME["city"])
-    with pytest.raises(ValueError, match=r"several columns of the name \['a'\]"):
+    with pytest.raises(ValueError, match=r"several columns named \['a'\]"):
         FrameEncoder().fit(pd.DataFrame([[1, 2]], columns=["a", "a"]))
     with pytest.raises(ValueError, match="0 sample"):
         FrameEncoder().fit(FULL[:0])

@@ -39,7 +39,7 @@ def defect_of_features(X: Any) -> str | None:
         return f"X{{place}} has {X.ndim} dimensions, two are wanted"
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         try:
-            check_columns(X)
+            check_columns(X, _ENCODE)
         except ValueError as error:
             return f"in X{{place}}: {error}"
         for name in X.columns:
@@ -69,6 +69,10 @@ def defect_of_features(X: Any) -> str | None:
 
 
 _FILL = ": fill or drop such rows"
+_ENCODE = (
+    ": make them numbers, or give a dask dataframe, as dask.dataframe.from_delayed makes it of a "
+    "list, whose dtypes are known beforehand: that is encoded"
+)
 
 
 def _first_not_finite(values: NDArray[Any]) -> tuple[int, str] | None:

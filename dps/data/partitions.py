@@ -164,8 +164,20 @@ def check_names(meta: Any) -> None:
         raise ValueError(f"X has several columns named {twice}: give each a name of its own")
 
 
-def check_columns(meta: Any) -> None:
+_CONVERT = (
+    ", and the model was trained on numbers alone: convert or drop them, or fit a clone, which "
+    "encodes a dataframe's other columns"
+)
+
+
+def check_columns(meta: Any, remedy: str = _CONVERT) -> None:
     """Raise unless all columns of a pandas dataframe are of numbers, each with its own name.
+
+    Parameters
+    ----------
+    meta : pandas.DataFrame
+    remedy : str
+        What to do about the others; by default, beside a model that was trained on numbers.
 
     Raises
     ------
@@ -179,9 +191,8 @@ def check_columns(meta: Any) -> None:
     if bad:
         raise ValueError(
             f"columns {bad} of X hold no numbers "
-            f"({', '.join(str(meta.dtypes[name]) for name in meta.columns if str(name) in bad)}): "
-            "encode them first, for example with get_dummies of pandas or dask.dataframe "
-            "(there after X.categorize()), or drop them"
+            f"({', '.join(str(meta.dtypes[name]) for name in meta.columns if str(name) in bad)})"
+            + remedy
         )
 
 

@@ -249,7 +249,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
     ) -> Partition:
         """Data of this process; what its values hold is looked at with the partition."""
         if not encoded:
-            X = self._plain(X, reset)
+            X = self._plain(X, reset, all_finite=False)  # values are looked at later
         if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
             X = X.astype(np.float64)
         if self._classification:
@@ -270,8 +270,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             )  # fmt: skip
         return Partition(X, y, sample_weight)
 
-    def _plain(self, X: Any, reset: bool) -> Any:
-        """Data that is trained on as it is: an array or CSR of numbers."""
+    def _plain(self, X: Any, reset: bool, all_finite: bool) -> Any:
+        """Local data that is read as it is: an array or CSR of numbers."""
         frame = X if is_frame(X) else None
         if frame is not None:
             check_names(frame)
@@ -279,8 +279,9 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             X = as_rows(X)
         try:
             X = validate_data(
-                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, reset=reset
-            )
+                self, X, accept_sparse="csr", dtype="numeric", ensure_all_finite=all_finite,
+                reset=reset,
+            )  # fmt: skip
         except (TypeError, ValueError):
             if frame is not None:
                 check_columns(frame)  # says which columns, if that is what is wrong

@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dps.cluster.base import Cluster
-from dps.data.partitions import columns_without_numbers, is_dask, is_frame
+from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
@@ -45,7 +45,7 @@ class Encoding:
         """A pandas dataframe as CSR."""
         return self.encoder.transform(frame) if self.fitted else self.encoder.fit_transform(frame)
 
-    def prepare(self, X: Any) -> Callable[[Any], Any]:
+    def prepare(self, X: Any) -> Callable[[Any, int], Any]:
         """What is done to each partition of a dask dataframe while it is loaded."""
         if self.fitted:
             return self.encoder.encode
@@ -85,9 +85,10 @@ def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
         return None if kept is None else Encoding(kept, fitted=True)
     if isinstance(asked.encoder, FrameEncoder):
         if not is_frame(X):
+            remedy = "give dask.dataframe.from_delayed(X)" if is_list(X) else "use encoder='auto'"
             raise TypeError(
                 f"encoder={asked.encoder!r} encodes dataframes, and X is of the type "
-                f"{type(X).__name__}: use encoder='auto'"
+                f"{type(X).__name__}: {remedy}"
             )
         return Encoding(clone(asked.encoder), fitted=False)
     if not is_frame(X) or not columns_without_numbers(X._meta if is_dask(X) else X):

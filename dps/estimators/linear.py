@@ -11,7 +11,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.alignment import in_memory
-from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
@@ -127,9 +126,7 @@ class _Linear(DistributedEstimator):
             if meta is not None:
                 validate_data(self, X=meta, skip_check_array=True, reset=False)
             return X
-        if hasattr(X, "to_scipy_sparse"):
-            X = as_rows(X)
-        return validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+        return self._plain(X, reset=False, all_finite=True)
 
     def _apply(self, X: Any, finish: Any, columns: Any = None) -> Any:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)

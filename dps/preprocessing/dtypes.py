@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dps.data.partitions import check_names
+
 __all__ = ["Kind", "check_frame", "kind_of"]
 
 Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
@@ -67,9 +69,7 @@ def check_frame(frame: Any) -> None:
     columns = frame.columns
     if not len(columns):
         raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required.")
-    if not columns.is_unique:
-        twice = columns[columns.duplicated()].unique().tolist()
-        raise ValueError(f"X has several columns of the name {_listed(twice)}: rename or drop them")
+    check_names(frame)
     kinds = {name: kind_of(dtype) for name, dtype in frame.dtypes.items()}
     dates = [name for name, kind in kinds.items() if kind == "date"]
     if dates:

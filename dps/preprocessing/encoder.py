@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.frames import csr_blocks, of_each_partition
-from dps.data.partitions import is_dask
+from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.layout import Layout, make_layout
@@ -243,7 +243,7 @@ class Reader:
     names: tuple[Any, ...]
     look: Survey
 
-    def __call__(self, frame: Any) -> ReadFrame:
+    def __call__(self, frame: Any, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
         return read_frame(frame, self.names, keep=True)
 
@@ -261,12 +261,12 @@ class Reader:
 
 def _meta(X: Any) -> Any:
     """A pandas dataframe with the columns of `X`."""
-    frame = X._meta if is_dask(X) and hasattr(X, "_meta") else X
-    if hasattr(frame, "columns") and hasattr(frame, "iloc"):
-        return frame
-    if hasattr(frame, "iloc"):
+    if is_frame(X):
+        return X._meta if is_dask(X) else X
+    if is_dask_frame(X) or (hasattr(X, "iloc") and not is_dask(X)):
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
-    raise TypeError(f"X must be a dataframe of pandas or dask, got {type(X).__name__}")
+    remedy = ": dask.dataframe.from_delayed(X) makes one" if is_list(X) else ""
+    raise TypeError(f"X must be a dataframe of pandas or dask, got {type(X).__name__}{remedy}")
 
 
 def _check_interactions(interactions: Any) -> None:
