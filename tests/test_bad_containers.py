@@ -167,7 +167,9 @@ def test_columns_that_are_missing_extra_or_in_another_order(make: Any) -> None:
         pieces = [dask.delayed(other)]
         with pytest.raises(ValueError, match="feature names should"):
             model.predict(dd.from_delayed(pieces, meta=other[:0]))
-        with pytest.raises(ValueError, match=r"features, but 3 are|columns of X are"):
+        with pytest.raises(
+            ValueError, match=r"features, but 3 are|columns of X in partition 0 are"
+        ):
             dask.compute(*model.predict(pieces))
         with pytest.raises(ValueError, match="feature names should"):
             model.partial_fit(pieces, [dask.delayed(Y)])

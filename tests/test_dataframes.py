@@ -259,14 +259,45 @@ def test_a_model_of_numbers_says_which_columns_are_none() -> None:
     numbers = FRAME[["size"]].assign(city=1.0)
     model, strings = LinearClassifier().fit(numbers, Y), FRAME[["size", "city"]]
     message = r"columns \['city'\] of X hold no numbers.* trained on numbers"
+    lying = dd.from_delayed(delayed(strings), meta=numbers[:0], verify_meta=False)
     for act in (
         lambda: model.predict(strings),
         lambda: model.predict(lazy(strings)),
         lambda: model.partial_fit(strings, Y),
         lambda: model.partial_fit(lazy(strings), lazy(Y)),
+        lambda: dask.compute(*model.predict(delayed(strings))),
+        lambda: model.predict(lying).compute(scheduler="sync"),
     ):
         with pytest.raises(ValueError, match=message):
             act()
+
+
+def test_what_is_wrong_with_later_partitions_has_a_place(client: Client) -> None:
+    model = LinearClassifier(client=client, random_state=0).fit(lazy(FRAME), lazy(Y))
+    gaps = lazy(FRAME.assign(city=FRAME["city"].where(FRAME.index != 1250)))
+    message = "missing values in 100 rows: 'city' 1"
+    for estimator in (model, LinearClassifier().fit(FRAME, Y)):
+        with pytest.raises(ValueError, match=f"X in partition 2 has {message}"):
+            estimator.partial_fit(gaps, lazy(Y))
+    where = f"X in the partition with the index from 1200 to 1299 has {message}"
+    # Its number would be that of what is computed, which may be a part, or several read as one.
+    for predicted in (model.predict(gaps), model.predict(gaps).partitions[2]):
+        with pytest.raises(ValueError, match=where):
+            predicted.compute(scheduler="sync")
+
+
+def test_partitions_that_are_not_what_the_frame_announces(client: Client) -> None:
+    twice = pd.concat([FRAME, FRAME["city"]], axis=1)
+    for odd, message in (
+        (twice, "X in partition 1 has several columns named 'city'"),
+        (FRAME.to_numpy(), "X in partition 1 is a ndarray, and not a dataframe"),
+        (FRAME.drop(columns="hour"), "X in partition 1 has no column 'hour'"),
+    ):
+        parts = [dask.delayed(FRAME), dask.delayed(odd)]
+        X = dd.from_delayed(parts, meta=FRAME[:0], verify_meta=False)
+        for where in (None, client):
+            with pytest.raises(ValueError, match=message):
+                LinearClassifier(client=where).fit(X, [dask.delayed(Y)] * 2)
 
 
 def test_a_score_that_fails_leaves_nothing(client: Client) -> None:

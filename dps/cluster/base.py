@@ -65,11 +65,11 @@ class Cluster(Protocol):
         ...
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
     ) -> list[str]:
         """Have partitions computed and kept; the worker that holds each.
 
-        Of Dask's partitions ``prepare(X)`` is kept instead of X, if it is given.
+        Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
         """
         ...
 

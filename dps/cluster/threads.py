@@ -47,7 +47,7 @@ class ThreadCluster:
         return {LOCAL: self._threads}
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
     ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.blocks import as_rows
-from dps.data.partitions import is_dask, is_list
+from dps.data.partitions import check_columns, is_dask, is_list
 
 __all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
 
@@ -23,8 +23,8 @@ __all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
 class Predictor(Protocol):
     """A function of a block of rows."""
 
-    def __call__(self, X: Any) -> NDArray[Any]:
-        """Predict a block."""
+    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
+        """Predict a block; `place` is where it lies, for errors."""
         ...
 
     def nothing(self, like: Any) -> NDArray[Any]:
@@ -51,7 +51,7 @@ class LinearPredictor:
     finish: Callable[[NDArray[np.floating]], NDArray[Any]]
     names: NDArray[Any] | None = None
 
-    def __call__(self, X: Any) -> NDArray[Any]:
+    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
         """Predict a block: array, sparse matrix, or dataframe of numbers.
 
         Raises
@@ -60,14 +60,19 @@ class LinearPredictor:
             Its columns are others than those that were trained on.
         """
         X = as_rows(X)
+        if X.ndim != 2:
+            raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
         if X.shape[1] != len(self.coef):
-            raise ValueError(f"X has {X.shape[1]} features, but {len(self.coef)} are expected")
+            raise ValueError(
+                f"X{place} has {X.shape[1]} features, but {len(self.coef)} are expected"
+            )
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
             if self.names is not None and list(X.columns) != list(self.names):
                 raise ValueError(
-                    f"the columns of X are {[str(name) for name in X.columns]}, and were "
+                    f"the columns of X{place} are {[str(name) for name in X.columns]}, and were "
                     f"{[str(name) for name in self.names]} when the model was trained"
                 )
+            check_columns(X, f"{place}, and the model was trained on numbers")
             X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
         return self.finish(raw)
@@ -84,16 +89,16 @@ class EncodedPredictor:
     Parameters
     ----------
     encode : callable
-        From a pandas dataframe to CSR, of `dtype`.
+        From a pandas dataframe, and where it lies, to CSR, of `dtype`.
     predict : LinearPredictor
     """
 
     encode: Any
     predict: LinearPredictor
 
-    def __call__(self, X: Any) -> NDArray[Any]:
+    def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
         """Predict a dataframe."""
-        return self.predict(self.encode(X))
+        return self.predict(self.encode(X, place))
 
     def nothing(self, like: Any) -> NDArray[Any]:
         """What is predicted of no rows."""
@@ -122,7 +127,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     model = dask.delayed(predict, traverse=False, pure=True)
     if is_list(X):
         apply = dask.delayed(_predict_block, pure=False)
-        return [apply(part, model) for part in X]
+        return [apply(part, model, f" in partition {number}") for number, part in enumerate(X)]
     like = X._meta if hasattr(X, "divisions") else X
     empty = predict.nothing(like)
     if hasattr(X, "divisions"):
@@ -148,14 +153,21 @@ def _dtype_of(X: Any) -> Any:
     return np.result_type(*names)
 
 
-def _predict_block(block: Any, predict: Predictor) -> NDArray[Any]:
-    return predict(block)
+def _predict_block(block: Any, predict: Predictor, place: str = "") -> NDArray[Any]:
+    return predict(block, place)
+
+
+def _place_of(index: Any) -> str:
+    """Where a partition of a dataframe lies; its number is lost where Dask reads several as one."""
+    if not len(index):
+        return " in an empty partition"
+    return f" in the partition with the index from {index[0]} to {index[-1]}"
 
 
 def _predict_frame(frame: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     import pandas as pd
 
-    values = predict(frame)
+    values = predict(frame, _place_of(frame.index))
     if columns is None:
         return pd.Series(values, index=frame.index)
     return pd.DataFrame(values, index=frame.index, columns=columns)

@@ -63,15 +63,21 @@ class Layout:
         """Their names."""
         return [name for feature in self.features for name in feature.names()]
 
-    def __call__(self, frame: Any, partition: int | None = None) -> Any:
+    def __call__(self, frame: Any, where: int | str = "") -> Any:
         """Encode a pandas dataframe, or what was read of it, as a CSR matrix.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame or ReadFrame
+        where : int or str
+            The number of its partition, or a phrase that says where it lies.
 
         Raises
         ------
         ValueError
-            Names the column, and the partition where its number is given.
+            Names the column and the place.
         """
-        place = "" if partition is None else f" in partition {partition}"
+        place = where if isinstance(where, str) else f" in partition {where}"
         if not isinstance(frame, ReadFrame):
             frame = read_frame(frame, self.columns)
         try:

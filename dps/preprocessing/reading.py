@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.partitions import is_frame
 from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
 from dps.preprocessing.dtypes import kind_of
 
@@ -32,11 +33,17 @@ def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFram
         Whether what is read outlives the frame, of which it then shares no memory.
     """
     columns: dict[Any, Read] = {}
+    if not is_frame(frame):
+        kind = type(frame).__name__
+        return ReadFrame(0, {}, ColumnError(f"X{{place}} is a {kind}, and not a dataframe"))
     try:
         for name in names:
             if name not in frame.columns:
                 raise ColumnError(f"X{{place}} has no column {str(name)!r}")
-            read = _read(frame[name], str(name))
+            column = frame[name]
+            if column.ndim != 1:
+                raise ColumnError(f"X{{place}} has several columns named {str(name)!r}")
+            read = _read(column, str(name))
             columns[name] = _detached(read) if keep else read
     except ColumnError as error:
         return ReadFrame(len(frame), {}, error)

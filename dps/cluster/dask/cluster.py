@@ -27,7 +27,8 @@ from dps.cluster.dask.calls import (
 )
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, naming_partitions, scatter
-from dps.cluster.dask.tasks import call_on_each, call_on_part, cut_out, itself
+from dps.cluster.dask.tasks import call_on_each, cut_out, itself
+from dps.data.computing import prepare_partition
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -86,7 +87,7 @@ class DaskCluster:
         return self._threads
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any], Any] | None = None
+        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
     ) -> list[str]:
         """Keep every partition in memory on one worker.
 
@@ -163,7 +164,7 @@ class DaskCluster:
         for number in numbers:
             part = self._partitions[number]
             future = self._client.submit(
-                call_on_part, shared, part.X, number,
+                prepare_partition, shared, part.X, number,
                 workers=[self._holders[number]], pure=False, key=f"dps-convert-{name}-{number}",
             )  # fmt: skip
             self._partitions[number] = replace(part, X=future)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-import dask
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
-from dps.cluster.dask.tasks import cut, prepare_partition
+from dps.cluster.dask.tasks import cut
+from dps.data.computing import prepared
 from dps.data.partitions import Partition
 
 __all__ = ["compute", "naming_partitions", "scatter"]
@@ -51,12 +50,12 @@ def compute(
     partitions: Sequence[Partition],
     workers: Sequence[str],
     timeout: float,
-    prepare: Callable[[Any], Any] | None = None,
+    prepare: Callable[[Any, int], Any] | None = None,
 ) -> tuple[list[Partition], list[Future]]:
     """Have Delayed partitions computed on a worker chosen by their number; all futures made.
 
-    Where X is in memory, y and weights are computed beside it; and so is ``prepare(X)``, which
-    stands for X if it is given.
+    Where X is in memory, y and weights are computed beside it; and so is ``prepare(X, number)``,
+    which stands for X if it is given.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
@@ -66,15 +65,13 @@ def compute(
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.setdefault(home, []).append(number)
-    if prepare is not None:
-        prepared = dask.delayed(prepare_partition)
-        partitions = [replace(part, X=prepared(prepare, part.X)) for part in partitions]
     futures: dict[tuple[int, str], Any] = {}
     for home, numbers in homes.items():
+        parts = prepared(prepare, {number: partitions[number] for number in numbers})
         wanted = {
             (number, name): value
-            for number in numbers
-            for name, value in vars(partitions[number]).items()
+            for number, part in parts.items()
+            for name, value in vars(part).items()
             if value is not None and not isinstance(value, Future)
         }
         computed = client.compute(list(wanted.values()), workers=[home], allow_other_workers=False)

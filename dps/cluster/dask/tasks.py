@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["call_on_each", "call_on_part", "cut", "cut_out", "itself", "prepare_partition"]
+__all__ = ["call_on_each", "cut", "cut_out", "itself"]
 
 
 def itself(value: Any) -> Any:
     """The task that holds something for others."""
     return value
-
-
-def call_on_part(function: Callable[[Any, int], Any], X: Any, number: int) -> Any:
-    """The task that makes something else of a partition's X."""
-    return function(X, number)
 
 
 def call_on_each(
@@ -25,11 +20,6 @@ def call_on_each(
 ) -> list[Any]:
     """The task that looks at a worker's partitions, in turn."""
     return [function(*part, **options) for part in partitions]
-
-
-def prepare_partition(prepare: Callable[[Any], Any], X: Any) -> Any:
-    """The task that makes something else of X while it is loaded."""
-    return prepare(X)
 
 
 def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
