@@ -65,6 +65,14 @@ def test_of_arrays_and_of_blocks_of_any_kind(method: str) -> None:
         assert_same(predicted.compute(scheduler="sync"), expected)
 
 
+@pytest.mark.parametrize("method", [*METHODS, "predict_log_proba"])
+def test_of_lists_are_lists(method: str) -> None:
+    X, _ = data()
+    predict = getattr(classifier(), method)
+    predicted = predict([dask.delayed(X[:20]), dask.delayed(scipy.sparse.csr_array(X[20:]))])
+    assert_same(np.concatenate(dask.compute(*predicted, scheduler="sync")), predict(X))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_of_dataframes_keep_index_and_divisions(method: str) -> None:
     frame = pd.DataFrame(data()[0], columns=NAMES, index=INDEX)

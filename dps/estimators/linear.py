@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -46,8 +47,8 @@ class _Linear(DistributedEstimator):
         ----------
         X : array, sparse matrix, dataframe, dask array or dask dataframe of shape (n, n_features)
             Numbers; a dataframe may also have columns of categories, strings and lists, see
-            `encoder`. Or a list of Delayed objects or Futures, one a partition. Blocks of
-            a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
+            `encoder`. Or a list of Delayed objects or Futures, one a partition, of numbers. Blocks
+            of a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
         y : vector of length n, for a regression also of shape (n, n_outputs)
             Of the same kind as `X` or another one: partition i belongs to partition i of
             `X`, and its rows in order. No index is looked at. A local one is cut like `X`
@@ -147,6 +148,11 @@ def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
     return raw
+
+
+def _logarithms(of: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    logarithms: NDArray[np.floating] = np.log(of(raw))
+    return logarithms
 
 
 class _Labels:
@@ -390,7 +396,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
-        return np.log(self.predict_proba(X))
+        check_is_fitted(self)
+        loss = self._loss().for_classes(len(self.classes_))
+        return self._apply(X, partial(_logarithms, loss.probabilities), list(self.classes_))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose label is predicted; computed where the data lies."""
