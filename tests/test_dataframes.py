@@ -300,6 +300,20 @@ def test_partitions_that_are_not_what_the_frame_announces(client: Client) -> Non
                 LinearClassifier(client=where).fit(X, [dask.delayed(Y)] * 2)
 
 
+def test_an_empty_partition_may_be_anything(client: Client) -> None:
+    expected = LinearClassifier(random_state=0).fit(FRAME, Y)
+    empty = (FRAME.iloc[:0].astype(float), pd.DataFrame(), FRAME.iloc[:0].astype("datetime64[ns]"))
+    parts = [dask.delayed(part) for part in (empty[0], FRAME[:100], *empty[1:], FRAME[100:])]
+    X = dd.from_delayed(parts, meta=FRAME[:0], verify_meta=False)
+    y = [dask.delayed(Y[start:stop]) for start, stop in
+         ((0, 0), (0, 100), (0, 0), (0, 0), (100, ROWS))]  # fmt: skip
+    for where in (None, client):
+        model = LinearClassifier(random_state=0, client=where).fit(X, y)
+        np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+        assert model.score(X, y) == pytest.approx(expected.score(FRAME, Y))
+        assert model.partial_fit(X, y).history_[0]["rows"] == ROWS
+
+
 def test_a_score_that_fails_leaves_nothing(client: Client) -> None:
     model = LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
     with pytest.raises(ValueError, match=r"partition 1 of X has 100 rows, of y 99") as caught:

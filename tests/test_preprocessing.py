@@ -307,6 +307,9 @@ def test_frames_that_do_not_go_together_are_refused() -> None:
             ValueError, match=f"column 'c' of X differs between partitions.*{message}"
         ):
             FrameEncoder().fit(frame)
+    nothing = pd.DataFrame({"c": pd.Series([None], dtype=object)})
+    with pytest.raises(ValueError, match=r"1 holds categories of strings, 2 holds .* of numbers"):
+        FrameEncoder().fit(of_pieces([nothing, *pieces]))
     mixed = pd.DataFrame({"c": pd.Series(["x", "y", "x", 1], dtype=object)})
     with pytest.raises(ValueError, match="'c' of X in partition 1 holds strings and objects"):
         FrameEncoder().fit(parts(mixed, 2))
@@ -344,3 +347,5 @@ def test_only_frames_with_columns_and_rows_are_encoded() -> None:
     with pytest.raises(ValueError, match="0 feature"):
         FrameEncoder().fit(FULL[[]])
     assert FrameEncoder().fit(FULL).transform(FULL[:0]).shape[0] == 0
+    with pytest.raises(ValueError, match=r"2,147,483,649 encoded columns, up to .* lower n_hash"):
+        FrameEncoder(n_hash=1 << 30).fit(pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1]}))

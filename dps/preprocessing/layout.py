@@ -27,6 +27,8 @@ Missing = Literal["error", "indicator", "mean"]
 
 #: Buckets of interactions and of lists where none were asked for.
 BUCKETS = 1 << 16
+#: Encoded columns that can be numbered in 32 bits.
+_MOST = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Layout:
             raise error.at(place) from None
 
     def _encode(self, read: ReadFrame) -> Any:
+        if not read.rows:  # of any columns and dtypes
+            return scipy.sparse.csr_matrix((0, self.width), dtype=self.dtype)
         if read.defect is not None:
             raise read.defect
         if self.missing == "error":
@@ -149,6 +153,11 @@ def make_layout(
                     f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
                 )
         features.append(Cross(tuple(members), n_hash or BUCKETS))
+    width = sum(feature.width for feature in features)
+    if width > _MOST:
+        raise ValueError(
+            f"X has {width:,} encoded columns, up to {_MOST:,} are possible: lower n_hash"
+        )
     if dtype == "auto":
         exact = all(column.exact for column in survey.columns.values())
         dtype = "float32" if exact else "float64"

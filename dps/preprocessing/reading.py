@@ -35,7 +35,7 @@ def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFram
     columns: dict[Any, Read] = {}
     if not is_frame(frame):
         kind = type(frame).__name__
-        return ReadFrame(0, {}, ColumnError(f"X{{place}} is a {kind}, and not a dataframe"))
+        return ReadFrame(1, {}, ColumnError(f"X{{place}} is a {kind}, and not a dataframe"))
     try:
         for name in names:
             if name not in frame.columns:

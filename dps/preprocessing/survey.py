@@ -6,7 +6,7 @@ terms. Neither knows what columns become.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,21 +122,25 @@ def merge(surveys: Sequence[FrameSurvey], names: Sequence[Any], whole: bool) -> 
     ValueError
         A partition is defective, or two do not go together.
     """
-    for number, survey in enumerate(surveys):
+    filled = {number: survey for number, survey in enumerate(surveys) if survey.rows}
+    for number, survey in filled.items():  # what has no rows may be of any dtype
         if survey.defect is not None:
             raise survey.defect.at("" if whole else f" in partition {number}")
     columns = {
-        name: _merge(str(name), [survey.columns[name] for survey in surveys]) for name in names
+        name: _merge(str(name), {number: s.columns[name] for number, s in filled.items()})
+        for name in names
     }
     return FrameSurvey(sum(survey.rows for survey in surveys), columns)
 
 
-def _merge(name: str, surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
-    kind = _same(name, "{}", (s.kind if s.kind != "nothing" else None for s in surveys))
+def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
+    """One survey of a column, from those of partitions by their number."""
+    surveys = found.values()
+    kind = _same(name, "{}", {n: s.kind for n, s in found.items() if s.kind != "nothing"})
     values, given = None, False
     if kind == "categories":
-        values, given = _merge_values(name, [s.values for s in surveys if s.values is not None],
-                                      all(s.given for s in surveys))  # fmt: skip
+        known = {number: s.values for number, s in found.items() if s.values is not None}
+        values, given = _merge_values(name, known, all(s.given for s in surveys))
     return ColumnSurvey(
         kind or "nothing",
         sum(s.missing for s in surveys),
@@ -148,32 +152,27 @@ def _merge(name: str, surveys: Sequence[ColumnSurvey]) -> ColumnSurvey:
     )
 
 
-def _merge_values(name: str, found: Sequence[Any], given: bool) -> tuple[Any, bool]:
+def _merge_values(name: str, found: Mapping[int, Any], given: bool) -> tuple[Any, bool]:
     """All values: as given if that is the same in all partitions, else sorted."""
     import pandas as pd
 
     if not found:
         return None, False
-    first = found[0]
-    if given and all(values.equals(first) for values in found[1:]):
+    first = next(iter(found.values()))
+    if given and all(values.equals(first) for values in found.values()):
         return first, True
-    _same(
-        name,
-        "categories of {}",
-        (kind_of_values(values) if len(values) else None for values in found),
-    )
-    filled = [values for values in found if len(values)] or [first]
+    some = {number: values for number, values in found.items() if len(values)}
+    _same(name, "categories of {}", {n: kind_of_values(values) for n, values in some.items()})
+    filled = list(some.values()) or [first]
     if filled[0].dtype == object:  # kept as objects: pandas would infer its own strings
         return pd.Index(sorted(set().union(*filled)), dtype=object), False
     return filled[0].append(filled[1:]).unique().sort_values(), False
 
 
-def _same(name: str, what: str, kinds: Iterable[Any]) -> Any:
-    """What is the same in all partitions that have anything."""
+def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
+    """What is the same in all partitions that have anything, which are given by number."""
     first: tuple[int, Any] | None = None
-    for number, kind in enumerate(kinds):
-        if kind is None:
-            continue
+    for number, kind in kinds.items():
         if first is None:
             first = number, kind
         elif kind != first[1]:
