@@ -79,6 +79,8 @@ def _like(values: Any, X: Any, name: str) -> Any:
     """A local vector cut like `X`; anything of Dask's as it is."""
     if is_dask(values):
         return values
+    if not np.ndim(values):
+        raise TypeError(f"{name} is a {type(values).__name__}: give a vector, a value for each row")
     lengths = _lengths(X)
     if lengths is None:
         raise TypeError(
