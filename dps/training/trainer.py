@@ -76,6 +76,8 @@ class Job:
     epochs_before : int
         Epochs behind them.
     batch_size, n_replicas, n_shards : int or "auto"
+    rebalance : bool or "auto"
+        Whether rows may be copied to other workers.
     seed : int
     shuffle : bool
     validation_fraction : float
