@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.blocks import as_rows
+from dps.data.defects import defect_of_features
 from dps.data.partitions import check_columns, is_dask, is_list
 
 __all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
@@ -57,9 +58,9 @@ class LinearPredictor:
         Raises
         ------
         ValueError
-            Its columns are others than those that were trained on.
+            Its columns are others than those that were trained on, or a value is no finite number.
         """
-        X = as_rows(X)
+        given = X = as_rows(X)
         if X.ndim != 2:
             raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
         if X.shape[1] != len(self.coef):
@@ -75,6 +76,10 @@ class LinearPredictor:
             check_columns(X, f"{place}, and the model was trained on numbers")
             X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
+        if not np.isfinite(raw).all():  # what is not finite in X has come through
+            defect = defect_of_features(given)
+            if defect is not None:
+                raise ValueError(defect.replace("{place}", place))
         return self.finish(raw)
 
     def nothing(self, like: Any) -> NDArray[Any]:
