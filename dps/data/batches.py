@@ -18,12 +18,12 @@ from dps._kernels.rows import BlockRows
 from dps._kernels.steps import shares
 from dps.data.blocks import Block, Segment
 
-__all__ = ["Batches", "BlockSource", "Group", "InMemory", "Part", "held_out_rows"]
+__all__ = ["Batches", "BlockSource", "Group", "InMemory", "Part", "held_out_rows", "key_of"]
 
 
-#: Blocks whose rows are mixed in a batch: enough that data sorted by date or label trains
-#: as well as shuffled data, few enough that a batch is not cut into crumbs.
-_MIXED = 8
+#: Blocks whose rows are mixed in a batch, at the most: enough that data sorted by date or label
+#: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
+_MIXED = 16
 
 
 class BlockSource(Protocol):
@@ -66,17 +66,16 @@ class InMemory:
             for block in self.held:
                 yield [Part(block, block.training_rows())]
             return
-        blocks = np.arange(len(self.held))
-        shuffle(blocks, _key(self.seed, epoch, self.rank))
-        for first in range(0, len(blocks), _MIXED):
-            yield [self._shuffled(self.held[b], epoch) for b in blocks[first : first + _MIXED]]
+        for group in _spread(len(self.held), key_of(self.seed, epoch, self.rank)):
+            yield [self._shuffled(self.held[number], epoch) for number in group]
 
     def _shuffled(self, block: Block, epoch: int) -> Part:
         assert self.seed is not None
         chosen = block.training_rows()
         if chosen is None:
             chosen = np.arange(block.start, block.stop, dtype=np.int64)
-        shuffle(chosen, _key(self.seed, epoch, self.rank, 1 + block.partition))
+        # Two pieces of one partition must not keep step with each other.
+        shuffle(chosen, key_of(self.seed, epoch, self.rank, 1 + block.partition, block.place))
         return Part(block, chosen)
 
 
@@ -166,6 +165,25 @@ def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDAr
     return held
 
 
-def _key(*numbers: int) -> int:
+def _spread(count: int, key: int) -> list[list[int]]:
+    """Numbers below `count` in groups of about equal size, each from all over their range.
+
+    Of as many neighbours as there are groups each goes to another one, by chance: whatever
+    the numbers are sorted by, every group has its share of it.
+    """
+    n_groups = -(-count // _MIXED)
+    order, turns = np.arange(count), np.arange(n_groups)
+    shuffle(order, key)
+    shuffle(turns, key + 1)
+    groups: list[list[int]] = [[] for _ in turns]
+    taken = [0] * count  # of each run of neighbours
+    for number in order.tolist():
+        run = number // n_groups
+        groups[turns[taken[run]]].append(number)
+        taken[run] += 1
+    return groups
+
+
+def key_of(*numbers: int) -> int:
     """64 bits of some numbers, which zeros behind them do not change."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

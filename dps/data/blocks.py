@@ -188,6 +188,8 @@ class Block:
         The rank's rows of the partition.
     held_out : (n,) bool array or None
         Rows of the partition that are kept for validation.
+    first : int, default=0
+        The row of the partition that is row 0 here, of a piece that was moved.
     """
 
     partition: int
@@ -197,6 +199,12 @@ class Block:
     start: int
     stop: int
     held_out: NDArray[np.bool_] | None = None
+    first: int = 0
+
+    @property
+    def place(self) -> int:
+        """Where in the partition the rank's rows begin, wherever they lie now."""
+        return self.first + self.start
 
     @cached_property
     def for_kernels(self) -> BlockRows:

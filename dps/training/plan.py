@@ -23,6 +23,9 @@ _FEW_ROWS = 256
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
 
+#: Runs of rows that make a replica's share, where its rows should be like those of the others.
+_STRIPES = 16
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -101,6 +104,7 @@ def make_plan(
     n_replicas: int | str,
     n_shards: int | str,
     rebalance: bool | str,
+    mixed: bool = False,
 ) -> Plan:
     """Share rows out among replicas, as evenly as the data lies, or evenly.
 
@@ -120,6 +124,9 @@ def make_plan(
     batch_size, n_replicas, n_shards : int or "auto"
     rebalance : bool or "auto"
         Whether rows may be copied to other workers; "auto" where that pays.
+    mixed : bool, default=False
+        Whether replicas of a worker each take rows from all over what lies there, rather
+        than as few runs of rows as possible.
 
     Raises
     ------
@@ -151,7 +158,7 @@ def make_plan(
     parts = [
         (worker, [replace(piece, moved=holders[piece.partition] != worker) for piece in share])
         for worker, pieces in held.items()
-        for share in cut(pieces, counts[worker])
+        for share in cut(pieces, counts[worker], _stripes(mixed, counts[worker]))
     ]
     trained = [sum(count(piece) for piece in pieces) for _, pieces in parts]
     if sum(trained) == 0:
@@ -163,6 +170,10 @@ def make_plan(
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
     )
     return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
+
+
+def _stripes(mixed: bool, replicas: int) -> int:
+    return _STRIPES if mixed and replicas > 1 else 1
 
 
 def _sum(rows: Sequence[int], partitions: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -216,24 +216,36 @@ def _validate(
 
 
 def _blocks(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Block]:
+    whole: dict[int, Block] = {}  # of partitions that lie here
     for piece, partition in zip(spec.pieces, partitions, strict=True):
-        y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
-        first = piece.start if piece.moved else 0  # the row of the partition that comes first
-        held_out = None
-        if spec.validation_fraction:
-            chosen = held_out_rows(
-                spec.seed, piece.partition, first + len(y), spec.validation_fraction
-            )
-            held_out = chosen[first:]
-        yield Block(
-            piece.partition,
-            features_of(partition.X, spec.channel.dtype),
-            y,
-            weight,
-            piece.start - first,
-            piece.stop - first,
-            held_out,
-        )
+        known = whole.get(piece.partition)
+        if piece.moved:
+            yield _block(spec, piece, partition)
+        elif known is None:
+            whole[piece.partition] = _block(spec, piece, partition)
+            yield whole[piece.partition]
+        else:  # nothing but scratch memory, which features get with their first use, is its own
+            features = copy.copy(known.features)
+            yield replace(known, features=features, start=piece.start, stop=piece.stop)
+
+
+def _block(spec: ReplicaSpec, piece: Piece, partition: Partition) -> Block:
+    y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
+    first = piece.start if piece.moved else 0  # the row of the partition that comes first
+    held_out = None
+    if spec.validation_fraction:
+        chosen = held_out_rows(spec.seed, piece.partition, first + len(y), spec.validation_fraction)
+        held_out = chosen[first:]
+    return Block(
+        piece.partition,
+        features_of(partition.X, spec.channel.dtype),
+        y,
+        weight,
+        piece.start - first,
+        piece.stop - first,
+        held_out,
+        first,
+    )
 
 
 @contextmanager

@@ -128,14 +128,30 @@ def level(held: Held, counts: Mapping[str, int]) -> dict[str, list[Piece]]:
     }
 
 
-def cut(pieces: Sequence[Piece], n: int) -> list[list[Piece]]:
-    """Cut rows into `n` shares that differ by a row at most."""
+def cut(pieces: Sequence[Piece], n: int, stripes: int = 1) -> list[list[Piece]]:
+    """Cut rows into `n` shares that differ by a row at most.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+    n : int
+    stripes : int, default=1
+        Runs of rows that each share is made of, from all over the pieces: the shares take turns.
+
+    Examples
+    --------
+    >>> [[(p.start, p.stop) for p in share] for share in cut([Piece(0, 0, 8)], 2, stripes=2)]
+    [[(0, 2), (4, 6)], [(2, 4), (6, 8)]]
+    """
     total = sum(piece.rows for piece in pieces)
-    shares: list[list[Piece]] = []
+    sizes = [total * (share + 1) // n - total * share // n for share in range(n)]
+    shares: list[list[Piece]] = [[] for _ in range(n)]
     rest = list(pieces)
-    for share in range(n):
-        taken, rest = _split(rest, total * (share + 1) // n - total * share // n)
-        shares.append(taken)
+    for stripe in range(stripes):
+        for share, size in zip(shares, sizes, strict=True):
+            rows = size * (stripe + 1) // stripes - size * stripe // stripes
+            taken, rest = _split(rest, rows)
+            share += taken
     return shares
 
 

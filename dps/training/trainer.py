@@ -183,6 +183,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
         rebalance=_rebalance(job),
+        # L-BFGS sums over all rows, in any order.
+        mixed=job.shuffle and job.full_batch is None,
     )
     if job.validation_fraction and plan.rows == summary.total:
         raise ValueError("no row fell into the validation set: raise validation_fraction")
