@@ -1,21 +1,36 @@
-"""The order of rows: what is sorted trains as what is shuffled."""
+"""The order of rows: what is sorted trains as what is shuffled, and an exchange loses no row."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 from distributed import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.metrics import log_loss
 
 import dps
+from dps.cluster.dask import DaskCluster
+from dps.cluster.threads import ThreadCluster
 from dps.data.batches import InMemory
 from dps.data.blocks import Block, features_of
-from dps.training.plan import make_plan
+from dps.data.exchange import Deal
+from dps.data.partitions import Partition
+from dps.training.plan import make_deal, make_plan
+from dps.training.trainer import new_fit_id
 
+quick = settings(max_examples=50, deadline=None)
 N, PARTS = 12_000, 12
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 8)).astype(np.float32)
@@ -58,9 +73,9 @@ def test_sorted_labels_train_as_well_as_shuffled_ones(
     client: Client, how: Any, apart: bool
 ) -> None:
     values = [on_workers(client, v, apart) for v in (X, Y, X[SORTED], Y[SORTED])]
-    if apart and how["mode"] == "async":
-        pytest.skip("where nobody waits, a replica may be alone with its label for a while")
-    assert excess(*values, client=client, n_replicas=2, **how) < 0.005
+    # Where nobody waits, a replica may be alone with its label for a while.
+    shuffle = "global" if apart and how["mode"] == "async" else True
+    assert excess(*values, client=client, n_replicas=2, shuffle=shuffle, **how) < 0.005
 
 
 @every_way
@@ -103,3 +118,198 @@ def test_every_group_of_blocks_comes_from_all_over_them(count: int) -> None:
         groups != [[of[id(part._block)] for part in group] for group in source.groups(1)]
         or count == 1
     )
+
+
+DEALS = st.builds(
+    Deal,
+    seed=st.integers(0, 2**31 - 2),
+    turns=st.lists(st.integers(1, 3), min_size=1, max_size=9).map(
+        lambda counts: tuple(d for d, count in enumerate(counts) for _ in range(count))
+    ),
+    rows=st.lists(st.integers(0, 50), min_size=1, max_size=8).map(tuple),
+)
+
+
+@quick
+@given(deal=DEALS)
+def test_every_row_is_dealt_out_once_and_turn_by_turn(deal: Deal) -> None:
+    drawn = [deal.draw(partition) for partition in range(len(deal.rows))]
+    for rows, goals in zip(deal.rows, drawn, strict=True):
+        assert sorted(np.concatenate(goals)) == list(range(rows))
+        assert all((np.diff(numbers) > 0).all() for numbers in goals)
+    sizes = [sum(len(goals[goal]) for goals in drawn) for goal in range(max(deal.turns) + 1)]
+    turns, whole = Counter(deal.turns), sum(deal.rows) // len(deal.turns)
+    assert all(whole * turns[g] <= n <= (whole + 1) * turns[g] for g, n in enumerate(sizes))
+
+
+def test_a_deal_is_a_function_of_seed_and_partition() -> None:
+    deal = Deal(seed=7, turns=(0, 1), rows=(8, 8))
+    # The same on every machine.
+    assert [numbers.tolist() for numbers in deal.draw(0)] == FIRST
+    other = Deal(seed=8, turns=(0, 1), rows=(8, 8))
+    assert len({str([g.tolist() for g in d.draw(p)]) for d in (deal, other) for p in (0, 1)}) > 2
+    times = Counter(row for seed in range(400) for row in Deal(seed, (0, 1), (8,)).draw(0)[0])
+    assert all(abs(times[row] - 200) < 50 for row in range(8))  # five standard deviations
+
+
+FIRST = [[0, 2, 6, 7], [1, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("n_replicas", ["auto", 1, 3])
+@pytest.mark.parametrize("rows", [(900, 50, 0, 50), (1, 0, 0, 0), (3, 0, 0, 4)])
+def test_new_partitions_are_equal_and_on_all_workers(rows: Any, n_replicas: Any) -> None:
+    deal, homes = make_deal(
+        0, rows=rows, elements=10**9, holders="aabb", threads={"a": 1, "b": 1, "c": 1},
+        n_replicas=n_replicas,
+    )  # fmt: skip
+    sizes = np.sum([[len(g) for g in deal.draw(p)] for p in range(4)], axis=0)
+    assert len(sizes) == len(homes)
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    wanted = 3 if n_replicas == "auto" else n_replicas
+    assert len(set(homes)) == min(wanted, sum(rows))
+
+
+def numbered(kind: str, first: int, rows: int) -> Partition:
+    """Rows that say which they are in X, y and weight."""
+    ids = np.arange(first, first + rows)
+    values: Any = np.column_stack([ids + 1.0, np.zeros(rows), ids * 2.0])
+    y: Any = np.array([f"label {n}" for n in ids], dtype=object)
+    if kind == "csr":
+        values = scipy.sparse.csr_array(values)
+    elif kind == "frame":
+        values = pd.DataFrame(values, columns=list("abc")).astype({"a": "Int64", "c": "int32"})
+        y = pd.Series(y, index=ids[::-1])
+    elif kind == "mixed":
+        form = [np.asfortranarray, scipy.sparse.csr_matrix, lambda v: v.astype(int)][first % 3]
+        values = form(values)
+    return Partition(values, y, ids + 0.5)
+
+
+def seen(X: Any, y: Any, weight: Any) -> list[tuple[float, ...]]:
+    values = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X, float)
+    labels = [float(str(label).split()[1]) for label in y]
+    return [
+        (*row, *rest)
+        for row, rest in zip(values.tolist(), zip(labels, weight, strict=True), strict=True)
+    ]
+
+
+@pytest.fixture(params=["threads", "dask"])
+def cluster(request: pytest.FixtureRequest, client: Client) -> Iterator[Any]:
+    made = DaskCluster(client, new_fit_id(), 30) if request.param == "dask" else ThreadCluster(2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr", "frame", "mixed"])
+def test_an_exchange_brings_every_row_once(cluster: Any, kind: str) -> None:
+    sizes = (7, 0, 30, 1, 12)
+    firsts = np.cumsum([0, *sizes])[:-1]
+    parts = [numbered(kind, int(f), n) for f, n in zip(firsts, sizes, strict=True)]
+    if isinstance(cluster, DaskCluster):
+        parts = [Partition(*map(dask.delayed, vars(part).values())) for part in parts]
+    holders = cluster.load(parts)
+    before = list(chain(*cluster.map(seen)))
+    workers = list(dict.fromkeys(holders))
+    homes, turns = workers * 3, range(3 * len(workers))
+    cluster.exchange(Deal(3, tuple(turns), sizes), homes)
+    after = cluster.map(seen)
+    assert sorted(chain(*after)) == sorted(before)
+    assert max(map(len, after)) - min(map(len, after)) <= 1
+    assert [row[3] for row in before] != [row[3] for part in after for row in part]
+
+
+WEIGHT = RNG.integers(1, 4, 2000).astype(float)
+Z, LABELS = X[:2000], Y[:2000]
+
+
+def cut_like(values: Any) -> Any:
+    chunks = (1500, 0, 400, 100)
+    return da.from_array(values, chunks=(chunks, *values.shape[1:]))
+
+
+def frames(values: Any) -> Any:
+    made = pd.DataFrame(values) if values.ndim == 2 else pd.Series(values)
+    return dd.from_pandas(made.rename(columns=str) if values.ndim == 2 else made, npartitions=3)
+
+
+CONTAINERS: dict[str, Any] = {
+    "array": cut_like,
+    "csr": lambda v: cut_like(v).map_blocks(scipy.sparse.csr_array) if v.ndim == 2 else cut_like(v),
+    "unknown": lambda v: cut_like(v)[cut_like(np.arange(len(v))) >= 0],
+    "frame": frames,
+    "local": lambda v: v,
+}
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_a_global_shuffle_trains_on_any_container(client: Client, make: Any) -> None:
+    how: Any = {
+        "shuffle": "global", "optimizer": "adagrad", "client": client, "random_state": 0,
+        "n_replicas": 2, "class_weight": "balanced", "max_iter": 5, "tol": None,
+    }  # fmt: skip
+    model = dps.LinearClassifier(**how).fit(make(Z), make(LABELS), make(WEIGHT))
+    assert [rank.rows for rank in model.plan_.ranks] == [1000, 1000]
+    assert len({rank.worker for rank in model.plan_.ranks}) == 2
+    assert model.history_[-1]["rows_per_replica"] == (1000, 1000)
+    plain = dps.LinearClassifier(class_weight="balanced", n_replicas=1).fit(Z, LABELS, WEIGHT)
+    losses = [
+        log_loss(LABELS, expit(Z @ m.coef_[0] + m.intercept_), sample_weight=WEIGHT)
+        for m in (model, plain)
+    ]
+    assert losses[0] < losses[1] * 1.02
+
+
+def test_a_global_shuffle_mends_what_workers_of_one_label_do_to_adam(client: Client) -> None:
+    values = [on_workers(client, v, apart=True) for v in (X, Y, X[SORTED], Y[SORTED])]
+    how: Any = {"optimizer": "adam", "n_replicas": 2, "learning_rate": "invscaling"}
+    assert excess(*values, client=client, shuffle="global", mode="async", **how) < 0.02
+
+
+def test_encoded_rows_are_exchanged_before_some_are_kept_for_validation(client: Client) -> None:
+    frame = dd.from_pandas(
+        pd.DataFrame({"a": Z[:, 0], "b": np.where(Z[:, 1] > 0, "x", "y"), "y": LABELS}),
+        npartitions=3,
+    )
+    model = dps.LinearClassifier(
+        shuffle="global", early_stopping=True, max_iter=3, n_replicas=2, random_state=0,
+        rebalance=True, client=client, tol=None,
+    ).fit(frame[["a", "b"]], frame["y"])  # fmt: skip
+    rows = [rank.rows for rank in model.plan_.ranks]
+    assert abs(sum(rows) - 1800) < 70  # five standard deviations
+    assert max(rows) - min(rows) < 70
+    assert np.isfinite(model.history_[-1]["validation_loss"])
+
+
+def test_a_global_shuffle_is_the_same_for_the_same_seed() -> None:
+    def coefficients(seed: int, **how: Any) -> list[float]:
+        how = {"optimizer": "adagrad", "max_iter": 3, "tol": None, "n_replicas": 2, **how}
+        model = dps.LinearClassifier(shuffle="global", random_state=seed, **how)
+        return model.fit(Z, LABELS).coef_.ravel().tolist()  # type: ignore[no-any-return]
+
+    assert coefficients(1) == coefficients(1) != coefficients(2)
+    assert coefficients(1, early_stopping=True) == coefficients(1, early_stopping=True)
+
+
+def test_a_global_shuffle_goes_with_warm_starts_and_partial_fit() -> None:
+    how: Any = {"shuffle": "global", "optimizer": "adagrad", "random_state": 0, "n_replicas": 2}
+    model = dps.LinearClassifier(max_iter=2, tol=None, warm_start=True, **how)
+    first = model.fit(Z, LABELS).loss_
+    assert model.fit(Z, LABELS).loss_ < first
+    parts = dps.LinearClassifier(**how)
+    losses = [parts.partial_fit(Z, LABELS, classes=[0, 1]).loss_ for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_defect_is_told_of_the_users_partition(client: Client) -> None:
+    values = Z.copy()
+    values[1950] = np.nan
+    model = dps.LinearClassifier(shuffle="global", optimizer="adagrad", client=client)
+    with pytest.raises(ValueError, match="X in partition 3 holds NaN, in row 50"):
+        model.fit(cut_like(values), cut_like(LABELS))
+
+
+def test_another_word_for_shuffle_is_refused() -> None:
+    with pytest.raises(ValueError, match="'shuffle' parameter"):
+        dps.LinearClassifier(shuffle="local").fit(Z, LABELS)

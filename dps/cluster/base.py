@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dps.data.exchange import Deal
 from dps.data.partitions import Partition, Piece
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement
@@ -81,6 +82,10 @@ class Cluster(Protocol):
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
         """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
+        ...
+
+    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
+        """Deal all rows out to new partitions, each on its worker, which stand for the old ones."""
         ...
 
     def serve(

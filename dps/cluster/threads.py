@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dps.cluster.base import ReplicaTask
+from dps.data.exchange import Deal, join_rows, take_rows
 from dps.data.partitions import Partition, is_dask
 from dps.server.parameter_server import Local, ParameterServer, ShardHandle
 from dps.server.placement import Placement
@@ -69,6 +70,19 @@ class ThreadCluster:
         for number in range(len(self._partitions)) if numbers is None else numbers:
             part = self._partitions[number]
             self._partitions[number] = replace(part, X=function(part.X, number))
+
+    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
+        """Deal all rows out to new partitions, one after the other."""
+        filled = [number for number, rows in enumerate(deal.rows) if rows]
+        drawn = {number: deal.draw(number) for number in filled}
+
+        def made(goal: int) -> Partition:
+            pieces = [(self._partitions[number], drawn[number][goal]) for number in filled]
+            return Partition(
+                *join_rows([take_rows(p.X, p.y, p.weight, rows) for p, rows in pieces if len(rows)])
+            )
+
+        self._partitions = [made(goal) for goal in range(len(homes))]
 
     def serve(
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]

@@ -91,7 +91,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
-        "shuffle": ["boolean"],
+        "shuffle": ["boolean", StrOptions({"global"})],
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],

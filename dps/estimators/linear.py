@@ -201,8 +201,10 @@ class LinearClassifier(ClassifierMixin, _Linear):
         bad. L-BFGS ends when a step promises less than a hundredth of it, or when
         `n_iter_no_change` passes in a row each gain less than a tenth; in a
         regression times the squared derivative of the loss at a standard deviation of y.
-    shuffle : bool, default=True
-        Whether rows come in a fresh order in each epoch.
+    shuffle : bool or "global", default=True
+        Whether stochastic steps take rows in a fresh order in each epoch: each replica mixes
+        what lies on its worker. "global" first gives every row to a worker by chance, once a
+        fit, at the price of a copy of the data; L-BFGS, which has no order, does without.
     random_state : int, RandomState or None, default=None
     early_stopping : bool, default=False
         Whether rows are held out and their loss decides when to stop.
@@ -292,7 +294,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-4,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         random_state: Any = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -467,7 +469,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-4,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         random_state: Any = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dps.data.exchange import Deal
 from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.training.sharing import cut, level, seats, worth_moving
 
-__all__ = ["Plan", "RankPlan", "batch_rows", "make_plan"]
+__all__ = ["Plan", "RankPlan", "batch_rows", "make_deal", "make_plan"]
 
 #: Stored values of X that make a further replica on the same worker worth its barrier.
 _ELEMENTS_PER_REPLICA = 1 << 17
@@ -22,9 +23,11 @@ _FEW_ROWS = 256
 #: Otherwise an epoch has about so many updates, of batches up to a size.
 _UPDATES_PER_EPOCH = 512
 _LARGEST_BATCH = 4096
-
 #: Runs of rows that make a replica's share, where its rows should be like those of the others.
 _STRIPES = 16
+#: Partitions that an exchange makes on a worker, one after the other: what is on its way is
+#: this part of the rows.
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -133,25 +136,17 @@ def make_plan(
     ValueError
         No row is left to train on.
     """
-    # In order of their first partition, so that the plan does not depend on addresses.
-    lying: dict[str, list[int]] = {}
-    for partition, holder in enumerate(holders):
-        if rows[partition]:
-            lying.setdefault(holder, []).append(partition)
-    if not lying:
-        raise ValueError("no row is left to train on: every partition is empty")
-    most = max(1, round(elements / _ELEMENTS_PER_REPLICA))
+    lying = _lying(rows, holders)
+    wanted = _wanted(n_replicas, len(lying), elements, threads)
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
         counts = {
             worker: max(1, min(threads[worker], round(share[worker] / _ELEMENTS_PER_REPLICA)))
             for worker in lying
         }
-        wanted = max(len(lying), min(most, sum(threads.values())))
     else:
         lying, counts = _spread(int(n_replicas), rows, lying)
-        wanted = int(n_replicas)
-    held = {worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in lying.items()}
+    held = _held(rows, lying)
     if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
         counts = seats(wanted, held, threads)
         held = level(held, counts)
@@ -170,6 +165,67 @@ def make_plan(
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
     )
     return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
+
+
+def make_deal(
+    seed: int,
+    *,
+    rows: Sequence[int],
+    elements: int,
+    holders: Sequence[str],
+    threads: Mapping[str, int],
+    n_replicas: int | str,
+) -> tuple[Deal, list[str]]:
+    """Deal all rows out to the workers of the replicas, as many to each replica.
+
+    Parameters
+    ----------
+    seed : int
+    rows, elements, holders, threads, n_replicas
+        As of :func:`make_plan`.
+
+    Returns
+    -------
+    Deal
+    list of str
+        The worker of each new partition; of neighbours each is on another worker.
+    """
+    lying, total = _lying(rows, holders), sum(rows)
+    wanted = min(total, _wanted(n_replicas, len(lying), elements, threads))
+    counts = seats(wanted, {}, threads)  # nothing stays where it lies
+    # No new partition may be without rows.
+    rounds = max(1, min(_ROUNDS, total // wanted))
+    homes = [worker for _ in range(rounds) for worker in counts]
+    turns = [number for number, worker in enumerate(homes) for _ in range(counts[worker])]
+    return Deal(seed, tuple(turns), tuple(rows)), homes
+
+
+def _lying(rows: Sequence[int], holders: Sequence[str]) -> dict[str, list[int]]:
+    """The partitions with rows of each worker.
+
+    In order of their first partition, so that the plan does not depend on addresses.
+    """
+    lying: dict[str, list[int]] = {}
+    for partition, holder in enumerate(holders):
+        if rows[partition]:
+            lying.setdefault(holder, []).append(partition)
+    if not lying:
+        raise ValueError("no row is left to train on: every partition is empty")
+    return lying
+
+
+def _held(rows: Sequence[int], lying: Mapping[str, Sequence[int]]) -> dict[str, list[Piece]]:
+    return {worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in lying.items()}
+
+
+def _wanted(
+    n_replicas: int | str, n_holders: int, elements: int, threads: Mapping[str, int]
+) -> int:
+    """Replicas that there are to be, where rows may move."""
+    if not isinstance(n_replicas, str):
+        return int(n_replicas)
+    most = max(1, round(elements / _ELEMENTS_PER_REPLICA))
+    return max(n_holders, min(most, sum(threads.values())))
 
 
 def _stripes(mixed: bool, replicas: int) -> int:

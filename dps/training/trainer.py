@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from dps.cluster.base import PATIENCE, Cluster, Gang, ReplicaTask, until_known
 from dps.data.batches import held_out_rows
+from dps.data.exchange import count_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
-from dps.errors import NonFiniteError, ServerLostError, StalledError, StoppedError
+from dps.errors import ClusterError, NonFiniteError, ServerLostError, StalledError, StoppedError
 from dps.models import Model
 from dps.modes import ChannelSpec, Mode
 from dps.optimizers import Optimizer
@@ -32,7 +33,7 @@ from dps.server.shard import ShardSpec
 from dps.server.window import WindowSpec
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
-from dps.training.plan import Plan, make_plan
+from dps.training.plan import Plan, make_deal, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
 
@@ -79,7 +80,9 @@ class Job:
     rebalance : bool or "auto"
         Whether rows may be copied to other workers.
     seed : int
-    shuffle : bool
+    shuffle : bool or "global"
+        A fresh order each epoch; "global": of rows that are exchanged before the first one,
+        but for L-BFGS, which sums over all rows in any order.
     validation_fraction : float
         0: no rows are kept for validation.
     timeout : float
@@ -108,7 +111,7 @@ class Job:
     n_shards: int | str
     rebalance: bool | str
     seed: int
-    shuffle: bool
+    shuffle: bool | str
     validation_fraction: float
     timeout: float
     full_batch: FullBatch | None = None
@@ -163,6 +166,9 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     DPSError
         The fit failed before any epoch was closed, or in a way that leaves no result.
     """
+    exchanged = job.shuffle == "global" and job.full_batch is None
+    if exchanged:
+        summary, holders = _exchange(job, summary, holders, cluster)
 
     def count(piece: Piece) -> int:
         if not job.validation_fraction:
@@ -182,9 +188,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         batch_size=job.batch_size,
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
-        rebalance=_rebalance(job),
-        # L-BFGS sums over all rows, in any order.
-        mixed=job.shuffle and job.full_batch is None,
+        rebalance=False if exchanged else _rebalance(job),
+        mixed=bool(job.shuffle) and not exchanged and job.full_batch is None,
     )
     if job.validation_fraction and plan.rows == summary.total:
         raise ValueError("no row fell into the validation set: raise validation_fraction")
@@ -197,6 +202,25 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     server = cluster.serve(_shard_specs(job, plan, placement, rates), placement, plan.shards)
     gang = cluster.launch(run_replica, _tasks(job, plan, placement, rates), server)
     return _Watcher(job, plan, server, gang).run()
+
+
+def _exchange(
+    job: Job, summary: DataSummary, holders: list[str], cluster: Cluster
+) -> tuple[DataSummary, list[str]]:
+    """Have every row go to a partition drawn by chance; the data as it lies then."""
+    deal, homes = make_deal(
+        job.seed,
+        rows=summary.rows,
+        elements=summary.elements,
+        holders=holders,
+        threads=cluster.threads(),
+        n_replicas=job.n_replicas,
+    )
+    cluster.exchange(deal, homes)
+    rows = tuple(cluster.map(count_rows))
+    if sum(rows) != summary.total:
+        raise ClusterError(f"{summary.total} rows were exchanged, and {sum(rows)} have arrived")
+    return replace(summary, rows=rows), homes
 
 
 def _rebalance(job: Job) -> bool | str:
@@ -309,7 +333,7 @@ def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> l
                 steps=part.steps,
                 stopping=job.stopping,
                 seed=job.seed,
-                shuffle=job.shuffle,
+                shuffle=bool(job.shuffle),
                 validation_fraction=job.validation_fraction,
                 epochs_before=job.epochs_before,
                 full_batch=job.full_batch,

@@ -25,10 +25,12 @@ from dps.cluster.dask.calls import (
     fetch,
     living,
 )
+from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, naming_partitions, scatter
 from dps.cluster.dask.tasks import call_on_each, cut_out, itself
 from dps.data.computing import prepare_partition
+from dps.data.exchange import Deal
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
@@ -174,6 +176,20 @@ class DaskCluster:
             future.release()
         self._owned = [future for future in self._owned if future.key not in old] + made
         self._await(made)
+
+    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
+        """Deal all rows out to new partitions; what this fit held of the old ones is released."""
+        self._looks += 1
+        old, self._owned = self._owned, []
+        try:
+            self._partitions = exchange(
+                self._client, self._partitions, self._holders, deal, homes,
+                f"{self._fit}-{self._looks}", self._await, self._owned,
+            )  # fmt: skip
+        finally:
+            for future in old:
+                future.release()
+        self._holders = list(homes)
 
     def _values(self, number: int) -> tuple[Any, Any, Any]:
         """X, y and weight of a partition, in the form in which tasks depend on them."""

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["call_on_each", "cut", "cut_out", "itself"]
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.exchange import Deal, join_rows, take_rows
+
+__all__ = [
+    "call_on_each",
+    "cut",
+    "cut_out",
+    "draw_each",
+    "item",
+    "itself",
+    "join_pieces",
+    "pick_rows",
+]
 
 
 def itself(value: Any) -> Any:
@@ -32,3 +46,32 @@ def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, A
 def cut(values: Any, at: slice) -> Any:
     """Some rows of an array, a sparse matrix or a dataframe."""
     return values.iloc[at] if hasattr(values, "iloc") else values[at]
+
+
+def draw_each(deal: Deal, numbers: Sequence[int]) -> list[list[NDArray[np.int64]]]:
+    """The task that draws where the rows of a worker's partitions go."""
+    return [deal.draw(number) for number in numbers]
+
+
+def pick_rows(
+    partitions: Sequence[tuple[Any, Any, Any]],
+    drawn: Sequence[Sequence[NDArray[np.int64]]],
+    goal: int,
+) -> tuple[Any, Any, Any] | None:
+    """The task that copies what a worker has of a new partition; None if that is nothing."""
+    pieces = [
+        take_rows(*values, rows[goal])
+        for values, rows in zip(partitions, drawn, strict=True)
+        if len(rows[goal])
+    ]
+    return join_rows(pieces) if pieces else None
+
+
+def join_pieces(pieces: Sequence[tuple[Any, Any, Any] | None]) -> tuple[Any, Any, Any]:
+    """The task that makes a new partition of what the workers have of it."""
+    return join_rows([piece for piece in pieces if piece is not None])
+
+
+def item(values: tuple[Any, Any, Any], at: int) -> Any:
+    """The task that holds X, y or weight alone."""
+    return values[at]

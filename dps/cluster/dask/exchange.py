@@ -1,0 +1,104 @@
+"""Every row goes to a partition drawn by chance: the tasks of it, and how many at a time.
+
+What a holder gives to one new partition is one piece, so that tasks do not grow with the
+number of partitions that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from distributed import Client, Future
+
+from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
+from dps.data.exchange import Deal
+from dps.data.partitions import Partition
+
+__all__ = ["exchange"]
+
+
+def exchange(
+    client: Client,
+    partitions: Sequence[Partition],
+    holders: Sequence[str],
+    deal: Deal,
+    homes: Sequence[str],
+    name: str,
+    wait: Callable[[Sequence[Future]], None],
+    owned: list[Future],
+) -> list[Partition]:
+    """Deal all rows out to new partitions, some of which are made at a time.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    partitions : sequence of Partition
+        Of Futures.
+    holders : sequence of str
+        The worker of each.
+    deal : Deal
+    homes : sequence of str
+        The worker of each new partition.
+    name : str
+        What keys carry.
+    wait : callable
+        Waits for tasks; raises if one cannot end.
+    owned : list of Future
+        Takes in what is made, and loses what is no longer needed.
+    """
+    lying: dict[str, list[int]] = {}
+    for number, holder in enumerate(holders):
+        if deal.rows[number]:  # what has no rows may have any dtype
+            lying.setdefault(holder, []).append(number)
+    drawn = {}
+    for place, (holder, numbers) in enumerate(lying.items()):
+        drawn[holder] = client.submit(
+            draw_each, deal, numbers,
+            workers=[holder], pure=False, key=f"dps-draw-{name}-{place}",
+        )  # fmt: skip
+    owned += drawn.values()
+    made: list[Partition] = []
+    at_once = len(set(homes))
+    for first in range(0, len(homes), at_once):
+        passing: list[Future] = []
+        new: list[Future] = []
+        for goal in range(first, min(first + at_once, len(homes))):
+            pieces = [
+                client.submit(
+                    pick_rows, [_values(partitions[number]) for number in numbers],
+                    drawn[holder], goal,
+                    workers=[holder], pure=False, key=f"dps-pick-{name}-{goal}-{place}",
+                )
+                for place, (holder, numbers) in enumerate(lying.items())
+            ]  # fmt: skip
+            joined = client.submit(
+                join_pieces, pieces,
+                workers=[homes[goal]], pure=False, key=f"dps-join-{name}-{goal}",
+            )  # fmt: skip
+            passing += [*pieces, joined]
+            parts = [
+                client.submit(
+                    item, joined, at,
+                    workers=[homes[goal]], pure=False, key=f"dps-{part}-{name}-{goal}",
+                )
+                for at, part in enumerate(("X", "y", "weight"))
+                if getattr(partitions[0], part) is not None
+            ]  # fmt: skip
+            new += parts
+            made.append(Partition(*parts, *([None] if len(parts) == 2 else [])))
+        owned += [*passing, *new]
+        wait(new)
+        _forget(passing, owned)
+    _forget(list(drawn.values()), owned)
+    return made
+
+
+def _values(part: Partition) -> tuple[Future, Future, Future | None]:
+    return part.X, part.y, part.weight
+
+
+def _forget(futures: Sequence[Future], owned: list[Future]) -> None:
+    keys = {future.key for future in futures}
+    owned[:] = [future for future in owned if future.key not in keys]
+    for future in futures:
+        future.release()

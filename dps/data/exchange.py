@@ -1,0 +1,108 @@
+"""How all rows are dealt out to new partitions by chance, and put together there.
+
+The draw is one of row numbers alone, the same on every machine. It knows nothing of where
+partitions lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from dps._kernels.order import shuffle
+from dps.data.batches import key_of
+from dps.data.targets import as_targets
+
+__all__ = ["Deal", "count_rows", "join_rows", "take_rows"]
+
+#: Keeps its numbers apart from those of epochs and of rows kept for validation.
+_EXCHANGE = 2 << 32
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Rows dealt out like cards: those of a partition in an order drawn by chance.
+
+    Parameters
+    ----------
+    seed : int
+    turns : tuple of int
+        The new partitions in the order in which they get a row, over and over again; who
+        is to have twice the rows has two turns.
+    rows : tuple of int
+        Rows of each partition as it is.
+
+    Examples
+    --------
+    >>> deal = Deal(seed=0, turns=(0, 1, 0), rows=(4, 5))
+    >>> [[len(numbers) for numbers in deal.draw(partition)] for partition in (0, 1)]
+    [[3, 1], [3, 2]]
+    """
+
+    seed: int
+    turns: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def draw(self, partition: int) -> list[NDArray[np.int64]]:
+        """The rows of a partition that go to each new one, in the order in which they lie."""
+        rows = self.rows[partition]
+        order = np.arange(rows)
+        shuffle(order, key_of(self.seed, 0, partition, _EXCHANGE))
+        # Each partition goes on where the one before it has ended.
+        first = sum(self.rows[:partition]) % len(self.turns)
+        whole = -(-(first + rows) // len(self.turns))
+        goes_to = np.empty(rows, np.int64)
+        goes_to[order] = np.tile(self.turns, whole)[first : first + rows]
+        by_goal = np.argsort(goes_to, kind="stable")
+        counts = np.bincount(goes_to, minlength=max(self.turns) + 1)
+        return np.split(by_goal, np.cumsum(counts)[:-1])
+
+
+def take_rows(X: Any, y: Any, weight: Any, rows: NDArray[np.int64]) -> tuple[Any, Any, Any]:
+    """Some rows of a partition, copied.
+
+    Parameters
+    ----------
+    X : array, CSR rows or dataframe, see `as_rows`
+    y, weight : as users give them; `weight` may be None
+    rows : (n,) int64 array
+    """
+    taken = X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+    return taken, as_targets(y)[rows], None if weight is None else as_targets(weight)[rows]
+
+
+def join_rows(pieces: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """X, y and weight of pieces, one below the other.
+
+    Parameters
+    ----------
+    pieces : sequence of (X, y, weight)
+        Of one or more; of containers and dtypes that may differ.
+    """
+    Xs, ys, weights = zip(*pieces, strict=True)
+    weight = None if weights[0] is None else np.concatenate(weights)
+    return _stacked(Xs), np.concatenate(ys), weight
+
+
+def count_rows(X: Any, y: Any, weight: Any) -> int:
+    """Rows of a partition."""
+    return int(X.shape[0])
+
+
+def _stacked(Xs: Sequence[Any]) -> Any:
+    if len(Xs) == 1:
+        return Xs[0]
+    if all(hasattr(X, "iloc") for X in Xs):
+        import pandas as pd
+
+        if any(not X.dtypes.equals(Xs[0].dtypes) for X in Xs):  # pandas would make objects of them
+            Xs = [X.astype(np.float64) for X in Xs]
+        return pd.concat(Xs, ignore_index=True)
+    if any(scipy.sparse.issparse(X) for X in Xs):
+        return scipy.sparse.vstack([scipy.sparse.csr_array(X) for X in Xs], format="csr")
+    return np.concatenate([np.asarray(X) for X in Xs])
