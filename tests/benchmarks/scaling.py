@@ -4,22 +4,49 @@
 
 The same data lies on a LocalCluster of one process and on one of two, one thread each. Compared
 are the median seconds of an epoch, everything at its defaults; and the speed at which the one and
-both together read the same numbers. Everything is interleaved; medians.
+both together read the same numbers. "passes apart" are those of the gradient's kernel over CSR rows
+by processes that exchange nothing: what two cores are at best worth. Everything is interleaved;
+medians.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
 from dense import make
 from dps import LinearClassifier
+from dps.data.blocks import features_of
+from dps.losses import LogLoss
+from dps.models.linear import LinearModel
 from dps.modes import MODES
 from flights import DATA, on_cluster, read_flights, split
 from measure import bars, cluster, options, read_speed, table
+
+
+def passes_apart(dask_worker: Any, passes: int = 5) -> float:
+    """Median seconds in which the kernel of a gradient passes over the CSR rows of a worker."""
+    blocks = [block for block in dict(dask_worker.data).values() if hasattr(block, "indptr")]
+    model = LinearModel(
+        loss=LogLoss(), n_features=blocks[0].shape[1], n_outputs=1, fit_intercept=True, dtype="f4"
+    )
+    params, grad = model.initial(), model.initial()
+    rows = [
+        (features_of(block, "f4").block(np.ones((block.shape[0], 1), "f4"), None), block.shape[0])
+        for block in blocks
+    ]
+    seconds = []
+    for _ in range(passes):
+        began = time.perf_counter()
+        for block, length in rows:
+            model.kernel.add_batch(block, None, 0, length, params, grad)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
 
 
 def compare(clients: tuple[Client, Client], data: Any, repeat: int) -> dict[str, list[float]]:
@@ -28,6 +55,9 @@ def compare(clients: tuple[Client, Client], data: Any, repeat: int) -> dict[str,
     for turn in range(repeat):
         for place, client in enumerate(clients):
             found["reading"][place].append(read_speed(client))
+            if hasattr(data[place][0]._meta, "indptr"):
+                apart = client.run(passes_apart).values()
+                found["passes apart"][place].append(max(apart))
         for mode in MODES:
             for place, (client, (X, y)) in enumerate(zip(clients, data, strict=True)):
                 model = LinearClassifier(mode=mode, client=client, random_state=turn).fit(X, y)
@@ -39,16 +69,21 @@ def compare(clients: tuple[Client, Client], data: Any, repeat: int) -> dict[str,
 def report(kind: str, found: dict[str, list[float]]) -> tuple[dict[str, float], float]:
     """Print; times faster with two replicas by mode, and the ratio of reading."""
     one, two = found.pop("reading")
-    gains = {mode: alone / both for mode, (alone, both) in found.items()}
+    gains = {name: alone / both for name, (alone, both) in found.items()}
     table(
         (kind, "ms an epoch: one replica", "two", "times faster"),
         [
-            (f"dps {mode}", f"{1e3 * alone:.1f}", f"{1e3 * both:.1f}", f"{gains[mode]:.2f}")
-            for mode, (alone, both) in found.items()
+            (
+                f"dps {name}" if name in MODES else name,
+                f"{1e3 * alone:.1f}",
+                f"{1e3 * both:.1f}",
+                f"{gains[name]:.2f}",
+            )
+            for name, (alone, both) in found.items()
         ]
         + [("reading, GB/s", f"{one / 1e9:.1f}", f"{two / 1e9:.1f}", f"{two / one:.2f}")],
     )
-    return gains, two / one
+    return {mode: gains[mode] for mode in MODES}, two / one
 
 
 def main() -> None:
