@@ -29,9 +29,10 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 
 import dps
+from dps.cluster.dask.tasks import join_pieces
 from dps.errors import (
     ClusterError,
     NonFiniteError,
@@ -283,6 +284,28 @@ def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -
         mode=dps.Sync(access="gateway"), client=client,
     )  # fmt: skip
     assert model.fit(X, y).n_iter_ == 1
+
+
+def test_a_worker_that_dies_while_rows_are_exchanged_ends_the_fit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = min(client.nthreads())
+
+    def dies(pieces: Any) -> Any:
+        if get_worker().address == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return join_pieces(pieces)
+
+    X, y = classification()
+    options = {"mode": "async", "shuffle": "global", "max_iter": 2, "tol": None}
+    model = dps.LinearClassifier(**options, client=client)
+    with monkeypatch.context() as context:
+        context.setattr("dps.cluster.dask.exchange.join_pieces", dies)
+        with pytest.raises(WorkerLostError, match="died or left the cluster") as info:
+            model.fit(X, y)
+    assert info.value.worker == victim
+    client.wait_for_workers(2, timeout=30)
+    assert model.fit(X, y).n_iter_ == 2
 
 
 @pytest.mark.usefixtures("_fits_tell")

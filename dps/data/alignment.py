@@ -166,9 +166,8 @@ def _optimised(frame: Any) -> Any:
     y, or X and what it says of itself, would be cut at different rows.
     """
     from dask.dataframe.dask_expr import new_collection
-    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
 
-    return new_collection(optimize_blockwise_fusion(frame.expr.simplify().lower_completely()))
+    return new_collection(frame.expr.simplify().lower_completely().fuse())
 
 
 def _future_behind(graph: Any, key: Any) -> Any:
