@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import dps
 from dps.losses import LOSSES
 from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
+from dps.training.pieces import Pieces
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3
@@ -350,3 +351,22 @@ def test_a_search_of_some_rows_first_saves_passes_over_all(order: str) -> None:
     )
     assert got < best + 1e-6
     assert model.n_iter_ < dps.LinearClassifier().fit(*few).n_iter_
+
+
+def test_a_search_of_some_rows_is_no_longer_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of classes that a line separates there is no optimum, and without `tol` no end."""
+    counts: list[int] = []
+    evaluate = Pieces.evaluate
+
+    def counted(self: Pieces, params: Any) -> Any:
+        counts.append(self.count)
+        return evaluate(self, params)
+
+    monkeypatch.setattr(Pieces, "evaluate", counted)
+    Z, _ = labelled(20_000)
+    y = (Z[:, 0] > 0).astype(int)
+    options: dict[str, Any] = {"optimizer": "lbfgs", "penalty": None, "tol": None, "max_iter": 2}
+    model = dps.LinearClassifier(**options, n_replicas=1).fit(Z, y)
+    assert model.n_iter_ == 2
+    assert counts.count(len(Z)) == 1 + 2  # the start, and the epochs
+    assert 0 < sum(count for count in counts if count < len(Z)) <= len(Z)

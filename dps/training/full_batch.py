@@ -163,8 +163,10 @@ class _Descent:
         for share in _SHARES:
             if rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point):
                 self._begin(rows.thinned(share), share)
-                while not self.enough:
+                for _ in range(share):  # together as long as a pass over all rows
                     self.step()
+                    if self.enough:
+                        break
         if self._begun:
             self._begin(rows, 1)
 
