@@ -127,8 +127,8 @@ class OneHot:
 
 
 @dataclass(frozen=True)
-class Hashed:
-    """Categories in buckets."""
+class _InBuckets:
+    """A column whose values fall in buckets."""
 
     name: Any
     n_buckets: int
@@ -142,6 +142,11 @@ class Hashed:
     def names(self) -> list[str]:
         """Names of the columns."""
         return _buckets(str(self.name), self.n_buckets) + _indicator(self.name, self.indicator)
+
+
+@dataclass(frozen=True)
+class Hashed(_InBuckets):
+    """Categories in buckets."""
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
@@ -152,21 +157,8 @@ class Hashed:
 
 
 @dataclass(frozen=True)
-class Bag:
+class Bag(_InBuckets):
     """The tokens of a list, counted in buckets."""
-
-    name: Any
-    n_buckets: int
-    indicator: bool
-
-    @property
-    def width(self) -> int:
-        """How many columns."""
-        return self.n_buckets + self.indicator
-
-    def names(self) -> list[str]:
-        """Names of the columns."""
-        return _buckets(str(self.name), self.n_buckets) + _indicator(self.name, self.indicator)
 
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
