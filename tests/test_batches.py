@@ -13,8 +13,9 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dps.data.batches import Batches, InMemory, held_out_rows
+from dps.data.batches import Batches, held_out_rows
 from dps.data.blocks import Block, features_of
+from dps.data.sources import Lying, Source
 from dps.models import CSRRows
 from dps.modes import Sync
 from dps.training.plan import make_plan
@@ -68,10 +69,14 @@ def dense(X: Any) -> Any:
     return values if X.order is None else values[X.order]
 
 
+def source(blocks: Any, seed: int | None, rank: int = 0) -> Source:
+    return Source([Lying(block) for block in blocks], seed, rank, lambda: None)
+
+
 def seen(blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 0) -> Any:
     """The rows of each step, after a look at what comes with them."""
     taken = []
-    for rows, segments in Batches(InMemory(blocks, seed, rank), steps).epoch(epoch):
+    for rows, segments in Batches(source(blocks, seed, rank), steps).epoch(epoch):
         for segment in segments:  # all of a step are valid together
             assert len(segment.X) == len(segment.y) > 0
             np.testing.assert_array_equal(dense(segment.X), np.outer(segment.y, [1, 0, -1]))
@@ -89,7 +94,7 @@ def flat(steps: Any) -> list[float]:
 @given(made=lists_of_blocks(), seed=st.none() | SEEDS, steps=SOME)
 def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, steps: int) -> None:
     (blocks, rows), n = made, len(made[1])
-    assert InMemory(blocks, seed, 0).rows == n
+    assert source(blocks, seed).rows == n
     for epoch in (0, 7):
         taken = seen(blocks, seed, steps, epoch)
         assert sorted(flat(taken)) == sorted(rows)
@@ -100,7 +105,7 @@ def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, st
 
 def test_a_batch_crosses_partitions_without_a_copy() -> None:
     blocks = [block(0, 4), block(1, 0), block(2, 1), block(3, 5)]
-    first, second = (segments for _, segments in Batches(InMemory(blocks, None, 0), 2).epoch(0))
+    first, second = (segments for _, segments in Batches(source(blocks, None), 2).epoch(0))
     assert [list(s.y) for s in first] == [[100, 101, 102, 103], [300]]
     assert [list(s.y) for s in second] == [[400, 401, 402, 403, 404]]
     assert np.shares_memory(first[0].y, blocks[0].y)
@@ -132,8 +137,8 @@ def test_another_seed_epoch_or_rank_gives_another_order(blocks: list[Block]) -> 
 
 
 def test_every_row_is_as_likely_to_come_first() -> None:
-    source = InMemory([block(b, 2) for b in range(3)], 0, 0)
-    first = Counter(next(Batches(source, 6).epoch(e))[1][0].y[0] for e in range(600))
+    rows = source([block(b, 2) for b in range(3)], 0)
+    first = Counter(next(Batches(rows, 6).epoch(e))[1][0].y[0] for e in range(600))
     assert len(first) == 6
     assert all(abs(times - 100) < 46 for times in first.values())  # five standard deviations
 

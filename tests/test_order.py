@@ -23,10 +23,10 @@ from sklearn.metrics import log_loss
 import dps
 from dps.cluster.dask import DaskCluster
 from dps.cluster.threads import ThreadCluster
-from dps.data.batches import InMemory
 from dps.data.blocks import Block, features_of
 from dps.data.exchange import Deal
 from dps.data.partitions import Partition
+from dps.data.sources import Lying, Source
 from dps.training.plan import make_deal, make_plan
 from dps.training.trainer import new_fit_id
 
@@ -106,7 +106,7 @@ def test_replicas_of_a_worker_have_rows_of_every_label() -> None:
 def test_every_group_of_blocks_comes_from_all_over_them(count: int) -> None:
     rows = np.zeros((1, 1))
     blocks = [Block(b, features_of(rows, float), rows[0], None, 0, 1) for b in range(count)]
-    source = InMemory(blocks, 3, 0)
+    source = Source([Lying(block) for block in blocks], 3, 0, lambda: None)
     of: dict[int, int] = {id(block): number for number, block in enumerate(blocks)}
     groups = [[of[id(part._block)] for part in group] for group in source.groups(0)]
     assert sorted(chain(*groups)) == list(range(count))
@@ -197,7 +197,11 @@ def seen(X: Any, y: Any, weight: Any) -> list[tuple[float, ...]]:
 
 @pytest.fixture(params=["threads", "dask"])
 def cluster(request: pytest.FixtureRequest, client: Client) -> Iterator[Any]:
-    made = DaskCluster(client, new_fit_id(), 30) if request.param == "dask" else ThreadCluster(2)
+    made = (
+        DaskCluster(client, new_fit_id(), 30)
+        if request.param == "dask"
+        else ThreadCluster(new_fit_id(), 2)
+    )
     yield made
     made.close()
 

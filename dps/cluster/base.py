@@ -66,12 +66,20 @@ class Cluster(Protocol):
         ...
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
+        self,
+        partitions: Sequence[Partition],
+        prepare: Callable[[Any, int], Any] | None = None,
+        cache: str | None = "memory",
     ) -> list[str]:
         """Have partitions computed and kept; the worker that holds each.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
+        Those that are not in memory are kept where `cache` says, see :class:`Keeping`.
         """
+        ...
+
+    def streamed(self) -> list[int]:
+        """Partitions that are not kept as they are read."""
         ...
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:

@@ -18,11 +18,11 @@ def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
         from dps.cluster.dask import active_client, inside_task
 
         if inside_task():  # never a gang inside a gang
-            return ThreadCluster(1)
+            return ThreadCluster(fit, 1)
         client = active_client()
     if client is not None:
         from dps.cluster.dask import DaskCluster
 
         return DaskCluster(client, fit, timeout)
     # A child process is somebody's worker already: joblib's, for example.
-    return ThreadCluster(1 if multiprocessing.parent_process() is not None else None)
+    return ThreadCluster(fit, 1 if multiprocessing.parent_process() is not None else None)

@@ -10,7 +10,9 @@ from typing import Any
 
 from dps.cluster.base import ReplicaTask
 from dps.data.exchange import Deal, join_rows, take_rows
+from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
+from dps.data.streams import is_streamed, open_partition
 from dps.server.parameter_server import Local, ParameterServer, ShardHandle
 from dps.server.placement import Placement
 from dps.server.shard import ParameterShard, ShardSpec
@@ -33,11 +35,15 @@ class ThreadCluster:
 
     Parameters
     ----------
+    fit : str
+        Id of the fit.
     n_threads : int, optional
         Replicas that are worth starting; the cores of this process by default.
     """
 
-    def __init__(self, n_threads: int | None = None) -> None:
+    def __init__(self, fit: str, n_threads: int | None = None) -> None:
+        self._fit = fit
+        self._keeping = Keeping(fit, "memory")
         self._threads = n_threads or usable_cores()
         self._partitions: list[Partition] = []
         self._shards: list[ParameterShard] = []
@@ -48,20 +54,31 @@ class ThreadCluster:
         return {LOCAL: self._threads}
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
+        self,
+        partitions: Sequence[Partition],
+        prepare: Callable[[Any, int], Any] | None = None,
+        cache: str | None = "memory",
     ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):
-            from dps.data.computing import computed
+            from dps.data.computing import computed, keeping_of
 
-            self._partitions = computed(partitions, prepare)
+            self._keeping = keeping_of(self._fit, cache, partitions)
+            self._partitions = computed(partitions, self._keeping, prepare)
         else:
             self._partitions = list(partitions)
         return [LOCAL] * len(self._partitions)
 
+    def streamed(self) -> list[int]:
+        """Partitions that are not kept as they are read."""
+        return [n for n, part in enumerate(self._partitions) if is_streamed(part.X)]
+
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition in turn."""
-        return [function(part.X, part.y, part.weight, **options) for part in self._partitions]
+        return [
+            function(*open_partition(part.X, part.y, part.weight), **options)
+            for part in self._partitions
+        ]
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
@@ -69,7 +86,8 @@ class ThreadCluster:
         """Put something else in the place of X, one partition after the other."""
         for number in range(len(self._partitions)) if numbers is None else numbers:
             part = self._partitions[number]
-            self._partitions[number] = replace(part, X=function(part.X, number))
+            made = remake_partition(self._keeping, function, part.X, number)
+            self._partitions[number] = replace(part, X=made)
 
     def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
         """Deal all rows out to new partitions, one after the other."""
@@ -79,7 +97,13 @@ class ThreadCluster:
         def made(goal: int) -> Partition:
             pieces = [(self._partitions[number], drawn[number][goal]) for number in filled]
             return Partition(
-                *join_rows([take_rows(p.X, p.y, p.weight, rows) for p, rows in pieces if len(rows)])
+                *join_rows(
+                    [
+                        take_rows(*open_partition(p.X, p.y, p.weight), rows)
+                        for p, rows in pieces
+                        if len(rows)
+                    ]
+                )
             )
 
         self._partitions = [made(goal) for goal in range(len(homes))]

@@ -1,12 +1,13 @@
 """Mini-batches of a rank: blocks in, steps of segments out.
 
-A batch may cross blocks without a copy: it is a list of segments. The source of blocks
-may be a list in memory or anything else that yields them.
+A batch may cross blocks without a copy: it is a list of segments. Where blocks come from is
+nothing to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,12 +19,7 @@ from dps._kernels.rows import BlockRows
 from dps._kernels.steps import shares
 from dps.data.blocks import Block, Segment
 
-__all__ = ["Batches", "BlockSource", "Group", "InMemory", "Part", "held_out_rows", "key_of"]
-
-
-#: Blocks whose rows are mixed in a batch, at the most: enough that data sorted by date or label
-#: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
-_MIXED = 16
+__all__ = ["Batches", "BlockSource", "Group", "Part", "held_out_rows", "key_of", "spread"]
 
 
 class BlockSource(Protocol):
@@ -34,49 +30,9 @@ class BlockSource(Protocol):
         """Training rows of the rank in an epoch."""
         ...
 
-    def groups(self, epoch: int) -> Iterator[Group]:
+    def groups(self, epoch: int) -> Generator[Group]:
         """Blocks whose rows are taken together, one group after the other."""
         ...
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """Blocks that lie in memory, shuffled afresh in each epoch if wanted.
-
-    Parameters
-    ----------
-    held : sequence of Block
-    seed : int or None
-        Key of the order of blocks and of rows within a block; None keeps them as they are.
-    rank : int
-    """
-
-    held: Sequence[Block]
-    seed: int | None
-    rank: int
-
-    @property
-    def rows(self) -> int:
-        """Training rows in an epoch."""
-        return sum(block.rows for block in self.held)
-
-    def groups(self, epoch: int) -> Iterator[Group]:
-        """Yield each block once: alone and in order, or mixed with others."""
-        if self.seed is None:
-            for block in self.held:
-                yield [Part(block, block.training_rows())]
-            return
-        for group in _spread(len(self.held), key_of(self.seed, epoch, self.rank)):
-            yield [self._shuffled(self.held[number], epoch) for number in group]
-
-    def _shuffled(self, block: Block, epoch: int) -> Part:
-        assert self.seed is not None
-        chosen = block.training_rows()
-        if chosen is None:
-            chosen = np.arange(block.start, block.stop, dtype=np.int64)
-        # Two pieces of one partition must not keep step with each other.
-        shuffle(chosen, key_of(self.seed, epoch, self.rank, 1 + block.partition, block.place))
-        return Part(block, chosen)
 
 
 class Part:
@@ -128,23 +84,23 @@ class Batches:
     source: BlockSource
     steps: int
 
-    def epoch(self, epoch: int) -> Iterator[tuple[int, list[Segment]]]:
+    def epoch(self, epoch: int) -> Generator[tuple[int, list[Segment]]]:
         """Yield the rows and the segments of each step."""
         rows, steps = self.source.rows, self.steps
-        groups = self.source.groups(epoch)
-        group: Group = []
-        for step in range(steps):
-            wanted = count = rows * (step + 1) // steps - rows * step // steps
-            segments: list[Segment] = []
-            while wanted:
-                left = sum(part.left for part in group)
-                if left == 0:
-                    group = next(groups)
-                    continue
-                taken = min(wanted, left)
-                segments += _take(group, taken)
-                wanted -= taken
-            yield count, segments
+        with closing(self.source.groups(epoch)) as groups:
+            group: Group = []
+            for step in range(steps):
+                wanted = count = rows * (step + 1) // steps - rows * step // steps
+                segments: list[Segment] = []
+                while wanted:
+                    left = sum(part.left for part in group)
+                    if left == 0:
+                        group = next(groups)
+                        continue
+                    taken = min(wanted, left)
+                    segments += _take(group, taken)
+                    wanted -= taken
+                yield count, segments
 
 
 def _take(group: Group, rows: int) -> Iterator[Segment]:
@@ -165,13 +121,12 @@ def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDAr
     return held
 
 
-def _spread(count: int, key: int) -> list[list[int]]:
+def spread(count: int, n_groups: int, key: int) -> list[list[int]]:
     """Numbers below `count` in groups of about equal size, each from all over their range.
 
     Of as many neighbours as there are groups each goes to another one, by chance: whatever
     the numbers are sorted by, every group has its share of it.
     """
-    n_groups = -(-count // _MIXED)
     order, turns = np.arange(count), np.arange(n_groups)
     shuffle(order, key)
     shuffle(turns, key + 1)

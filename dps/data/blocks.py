@@ -33,6 +33,10 @@ class Features(Protocol):
         """All rows with their targets and weights, for kernels."""
         ...
 
+    def copied(self, rows: NDArray[np.int64]) -> Features:
+        """Some rows, copied."""
+        ...
+
 
 @dataclass(frozen=True)
 class DenseFeatures:
@@ -47,6 +51,9 @@ class DenseFeatures:
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.dense(self.values, y, weight)
+
+    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
+        return DenseFeatures(self.values[rows])
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,11 @@ class SparseFeatures:
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.csr(self.data, self.indices, self.indptr, self.n_features, y, weight)
+
+    def copied(self, rows: NDArray[np.int64]) -> SparseFeatures:
+        shape = len(self.indptr) - 1, self.n_features
+        some = scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape)[rows]
+        return SparseFeatures(some.data, some.indices, some.indptr, self.n_features)
 
 
 class UnalignedFeatures:
@@ -91,6 +103,9 @@ class UnalignedFeatures:
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.dense(self._values, y, weight)
 
+    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
+        return _copied(self, rows)
+
 
 class ConvertedFeatures:
     """Columns of any number type, converted a batch at a time."""
@@ -108,6 +123,15 @@ class ConvertedFeatures:
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.columns(self._table, y, weight)
+
+    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
+        return _copied(self, rows)
+
+
+def _copied(features: Features, rows: NDArray[np.int64]) -> DenseFeatures:
+    some = features.rows(0, len(rows), rows)
+    assert isinstance(some, DenseRows)
+    return DenseFeatures(some.values.copy())
 
 
 def as_rows(X: Any) -> Any:
@@ -229,6 +253,12 @@ class Block:
         if self.held_out is None:
             return np.empty(0, np.int64)
         return self.start + np.flatnonzero(self.held_out[self.start : self.stop])
+
+    def copied(self, rows: NDArray[np.int64]) -> Block:
+        """Some rows alone, copied, as a block without rows for validation."""
+        weight = None if self.weight is None else self.weight[rows]
+        features = self.features.copied(rows)
+        return Block(self.partition, features, self.y[rows], weight, 0, len(rows))
 
     def segment(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Segment:
         """Rows ``order[start:stop]`` of the partition, or ``start:stop``."""

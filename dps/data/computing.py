@@ -1,69 +1,119 @@
-"""Partitions as Dask computes them: with something else in the place of X, or in this process.
+"""Partitions that Dask computes, each kept where there is room for it; those of this process.
 
 Owns what is said of a partition that fails in this process: the keys that were at work.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import dask
 from dask.callbacks import Callback
 
+from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
 from dps.data.partitions import Partition
+from dps.data.recipes import Recipe, recipes_of
+from dps.errors import ClusterError
 
-__all__ = ["computed", "prepare_partition", "prepared"]
+__all__ = ["computed", "delayed_keep", "keeping_of", "recipes_or_error"]
 
 
 def computed(
-    partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
+    partitions: Sequence[Partition],
+    keeping: Keeping,
+    prepare: Callable[[Any, int], Any] | None = None,
 ) -> list[Partition]:
-    """Compute partitions together, so that what they share is computed once.
+    """Compute partitions together in this process, so that what they share is computed once.
 
     Parameters
     ----------
     partitions : sequence of Partition
+    keeping : Keeping
+        Where they may be kept.
     prepare : callable, optional
         What stands for X is ``prepare(X, number)``.
+
+    Returns
+    -------
+    list of Partition
+        With what stands for all of a partition as its X.
 
     Raises
     ------
     Exception
         What a partition raised, with a note that names the task.
     """
-    parts = prepared(prepare, dict(enumerate(partitions))).values()
     running = _Running()
     try:
         with running:
-            values = dask.compute(*[(part.X, part.y, part.weight) for part in parts])
+            made = list(dask.compute(*delayed_keep(keeping, prepare, dict(enumerate(partitions)))))
     except Exception as error:
         if running.keys:  # others may have been at work beside it
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")
         raise
-    return [Partition(*part) for part in values]
+    sizes = dict(enumerate(map(absent_bytes, made)))
+    absent = {number: size for number, size in sizes.items() if size is not None}
+    if absent:
+        recipes = recipes_or_error(partitions, *next(iter(absent.items())))
+        for number in absent:
+            made[number] = make_again(made[number], recipes[number])
+    return [Partition(values, None, None) for values in made]
 
 
-def prepared(
-    prepare: Callable[[Any, int], Any] | None, partitions: Mapping[int, Partition]
-) -> dict[int, Partition]:
-    """Partitions by number, with a Delayed ``prepare(X, number)`` in the place of X.
+def delayed_keep(
+    keeping: Keeping,
+    prepare: Callable[[Any, int], Any] | None,
+    partitions: Mapping[int, Partition],
+) -> list[Any]:
+    """Delayed objects that keep partitions, by number; one task holds `prepare` for all of them."""
+    shared = None if prepare is None else dask.delayed(prepare, traverse=False, pure=False)
+    keep = dask.delayed(keep_partition, pure=False)
+    return [
+        keep(
+            keeping, shared, number, part.X, part.y, part.weight,
+            dask_key_name=f"dps-keep-{keeping.fit}-{number}",
+        )
+        for number, part in partitions.items()
+    ]  # fmt: skip
 
-    One task holds `prepare`, which may be large, for all of them.
+
+def keeping_of(fit: str, cache: str | None, partitions: Sequence[Partition]) -> Keeping:
+    """Where partitions are kept; somewhere, if they cannot be computed again each by itself."""
+    if cache is None and recipes_of(partitions) is None:
+        warnings.warn(
+            "the partitions share work, as after a shuffle, or lie in memory in part: they are "
+            "kept as with cache='auto', since cache=None would do all that work again for each",
+            UserWarning,
+            stacklevel=2,
+        )
+        cache = "auto"
+    return Keeping(fit, cache)
+
+
+def recipes_or_error(partitions: Sequence[Partition], number: int, nbytes: int) -> list[Recipe]:
+    """How partitions are computed again, of which one could not be kept.
+
+    Parameters
+    ----------
+    partitions : sequence of Partition
+    number, nbytes : int
+        Of that one.
+
+    Raises
+    ------
+    ClusterError
+        They share work, so that none is computed alone.
     """
-    if prepare is None:
-        return dict(partitions)
-    shared = dask.delayed(prepare, traverse=False, pure=False)
-    make = dask.delayed(prepare_partition, pure=False)
-    return {
-        number: replace(part, X=make(shared, part.X, number)) for number, part in partitions.items()
-    }
-
-
-def prepare_partition(prepare: Callable[[Any, int], Any], X: Any, number: int) -> Any:
-    """The task that makes something else of a partition's X."""
-    return prepare(X, number)
+    recipes = recipes_of(partitions)
+    if recipes is None:
+        raise ClusterError(
+            f"partition {number} ({nbytes / 2**30:.3g} GiB) fits neither in memory nor on the "
+            "disk, and cannot be computed again by itself, since partitions share work or lie in "
+            "memory in part: give workers more memory, or a local directory on a larger disk"
+        )
+    return recipes
 
 
 class _Running(Callback):  # type: ignore[misc]

@@ -45,11 +45,9 @@ def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: 
     import dask.array as da
     import scipy.sparse
 
-    from dps.data.computing import prepare_partition
-
     meta = scipy.sparse.csr_matrix((0, n_columns), dtype=dtype)
     shared = dask.delayed(function, traverse=False, pure=True)  # once in the graph
-    encode = dask.delayed(prepare_partition, pure=True)
+    encode = dask.delayed(encode_partition, pure=True)
     blocks = [
         da.from_delayed(encode(shared, part, number), (np.nan, n_columns), dtype, meta=meta)
         for number, part in enumerate(parts_of(frame))
@@ -60,3 +58,8 @@ def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: 
 def look_at_partition(function: Callable[[Any], Any], part: Any) -> Any:
     """The task that looks."""
     return function(part)
+
+
+def encode_partition(function: Callable[[Any, int], Any], part: Any, number: int) -> Any:
+    """The task that encodes."""
+    return function(part, number)

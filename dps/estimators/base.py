@@ -106,6 +106,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "rebalance": ["boolean", StrOptions({"auto"})],
+        "cache": [StrOptions({"auto", "memory", "disk"}), None],
         "encoder": [FrameEncoder, StrOptions({"auto"})],
         "client": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
@@ -159,7 +160,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
         try:
-            holders = cluster.load(partitions, prepare)
+            holders = cluster.load(partitions, prepare, self.cache)
             if encoding is not None:
                 encoding.complete(cluster)
             summary = combine(

@@ -245,6 +245,10 @@ class LinearClassifier(ClassifierMixin, _Linear):
         replicas finish together. "auto" does so for stochastic steps, of which there may be
         10 epochs or more, where the slowest replica would have over a fifth more rows than
         it needs to have, and much data.
+    cache : {"auto", "memory", "disk"} or None, default="auto"
+        Where data is kept that Dask has not persisted: "auto" fills half of a worker's memory,
+        then its local directory, and computes again in each epoch what does not fit there. None
+        keeps nothing. What is not in memory is read, and encoded, in a thread beside training.
     client : distributed.Client or None, default=None
         The active one, if there is one.
     timeout : float, default=60.0
@@ -311,6 +315,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
         rebalance: bool | str = "auto",
+        cache: str | None = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -338,6 +343,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         self.n_replicas = n_replicas
         self.n_shards = n_shards
         self.rebalance = rebalance
+        self.cache = cache
         self.client = client
         self.timeout = timeout
 
@@ -437,7 +443,9 @@ class LinearRegressor(RegressorMixin, _Linear):
         As in :class:`LinearClassifier`.
     early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose, encoder
         As in :class:`LinearClassifier`.
-    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, rebalance, client, timeout
+    optimizer, learning_rate, batch_size, mode, n_replicas, n_shards, rebalance
+        As in :class:`LinearClassifier`.
+    cache, client, timeout
         As in :class:`LinearClassifier`.
 
     Attributes
@@ -485,6 +493,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         n_replicas: Any = "auto",
         n_shards: Any = "auto",
         rebalance: bool | str = "auto",
+        cache: str | None = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -511,6 +520,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         self.n_replicas = n_replicas
         self.n_shards = n_shards
         self.rebalance = rebalance
+        self.cache = cache
         self.client = client
         self.timeout = timeout
 

@@ -5,12 +5,16 @@ It is all that is kept of a partition until it can be encoded: no strings but th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dps.data.tables import Flat, Ragged, Table
 
 __all__ = [
     "Bags",
@@ -48,7 +52,27 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Codes:
+class _Valued:
+    """A column of codes, which stand for values.
+
+    What an encoder makes of the values is worked out once, however many slices of the rows there
+    are: they share it.
+    """
+
+    made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+
+    def of_values(self, key: Any, make: Callable[[Any], Any]) -> Any:
+        """``make(values)``, which is the same for every call with this key."""
+        if key not in self.made:
+            self.made[key] = make(self.values)  # type: ignore[attr-defined]
+        return self.made[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "made": {}}
+
+
+@dataclass(frozen=True)
+class Codes(_Valued):
     """A column of categories or strings.
 
     Parameters
@@ -69,7 +93,7 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class Bags:
+class Bags(_Valued):
     """A column of lists.
 
     Parameters
@@ -124,6 +148,49 @@ class ReadFrame:
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.rows, len(self.columns)
+
+    def table(self) -> Table:
+        """The columns as fields, of which the distinct values stay in memory."""
+        fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
+        empty = {name: _without_rows(column) for name, column in self.columns.items()}
+        filled = tuple(field for field in fields if field is not None)
+        return Table(self.rows, filled, partial(_frame_of, empty, self.defect))
+
+
+def _without_rows(column: Read) -> Read:
+    nothing: Any = None
+    if isinstance(column, Numbers):
+        return replace(column, values=nothing)
+    if isinstance(column, Codes):
+        return replace(column, codes=nothing)
+    return replace(column, starts=nothing, codes=nothing) if isinstance(column, Bags) else column
+
+
+def _frame_of(
+    columns: dict[Any, Read], defect: ColumnError | None, n_rows: int, fields: Sequence[Any]
+) -> ReadFrame:
+    """A frame of some rows."""
+    left = iter(fields)
+    found: dict[Any, Read] = {}
+    for name, column in columns.items():
+        if isinstance(column, Numbers):
+            found[name] = replace(column, values=next(left).values)
+        elif isinstance(column, Codes):
+            found[name] = replace(column, codes=next(left).values)
+        elif isinstance(column, Bags):
+            rows = next(left)
+            found[name] = replace(column, starts=rows.starts, codes=rows.values[0])
+        else:
+            found[name] = replace(column, missing=n_rows)
+    return ReadFrame(n_rows, found, defect)
+
+
+_FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
+    Numbers: lambda column: Flat(column.values),
+    Codes: lambda column: Flat(column.codes),
+    Bags: lambda column: Ragged(column.starts, (column.codes,)),
+    Nothing: lambda column: None,
+}
 
 
 def kind_of_values(values: Any) -> str:

@@ -5,6 +5,7 @@ Owns the names and the number of the encoded columns. Knows no other column than
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -115,15 +116,22 @@ class OneHot:
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
         column = _codes(columns[self.name], self.name, rows.n_rows)
-        if column.values is self.categories or column.values.equals(self.categories):
-            places = np.arange(len(self.categories))
-        else:
-            before, now = kind_of_values(self.categories), kind_of_values(column.values)
-            if before != now and len(column.values):
-                raise _changed(self.name, before, now)
-            places = self.categories.get_indexer(column.values)
         missing = first + len(self.categories) if self.indicator else -1
-        rows.add_codes(column.codes, _table(places, first, missing))
+
+        def table(values: Any) -> NDArray[np.int32]:
+            return _table(self._places(values), first, missing)
+
+        rows.add_codes(column.codes, column.of_values((OneHot, first), table))
+
+    def _places(self, values: Any) -> NDArray[Any]:
+        """The category that each value is."""
+        if values is self.categories or values.equals(self.categories):
+            return np.arange(len(self.categories))
+        before, now = kind_of_values(self.categories), kind_of_values(values)
+        if before != now and len(values):
+            raise _changed(self.name, before, now)
+        places: NDArray[Any] = self.categories.get_indexer(values)
+        return places
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,11 @@ class _InBuckets:
         """Names of the columns."""
         return _buckets(str(self.name), self.n_buckets) + _indicator(self.name, self.indicator)
 
+    def _table(self, first: int) -> Callable[[Any], NDArray[np.int32]]:
+        """From values to the column of each."""
+        missing = first + self.n_buckets if self.indicator else -1
+        return lambda values: _table(buckets_of(values, self.n_buckets), first, missing)
+
 
 @dataclass(frozen=True)
 class Hashed(_InBuckets):
@@ -151,9 +164,7 @@ class Hashed(_InBuckets):
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
         column = _codes(columns[self.name], self.name, rows.n_rows)
-        missing = first + self.n_buckets if self.indicator else -1
-        table = _table(buckets_of(column.values, self.n_buckets), first, missing)
-        rows.add_codes(column.codes, table)
+        rows.add_codes(column.codes, column.of_values((Hashed, first), self._table(first)))
 
 
 @dataclass(frozen=True)
@@ -163,13 +174,13 @@ class Bag(_InBuckets):
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
         column = columns[self.name]
-        missing = first + self.n_buckets if self.indicator else -1
         if isinstance(column, Nothing):
+            missing = first + self.n_buckets if self.indicator else -1
             rows.add_codes(np.full(rows.n_rows, -1, np.int8), np.array([missing], np.int32))
             return
         if not isinstance(column, Bags):
             raise _changed(self.name, "lists", _WORDS[type(column)])
-        table = _table(buckets_of(column.values, self.n_buckets), first, missing)
+        table = column.of_values((Bag, first), self._table(first))
         rows.add_bags(column.starts, column.codes, table)
 
 
@@ -192,7 +203,7 @@ class Cross:
     def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
         """Add the values of rows."""
         read = [_codes(columns[name], name, rows.n_rows) for name in self.members]
-        hashes = [hashes_of(column.values) for column in read]
+        hashes = [column.of_values(Cross, hashes_of) for column in read]
         rows.add_cross([column.codes for column in read], hashes, first, self.n_buckets)
 
 

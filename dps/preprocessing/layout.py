@@ -16,7 +16,7 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
-from dps.preprocessing.columns import ColumnError, ReadFrame
+from dps.preprocessing.columns import Bags, ColumnError, ReadFrame
 from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
 from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
@@ -64,6 +64,12 @@ class Layout:
     def names(self) -> list[str]:
         """Their names."""
         return [name for feature in self.features for name in feature.names()]
+
+    def nbytes(self, frame: ReadFrame) -> int:
+        """About how many bytes the CSR of what was read of a partition takes."""
+        tokens = sum(len(c.codes) for c in frame.columns.values() if isinstance(c, Bags))
+        stored = frame.rows * len(self.features) + tokens
+        return stored * (np.dtype(self.dtype).itemsize + 4) + 4 * frame.rows
 
     def __call__(self, frame: Any, where: int | str = "") -> Any:
         """Encode a pandas dataframe, or what was read of it, as a CSR matrix.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.reduce import all_finite, copy_finite, mean_of_slots
-from dps.errors import FencedError, NonFiniteError
+from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.window import (
     FINISHED,
     REDUCTION_WIDTH,
@@ -82,7 +82,15 @@ def check_fence(window: Window, rank: int, fence: int) -> None:
 
 @immediate
 def beat(window: Window, rank: int) -> None:
-    """Say that the rank is alive while it reads or encodes."""
+    """Say that the rank is alive while it reads or encodes.
+
+    Raises
+    ------
+    StoppedError
+        The fit was stopped.
+    """
+    if window.stopped:
+        raise StoppedError("the fit was stopped", rank=rank)
     window.words.rank_add(rank, Field.BEAT, 1)
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.blocks import Block
+from dps.data.sources import Source
 from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.models.base import WithFeatures
@@ -73,7 +73,7 @@ def train_full_batch(
     rank: int,
     channel: Channel,
     model: Model,
-    blocks: Sequence[Block],
+    source: Source,
     state_rows: int,
     decide: Callable[[int], Any],
 ) -> None:
@@ -85,14 +85,14 @@ def train_full_batch(
     channel : Channel
         Over which nobody pushes.
     model : Model
-    blocks : sequence of Block
+    source : Source
         The rank's rows.
     state_rows : int
         Rows of optimizer state in a snapshot; there is none here.
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     """
-    rows = Pieces.of(model, blocks, how.row_elements, channel.beat)
+    rows = Pieces.of(model, source, how.row_elements, channel.beat)
     descent = _Descent(how, rank, channel, model, rows)
     descent.rehearse()
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
@@ -161,7 +161,9 @@ class _Descent:
             return
         rows, rows_of_all = self._rows, self._rows_of_all
         for share in _SHARES:
-            if rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point):
+            enough = rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point)
+            # Ranks go on together, or not.
+            if enough and not self._channel.reduce([not rows.can_be_thinned(share)])[0]:
                 self._begin(rows.thinned(share), share)
                 for _ in range(share):  # together as long as a pass over all rows
                     self.step()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
 from dps.data.blocks import Block
+from dps.data.sources import Source
 from dps.models import Model
 
 __all__ = ["Pieces"]
@@ -23,6 +24,12 @@ _RUN = 16  # rows that are drawn together
 _BEAT_EVERY = 0.2  # seconds
 
 
+#: Bytes of X up to which some of the rows of a stream are kept in memory.
+_KEPT = 1 << 26
+
+Rows = tuple[Block, NDArray[np.int64] | None]
+
+
 class Pieces:
     """A rank's training rows, in pieces that fit in a core's cache.
 
@@ -32,37 +39,55 @@ class Pieces:
 
     @classmethod
     def of(
-        cls, model: Model, blocks: Sequence[Block], row_elements: float, beat: Callable[[], None]
+        cls, model: Model, source: Source, row_elements: float, beat: Callable[[], None]
     ) -> Pieces:
-        """All training rows of some blocks."""
-        return cls(model, [(block, block.training_rows()) for block in blocks], row_elements, beat)
+        """All training rows of a source."""
+        if source.streamed:
+            return cls(model, lambda: _all(source.blocks()), source.rows, row_elements, beat, True)
+        return cls._lying(model, list(_all(source.blocks())), row_elements, beat)
+
+    @classmethod
+    def _lying(
+        cls, model: Model, rows: list[Rows], row_elements: float, beat: Callable[[], None]
+    ) -> Pieces:
+        return cls(model, lambda: iter(rows), sum(map(_count, rows)), row_elements, beat)
 
     def __init__(
         self,
         model: Model,
-        blocks: Sequence[tuple[Block, NDArray[np.int64] | None]],
+        passes: Callable[[], Iterator[Rows]],
+        count: int,
         row_elements: float,
         beat: Callable[[], None],
+        streamed: bool = False,
     ) -> None:
         self._model = model
         self._beat = beat
-        self._blocks = blocks
+        self._passes = passes
+        self._streamed = streamed
+        self.count = count
         self.row_elements = max(1.0, row_elements)
         cached = _CACHED / (self.row_elements * model.dtype.itemsize)
         self._at_once = int(min(_MOST, max(_FEWEST, cached)))
         self._sum = np.zeros(model.layout.size, model.dtype)
-        self.count = sum(
-            block.stop - block.start if order is None else len(order) for block, order in blocks
-        )
+
+    def can_be_thinned(self, share: int) -> bool:
+        """Whether one row of each `share` fits in memory, where they do not lie there already."""
+        stored = self.count / share * self.row_elements
+        return not self._streamed or stored * (self._model.dtype.itemsize + 4) <= _KEPT
 
     def thinned(self, share: int) -> Pieces:
-        """One row of each `share`, in short runs, which memory gives faster; drawn by chance."""
-        some = []
-        for block, order in self._blocks:
-            count = block.stop - block.start if order is None else len(order)
-            picks = _runs(count, share, np.random.default_rng((block.partition, block.start)))
-            some.append((block, picks + block.start if order is None else order[picks]))
-        return Pieces(self._model, some, self.row_elements, self._beat)
+        """One row of each `share`, in short runs, which memory gives faster; drawn by chance.
+
+        Those of a stream are copied.
+        """
+        some: list[Rows] = []
+        for block, order in self._passes():
+            seed = block.partition, block.place
+            picks = _runs(_count((block, order)), share, np.random.default_rng(seed))
+            picks = picks + block.start if order is None else order[picks]
+            some.append((block.copied(picks), None) if self._streamed else (block, picks))
+        return Pieces._lying(self._model, some, self.row_elements, self._beat)
 
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
         """Sums of losses and of gradients, the latter in double while they grow."""
@@ -87,7 +112,7 @@ class Pieces:
     def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
         # A kernel keeps rows in cache by itself.
         most = self._at_once if self._model.kernel is None else _SUMMED
-        for block, order in self._blocks:
+        for block, order in self._passes():
             first, last = (block.start, block.stop) if order is None else (0, len(order))
             for start in range(first, last, most):
                 yield block, order, start, min(start + most, last)
@@ -111,10 +136,19 @@ class Pieces:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Sums over the rows of the features' distances from a centre, and of their squares."""
         sums = np.zeros((2, n_features))
-        for block, order in self._blocks:
+        for block, order in self._passes():
             numbers = np.arange(block.start, block.stop) if order is None else order
             column_moments(block.for_kernels, numbers, centre, *sums)
         return sums[0], sums[1]
+
+
+def _all(blocks: Iterator[Block]) -> Iterator[Rows]:
+    return ((block, block.training_rows()) for block in blocks)
+
+
+def _count(rows: Rows) -> int:
+    block, order = rows
+    return block.stop - block.start if order is None else len(order)
 
 
 def _runs(count: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:

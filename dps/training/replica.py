@@ -10,22 +10,23 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.batches import Batches, InMemory, held_out_rows
-from dps.data.blocks import Block, features_of
+from dps.data.batches import Batches
 from dps.data.partitions import Partition, Piece
+from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.models import Model
 from dps.modes import Channel, ChannelSpec, Mode
 from dps.server.links import Link
 from dps.server.parameter_server import ParameterServer
+from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.steps import steps_of
@@ -55,6 +56,8 @@ class ReplicaSpec:
     targets : TargetEncoding
     pieces : tuple of Piece
         Its rows.
+    cut_rows : int
+        Rows of a partition that are read, or shuffled, together; at the most.
     steps : int
         Steps of an epoch.
     stopping : StoppingRule
@@ -76,6 +79,7 @@ class ReplicaSpec:
     model: Model
     targets: TargetEncoding
     pieces: tuple[Piece, ...]
+    cut_rows: int
     steps: int
     stopping: StoppingRule
     seed: int
@@ -132,21 +136,20 @@ def run_replica(
         links = server.connect(rank, spec.fence, access=spec.mode.access, alive=alive)
         channel = spec.mode.channel(spec.channel, links)
         with _heartbeat(channel):
-            source = InMemory(
-                tuple(_blocks(spec, partitions)), spec.seed if spec.shuffle else None, rank
-            )
+            cuts = tuple(cuts_of(spec, partitions))
+        source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         if spec.full_batch is not None:
             train_full_batch(
                 spec.full_batch,
                 rank=rank,
                 channel=channel,
                 model=copy.deepcopy(spec.model),
-                blocks=source.held,
+                source=source,
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec.stopping),
             )
         else:
-            _train(spec, channel, Batches(source, spec.steps), source.held)
+            _train(spec, channel, source)
     except StoppedError as error:
         return Outcome(rank, _located(error, spec, channel))
     except DPSError as error:
@@ -162,16 +165,17 @@ def run_replica(
     return Outcome(rank)
 
 
-def _train(spec: ReplicaSpec, channel: Channel, batches: Batches, blocks: Sequence[Block]) -> None:
+def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
+    batches = Batches(source, spec.steps)
     steps = steps_of(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
     for epoch in range(spec.stopping.max_iter):
         began = time.monotonic()
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
-            validation = _validate(model, channel.settle(epoch), blocks, channel.beat)
+            validation = _validate(model, channel.settle(epoch), source, channel.beat)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
         )
@@ -196,56 +200,22 @@ def _decision(
 def _validate(
     model: Model,
     params: NDArray[np.floating],
-    blocks: Sequence[Block],
+    source: Source,
     beat: Callable[[], None],
 ) -> tuple[float, float]:
     loss = weight = 0.0
     unused = np.zeros_like(params)
-    for block in blocks:
-        beat()
-        rows = block.validation_rows()
-        for start in range(0, len(rows), _VALIDATION_ROWS):
-            segment = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
-            loss += model.loss_gradient(params, segment.X, segment.y, segment.weight, out=unused)
-            weight += (
-                len(segment.y)
-                if segment.weight is None
-                else float(segment.weight.sum(dtype=np.float64))
-            )
+    with closing(source.blocks()) as blocks:
+        for block in blocks:
+            beat()
+            rows = block.validation_rows()
+            for start in range(0, len(rows), _VALIDATION_ROWS):
+                some = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
+                loss += model.loss_gradient(params, some.X, some.y, some.weight, out=unused)
+                weight += (
+                    len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
+                )
     return loss, weight
-
-
-def _blocks(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Block]:
-    whole: dict[int, Block] = {}  # of partitions that lie here
-    for piece, partition in zip(spec.pieces, partitions, strict=True):
-        known = whole.get(piece.partition)
-        if piece.moved:
-            yield _block(spec, piece, partition)
-        elif known is None:
-            whole[piece.partition] = _block(spec, piece, partition)
-            yield whole[piece.partition]
-        else:  # nothing but scratch memory, which features get with their first use, is its own
-            features = copy.copy(known.features)
-            yield replace(known, features=features, start=piece.start, stop=piece.stop)
-
-
-def _block(spec: ReplicaSpec, piece: Piece, partition: Partition) -> Block:
-    y, weight = spec.targets.encode(partition.y, partition.weight, spec.channel.dtype)
-    first = piece.start if piece.moved else 0  # the row of the partition that comes first
-    held_out = None
-    if spec.validation_fraction:
-        chosen = held_out_rows(spec.seed, piece.partition, first + len(y), spec.validation_fraction)
-        held_out = chosen[first:]
-    return Block(
-        piece.partition,
-        features_of(partition.X, spec.channel.dtype),
-        y,
-        weight,
-        piece.start - first,
-        piece.stop - first,
-        held_out,
-        first,
-    )
 
 
 @contextmanager
@@ -254,8 +224,9 @@ def _heartbeat(channel: Channel) -> Iterator[None]:
     done = threading.Event()
 
     def beat() -> None:
-        while not done.wait(_BEAT_EVERY):
-            channel.beat()
+        with suppress(DPSError):  # the replica will hear of it
+            while not done.wait(_BEAT_EVERY):
+                channel.beat()
 
     thread = threading.Thread(target=beat, name="dps-heartbeat", daemon=True)
     thread.start()

@@ -7,6 +7,7 @@ in a kernel, for models, optimizers and channels that have one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
 import numpy as np
@@ -99,12 +100,13 @@ class PythonSteps:
         grad, steps = np.zeros_like(params), self._batches.steps
         loss_sum = 0.0
         seen = pushes = 0
-        for step, (rows, segments) in enumerate(self._batches.epoch(number)):
-            grad.fill(0)
-            loss_sum = self._add(params, segments, grad, loss_sum)
-            seen += rows
-            pushes += rows > 0
-            params = self._channel.push_pull(grad, rows, number + step / steps)
+        with closing(self._batches.epoch(number)) as batches:
+            for step, (rows, segments) in enumerate(batches):
+                grad.fill(0)
+                loss_sum = self._add(params, segments, grad, loss_sum)
+                seen += rows
+                pushes += rows > 0
+                params = self._channel.push_pull(grad, rows, number + step / steps)
         return loss_sum, seen, pushes
 
     def _add(
@@ -153,19 +155,24 @@ class PythonKeyedSteps(PythonSteps):
         epoch = number - self._rates.epochs
         loss_sum = 0.0
         seen = pushes = 0
-        for step, (rows, segments) in enumerate(self._batches.epoch(number)):
-            self._touched.begin()
-            for segment in segments:
-                block = segment.X.block(segment.y, segment.weight)
-                self._kernel.touched(block, segment.X.order, 0, len(segment.X), self._touched)
-            keys = np.sort(self._touched.array())  # equal sets are equal lists
-            params[keys] = self._channel.pull_keys(keys, epoch, step)
-            grad[keys] = 0
-            loss_sum = self._add(params, segments, grad, loss_sum)
-            seen += rows
-            pushes += rows > 0
-            self._channel.push_keys(grad[keys], keys, rows, epoch, step + 1)
+        with closing(self._batches.epoch(number)) as batches:
+            for step, (rows, segments) in enumerate(batches):
+                keys = self._keys(segments)
+                params[keys] = self._channel.pull_keys(keys, epoch, step)
+                grad[keys] = 0
+                loss_sum = self._add(params, segments, grad, loss_sum)
+                seen += rows
+                pushes += rows > 0
+                self._channel.push_keys(grad[keys], keys, rows, epoch, step + 1)
         return loss_sum, seen, pushes
+
+    def _keys(self, segments: Sequence[Segment]) -> NDArray[np.int32]:
+        """What a batch touches, sorted: equal sets are equal lists."""
+        self._touched.begin()
+        for segment in segments:
+            block = segment.X.block(segment.y, segment.weight)
+            self._kernel.touched(block, segment.X.order, 0, len(segment.X), self._touched)
+        return np.sort(self._touched.array())
 
 
 class NativeSteps:
@@ -200,8 +207,9 @@ class NativeSteps:
         loop, steps = self._loop, self._batches.steps
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         loop.begin(self._batches.source.rows, np.array(rates, np.float64))
-        for group in self._batches.source.groups(number):
-            self._run([part.for_kernels() for part in group])
+        with closing(self._batches.source.groups(number)) as groups:
+            for group in groups:
+                self._run([part.for_kernels() for part in group])
         self._run([])  # steps without rows
         assert loop.done
         return loop.loss, loop.seen, loop.pushes

@@ -49,6 +49,9 @@ _MOST_KEYS = (1 << 31) - 1
 _COST_OF_A_KEY = 8
 #: Epochs of stochastic steps from which it pays to move rows.
 _EPOCHS_WORTH = 10
+#: Bytes of X that are read, or shuffled, together: 16 such cuts and 16 more are in memory.
+_CUT = 1 << 21
+_FEWEST_CUT = 256
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
 
@@ -167,6 +170,13 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         The fit failed before any epoch was closed, or in a way that leaves no result.
     """
     exchanged = job.shuffle == "global" and job.full_batch is None
+    streamed = cluster.streamed()
+    if streamed and exchanged:
+        raise ValueError(
+            f"shuffle='global' exchanges rows in memory, and partition {streamed[0]} is not kept "
+            "there: use shuffle=True, which mixes rows of all partitions of a worker, or "
+            "exchange them before, as by X.shuffle of a dask dataframe"
+        )
     if exchanged:
         summary, holders = _exchange(job, summary, holders, cluster)
 
@@ -188,7 +198,7 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         batch_size=job.batch_size,
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
-        rebalance=False if exchanged else _rebalance(job),
+        rebalance=False if exchanged else _rebalance(job, bool(streamed)),
         mixed=bool(job.shuffle) and not exchanged and job.full_batch is None,
     )
     if job.validation_fraction and plan.rows == summary.total:
@@ -200,7 +210,9 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     plan = replace(plan, shards=plan.shards[: len(placement)])
     rates = _rates(job, plan, summary)
     server = cluster.serve(_shard_specs(job, plan, placement, rates), placement, plan.shards)
-    gang = cluster.launch(run_replica, _tasks(job, plan, placement, rates), server)
+    gang = cluster.launch(
+        run_replica, _tasks(job, plan, placement, rates, _cut_rows(summary)), server
+    )
     return _Watcher(job, plan, server, gang).run()
 
 
@@ -223,14 +235,17 @@ def _exchange(
     return replace(summary, rows=rows), homes
 
 
-def _rebalance(job: Job) -> bool | str:
+def _rebalance(job: Job, streamed: bool) -> bool | str:
     """Whether rows may move to other workers.
 
     "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
-    thirty cost as much as moving: nobody knows whether there will be more.
+    thirty cost as much as moving: nobody knows whether there will be more. Rows that move
+    lie in memory, which those of a stream did not fit into.
     """
     if job.rebalance != "auto":
         return job.rebalance
+    if streamed:
+        return False
     many = job.full_batch is None and job.stopping.max_iter >= _EPOCHS_WORTH
     return "auto" if many else False
 
@@ -303,7 +318,15 @@ def _shard_specs(
     ]
 
 
-def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> list[ReplicaTask]:
+def _cut_rows(summary: DataSummary) -> int:
+    """Rows that are read, or shuffled, together."""
+    stored = np.dtype(summary.dtype).itemsize + (4 if summary.sparse else 0)
+    return max(_FEWEST_CUT, int(_CUT * summary.total / (summary.elements * stored + 1)))
+
+
+def _tasks(
+    job: Job, plan: Plan, placement: Placement, rates: Rates | None, cut_rows: int
+) -> list[ReplicaTask]:
     layout = job.model.layout
     segments = tuple(layout.segments(0, layout.size))
     update = Update(job.optimizer, job.l1, job.l2, segments, rates)
@@ -330,6 +353,7 @@ def _tasks(job: Job, plan: Plan, placement: Placement, rates: Rates | None) -> l
                 model=job.model,
                 targets=job.targets,
                 pieces=part.pieces,
+                cut_rows=cut_rows,
                 steps=part.steps,
                 stopping=job.stopping,
                 seed=job.seed,

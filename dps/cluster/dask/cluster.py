@@ -28,10 +28,13 @@ from dps.cluster.dask.calls import (
 from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, naming_partitions, scatter
-from dps.cluster.dask.tasks import call_on_each, cut_out, itself
-from dps.data.computing import prepare_partition
+from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, itself
+from dps.data.computing import keeping_of, recipes_or_error
+from dps.data.disk import forget_files
 from dps.data.exchange import Deal
+from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
+from dps.data.streams import is_streamed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
@@ -75,6 +78,9 @@ class DaskCluster:
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._gang: TaskGang | None = None
         self._looks = 0  # taken at the data
+        self._keeping = Keeping(fit, "memory")
+        self._weighted = False
+        self._streams = False
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
@@ -89,25 +95,32 @@ class DaskCluster:
         return self._threads
 
     def load(
-        self, partitions: Sequence[Partition], prepare: Callable[[Any, int], Any] | None = None
+        self,
+        partitions: Sequence[Partition],
+        prepare: Callable[[Any, int], Any] | None = None,
+        cache: str | None = "memory",
     ) -> list[str]:
-        """Keep every partition in memory on one worker.
+        """Keep every partition on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
         says, so that the same data makes the same plan each time.
         """
         workers = sorted(self._threads)
         client = self._client
+        self._weighted = any(part.weight is not None for part in partitions)
         if partitions and is_dask(partitions[0].X):
-            self._await_partitions(partitions)
+            lying = prepare is None and all(isinstance(p.X, Future) for p in partitions)
+            if not lying:
+                self._keeping = keeping_of(self._fit, cache, partitions)
+            self._await_partitions(partitions, partitions)
             self._partitions, self._owned = compute(
-                client, partitions, workers, self._timeout, prepare
+                client, partitions, workers, self._timeout, self._keeping, prepare
             )
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
             )
-        self._await_partitions(self._partitions)
+        self._await_partitions(partitions, self._partitions)
         keys = [part.X.key for part in self._partitions]
         held = ask(client, client.scheduler.who_has, self._timeout, keys=keys)
         lost = [number for number, key in enumerate(keys) if not held[key]]
@@ -117,15 +130,48 @@ class DaskCluster:
         self._holders = [min(held[key]) for key in keys]
         if not set(self._holders) <= set(self._threads):
             self._welcome()
+        if self._keeping.cache != "memory":
+            self._tell_recipes(partitions)
         return self._holders
 
-    def _await_partitions(self, partitions: Sequence[Partition]) -> None:
+    def _await_partitions(self, given: Sequence[Partition], placed: Sequence[Partition]) -> None:
         """Wait for what is being computed of them; an error says of which."""
-        with naming_partitions(partitions) as futures:
+        with naming_partitions(self._client, given, placed, self._timeout) as futures:
             self._await(futures)
+
+    def _tell_recipes(self, partitions: Sequence[Partition]) -> None:
+        """Say how partitions are computed again, of which nothing could be kept."""
+        sizes = dict(enumerate(self._look(call_unopened, absent_bytes)))
+        absent = {number: size for number, size in sizes.items() if size is not None}
+        if absent:
+            recipes = recipes_or_error(partitions, *next(iter(absent.items())))
+            self._looks += 1
+            self._put(
+                {
+                    number: self._client.submit(
+                        make_again, self._partitions[number].X, recipes[number],
+                        workers=[self._holders[number]], pure=False,
+                        key=f"dps-recipe-{self._fit}-{self._looks}-{number}",
+                    )
+                    for number in absent
+                }
+            )  # fmt: skip
+
+    def streamed(self) -> list[int]:
+        """Partitions that are not kept as they are read."""
+        if self._keeping.cache == "memory":
+            return []
+        found = self._look(call_unopened, is_streamed)
+        self._streams |= any(found)
+        return [number for number, streamed in enumerate(found) if streamed]
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        return self._look(call_on_each, function, options)
+
+    def _look(
+        self, task: Callable[..., list[Any]], function: Callable[..., Any], *options: Any
+    ) -> list[Any]:
         self._looks += 1
         look = f"{self._fit}-{self._looks}"
         numbers: dict[str, list[int]] = {}
@@ -133,7 +179,7 @@ class DaskCluster:
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._client.submit(
-                call_on_each, function, [self._values(number) for number in held], options,
+                task, function, [self._values(number) for number in held], *options,
                 workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
             )
             for holder, held in numbers.items()
@@ -162,20 +208,29 @@ class DaskCluster:
             itself, function, pure=False, workers=[self._holders[numbers[0]]],
             key=f"dps-shared-{name}",
         )  # fmt: skip
-        made, old = [], set()
-        for number in numbers:
-            part = self._partitions[number]
-            future = self._client.submit(
-                prepare_partition, shared, part.X, number,
-                workers=[self._holders[number]], pure=False, key=f"dps-convert-{name}-{number}",
-            )  # fmt: skip
-            self._partitions[number] = replace(part, X=future)
-            made.append(future)
-            old.add(part.X.key)
-        for future in [shared, *(future for future in self._owned if future.key in old)]:
-            future.release()
-        self._owned = [future for future in self._owned if future.key not in old] + made
-        self._await(made)
+        self._put(
+            {
+                number: self._client.submit(
+                    remake_partition, self._keeping, shared, self._partitions[number].X, number,
+                    workers=[self._holders[number]], pure=False,
+                    key=f"dps-convert-{name}-{number}",
+                )
+                for number in numbers
+            }
+        )  # fmt: skip
+        shared.release()
+
+    def _put(self, made: Mapping[int, Future]) -> None:
+        """Have Futures stand for the X of partitions, and wait for them."""
+        old = {self._partitions[number].X.key for number in made}
+        for number, future in made.items():
+            self._partitions[number] = replace(self._partitions[number], X=future)
+        for future in self._owned:
+            if future.key in old:
+                future.release()
+        self._owned = [future for future in self._owned if future.key not in old]
+        self._owned += made.values()
+        self._await(list(made.values()))
 
     def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
         """Deal all rows out to new partitions; what this fit held of the old ones is released."""
@@ -184,7 +239,7 @@ class DaskCluster:
         try:
             self._partitions = exchange(
                 self._client, self._partitions, self._holders, deal, homes,
-                f"{self._fit}-{self._looks}", self._await, self._owned,
+                f"{self._fit}-{self._looks}", self._weighted, self._await, self._owned,
             )  # fmt: skip
         finally:
             for future in old:
@@ -314,6 +369,8 @@ class DaskCluster:
             future.release()
         self._actors, self._owned = [], []
         self._partitions = []
+        if self._streams:
+            self._run_on(forget_files, sorted(set(self._holders) & set(alive)))
         if not clean:
             self._remove_files(alive)
 
@@ -335,17 +392,18 @@ class DaskCluster:
         """Unlink the windows of owners that could not do it themselves."""
         remove_files_of(self._fit)
         shards = {remote.address for remote in self._remotes}
-        strangers = sorted((shards - self._near) & set(alive))
-        if not strangers:
+        self._run_on(remove_files_of, sorted((shards - self._near) & set(alive)))
+
+    def _run_on(self, forget: Callable[[str], None], workers: list[str]) -> None:
+        """Have workers forget something of this fit; those that cannot do so at their end."""
+        if not workers:
             return
-        try:
+        with contextlib.suppress(OSError):  # frozen, or gone meanwhile
             self._client.sync(
                 self._client._run,
-                remove_files_of,
+                forget,
                 self._fit,
-                workers=strangers,
+                workers=workers,
                 on_error="ignore",
                 callback_timeout=PATIENCE,
             )
-        except OSError:  # frozen, or gone meanwhile: the next fit there sweeps
-            return

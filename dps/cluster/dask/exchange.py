@@ -24,6 +24,7 @@ def exchange(
     deal: Deal,
     homes: Sequence[str],
     name: str,
+    weighted: bool,
     wait: Callable[[Sequence[Future]], None],
     owned: list[Future],
 ) -> list[Partition]:
@@ -41,6 +42,8 @@ def exchange(
         The worker of each new partition.
     name : str
         What keys carry.
+    weighted : bool
+        Whether rows have weights.
     wait : callable
         Waits for tasks; raises if one cannot end.
     owned : list of Future
@@ -81,8 +84,7 @@ def exchange(
                     item, joined, at,
                     workers=[homes[goal]], pure=False, key=f"dps-{part}-{name}-{goal}",
                 )
-                for at, part in enumerate(("X", "y", "weight"))
-                if getattr(partitions[0], part) is not None
+                for at, part in enumerate(("X", "y", "weight")[: 2 + weighted])
             ]  # fmt: skip
             new += parts
             made.append(Partition(*parts, *([None] if len(parts) == 2 else [])))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import ask, watched
 from dps.cluster.dask.tasks import cut
-from dps.data.computing import prepared
+from dps.data.computing import delayed_keep
+from dps.data.keeping import Keeping
 from dps.data.partitions import Partition
 
 __all__ = ["compute", "naming_partitions", "scatter"]
@@ -50,12 +52,13 @@ def compute(
     partitions: Sequence[Partition],
     workers: Sequence[str],
     timeout: float,
+    keeping: Keeping,
     prepare: Callable[[Any, int], Any] | None = None,
 ) -> tuple[list[Partition], list[Future]]:
-    """Have Delayed partitions computed on a worker chosen by their number; all futures made.
+    """Have partitions computed on a worker chosen by their number; all futures made.
 
-    Where X is in memory, y and weights are computed beside it; and so is ``prepare(X, number)``,
-    which stands for X if it is given.
+    Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
+    where ``prepare(X, number)`` is to stand for X, one future stands for all of a partition.
     """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
@@ -65,30 +68,45 @@ def compute(
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.setdefault(home, []).append(number)
-    futures: dict[tuple[int, str], Any] = {}
+    placed = list(partitions)
+    made: list[Future] = []
     for home, numbers in homes.items():
-        parts = prepared(prepare, {number: partitions[number] for number in numbers})
-        wanted = {
+        lying = [n for n in numbers if prepare is None and isinstance(partitions[n].X, Future)]
+        beside = {
             (number, name): value
-            for number, part in parts.items()
-            for name, value in vars(part).items()
+            for number in lying
+            for name, value in vars(partitions[number]).items()
             if value is not None and not isinstance(value, Future)
         }
-        computed = client.compute(list(wanted.values()), workers=[home], allow_other_workers=False)
-        futures.update(zip(wanted, computed, strict=True))
-    computed_partitions = [
-        Partition(*(futures.get((number, name), value) for name, value in vars(part).items()))
-        for number, part in enumerate(partitions)
-    ]
-    return computed_partitions, list(futures.values())
+        coming = {number: partitions[number] for number in numbers if number not in set(lying)}
+        wanted = [*beside.values(), *delayed_keep(keeping, prepare, coming)]
+        futures = client.compute(wanted, workers=[home], allow_other_workers=False)
+        for (number, name), future in zip(beside, futures, strict=False):
+            placed[number] = replace(placed[number], **{name: future})
+        for number, future in zip(coming, futures[len(beside) :], strict=True):
+            placed[number] = Partition(future, None, None)
+        made += futures
+    return placed, made
 
 
 @contextmanager
-def naming_partitions(partitions: Sequence[Partition]) -> Iterator[list[Future]]:
-    """Give the Futures of partitions to wait for; an error meanwhile names the one that failed."""
+def naming_partitions(
+    client: Client, given: Sequence[Partition], placed: Sequence[Partition], timeout: float
+) -> Iterator[list[Future]]:
+    """Give the Futures of partitions to wait for; an error meanwhile names what has failed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    given : sequence of Partition
+        As users gave them.
+    placed : sequence of Partition
+        As they are kept.
+    timeout : float
+    """
     futures = {
-        value: f"partition {number} of {_NAMES[name]}"
-        for number, part in enumerate(partitions)
+        value: (number, name)
+        for number, part in enumerate(placed)
         for name, value in vars(part).items()
         if isinstance(value, Future)
     }
@@ -97,7 +115,20 @@ def naming_partitions(partitions: Sequence[Partition]) -> Iterator[list[Future]]
     except Exception as error:
         failed = (future for future in futures if future.status == "error")
         for future in itertools.islice(failed, 1):
-            note = f"{futures[future]}, {future.key!r}, could not be computed"
+            number, name = futures[future]
+            cause = ask(client, client.scheduler.get_error_cause, timeout, keys=[future.key])
+            note = f"{_described(given[number], number, name, cause)} could not be computed"
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
                 error.add_note(note)
         raise
+
+
+def _described(part: Partition, number: int, name: str, cause: Any) -> str:
+    """The part of a partition that a task works for."""
+    of = [
+        name
+        for name, value in vars(part).items()
+        if hasattr(value, "__dask_graph__") and cause in value.__dask_graph__()
+    ]
+    name, key = (of[0], cause) if of else (name, cause or getattr(part, name).key)
+    return f"partition {number} of {_NAMES[name]}, {key!r},"

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.exchange import Deal, join_rows, take_rows
+from dps.data.streams import Stream, open_partition
 
 __all__ = [
     "call_on_each",
+    "call_unopened",
     "cut",
     "cut_out",
     "draw_each",
@@ -33,12 +35,21 @@ def call_on_each(
     options: Mapping[str, Any],
 ) -> list[Any]:
     """The task that looks at a worker's partitions, in turn."""
-    return [function(*part, **options) for part in partitions]
+    return [function(*open_partition(*part), **options) for part in partitions]
+
+
+def call_unopened(
+    function: Callable[..., Any], partitions: Sequence[tuple[Any, Any, Any]]
+) -> list[Any]:
+    """The task that looks at what stands for a worker's partitions."""
+    return [function(*part) for part in partitions]
 
 
 def cut_out(values: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
     """Rows `start` to `stop` of a partition's X, y and weight, without a copy where that can be."""
-    X, y, weight = values
+    if isinstance(values[0], Stream):
+        return values[0].read(start, stop)
+    X, y, weight = open_partition(*values)
     at = slice(start, stop)
     return cut(X, at), cut(y, at), None if weight is None else cut(weight, at)
 
@@ -60,7 +71,7 @@ def pick_rows(
 ) -> tuple[Any, Any, Any] | None:
     """The task that copies what a worker has of a new partition; None if that is nothing."""
     pieces = [
-        take_rows(*values, rows[goal])
+        take_rows(*open_partition(*values), rows[goal])
         for values, rows in zip(partitions, drawn, strict=True)
         if len(rows[goal])
     ]

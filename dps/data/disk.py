@@ -1,0 +1,154 @@
+"""Arrays in a file of the worker's local directory, read back slice by slice.
+
+A file has no name: it is gone with the last who holds it, or with its process, however that
+ends. It is written at the end only, and what was written does not change, so that threads read
+while others write; the lock is for who writes where.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+import weakref
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DiskArray", "DiskFile", "file_of", "forget_files"]
+
+#: Of a disk, what is left to others: this part of it, up to so many bytes.
+_LEFT, _MOST_LEFT = 0.05, 4 << 30
+
+_files: weakref.WeakValueDictionary[str, DiskFile] = weakref.WeakValueDictionary()
+#: Files that somebody may come back to: Dask has written down who holds them.
+_written_down: dict[str, DiskFile] = {}
+_making = threading.Lock()
+
+
+class DiskFile:
+    """A file of arrays.
+
+    Parameters
+    ----------
+    fit : str
+        Whose it is.
+    folder : str
+    """
+
+    def __init__(self, fit: str, folder: str) -> None:
+        self.fit = fit
+        self.token = uuid.uuid4().hex
+        self._folder = folder
+        self._fd, name = tempfile.mkstemp(prefix="dps-", dir=folder)
+        os.unlink(name)
+        weakref.finalize(self, os.close, self._fd)
+        self._end = 0
+        self._lock = threading.Lock()
+        _files[self.token] = self
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many bytes more leave enough of the disk to others."""
+        disk = shutil.disk_usage(self._folder)
+        return disk.free - nbytes > min(_LEFT * disk.total, _MOST_LEFT)
+
+    def put(self, array: NDArray[Any]) -> DiskArray:
+        """Write an array behind the others.
+
+        Parameters
+        ----------
+        array : C-contiguous array without objects
+
+        Raises
+        ------
+        OSError
+            The disk is full.
+        """
+        with self._lock:
+            start = self._end
+            self._end += array.nbytes
+        values, done = _bytes(array), 0
+        while done < len(values):
+            done += os.pwrite(self._fd, values[done:], start + done)
+        return DiskArray(self, start, array.shape, array.dtype)
+
+    def read(self, out: memoryview, start: int) -> None:
+        """Fill a buffer with what lies from `start` on."""
+        done = 0
+        while done < len(out):
+            read = os.preadv(self._fd, [out[done:]], start + done)
+            if not read:
+                raise OSError(f"a file of rows ends after {start + done} bytes")
+            done += read
+
+
+@dataclass(frozen=True)
+class DiskArray:
+    """An array in a file.
+
+    Parameters
+    ----------
+    file : DiskFile
+    start : int
+        Its first byte.
+    shape : tuple of int
+    dtype : dtype
+    """
+
+    file: DiskFile
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, at: slice) -> NDArray[Any]:
+        start, stop, _ = at.indices(len(self))
+        rows = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        if rows.size:
+            row = prod(self.shape[1:]) * self.dtype.itemsize
+            self.file.read(_bytes(rows), self.start + start * row)
+        return rows
+
+    def __reduce__(self) -> Any:
+        # Dask may write down who holds a file, and read that again in the same process.
+        _written_down[self.file.token] = self.file
+        return _again, (self.file.token, self.start, self.shape, self.dtype)
+
+
+def file_of(fit: str, folder: str) -> DiskFile:
+    """The file of a fit in this process."""
+    with _making:
+        for file in list(_files.values()):
+            if file.fit == fit:
+                return file
+        return DiskFile(fit, folder)
+
+
+def forget_files(fit: str) -> None:
+    """Forget the files of a fit that has ended."""
+    for token, file in list(_written_down.items()):
+        if file.fit == fit:
+            _written_down.pop(token, None)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def _again(token: str, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DiskArray:
+    file = _files.get(token)
+    if file is None:
+        raise OSError("rows that lie on the disk of a worker can be read by that process alone")
+    return DiskArray(file, start, shape, dtype)

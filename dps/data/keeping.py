@@ -1,0 +1,164 @@
+"""What is kept of a partition that Dask has computed: itself, its arrays on disk, or nothing.
+
+Decided in the task that computes it, partition by partition: in memory while the process has
+room there, then in a file of the worker's local directory, and where that is full the partition
+is computed again each time it is read. Nothing here knows what training does with rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from dps.data.disk import file_of
+from dps.data.recipes import Recipe
+from dps.data.streams import Stream, Values, kept_of
+
+__all__ = ["Absent", "Keeping", "absent_bytes", "keep_partition", "make_again", "remake_partition"]
+
+#: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
+_FILLED = 0.5
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where partitions of a fit may be kept.
+
+    Parameters
+    ----------
+    fit : str
+    cache : {"auto", "memory", "disk"} or None
+        "auto" takes memory, then disk, then nothing; None keeps nothing.
+    """
+
+    fit: str
+    cache: str | None
+
+    def in_memory(self, more: int) -> bool:
+        """Whether so many bytes more may be kept in memory."""
+        if self.cache == "memory":
+            return True
+        return self.cache == "auto" and _has_memory(more)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A partition of which nothing was kept.
+
+    Parameters
+    ----------
+    n_rows : int
+    nbytes : int
+        What it took, to be told if it cannot be had again.
+    recipe : Recipe or None
+        How it is computed again, once that is known.
+    """
+
+    n_rows: int
+    nbytes: int
+    recipe: Recipe | None = None
+    whole: ClassVar[bool] = True
+
+    @property
+    def known(self) -> bool:
+        """Whether rows can be read."""
+        return self.recipe is not None
+
+    def read(self, start: int, stop: int) -> Values:
+        """X, y and weight of all rows, computed again; only all of them are asked for."""
+        assert self.recipe is not None
+        return self.recipe()
+
+
+def keep_partition(
+    keeping: Keeping,
+    prepare: Callable[[Any, int], Any] | None,
+    number: int,
+    X: Any,
+    y: Any,
+    weight: Any,
+) -> Values | Stream:
+    """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
+    from dask.sizeof import sizeof
+
+    functions = () if prepare is None else (prepare,)
+    for function in functions:
+        X = function(X, number)
+    nbytes = sum(map(sizeof, (X, y, weight)))
+    if keeping.in_memory(0):  # the values are there already
+        return X, y, weight
+    kept = kept_of(X, y, weight)
+    if kept is None:  # of objects, or defective, which is found soon
+        return X, y, weight
+    if keeping.cache is not None:
+        file = file_of(keeping.fit, _folder())
+        if file.has_room(kept.nbytes):
+            with contextlib.suppress(OSError):  # it was filled by others meanwhile
+                return Stream(number, kept.put(file.put))
+    return Stream(number, Absent(kept.n_rows, nbytes), functions)
+
+
+def absent_bytes(X: Any, *_: Any) -> int | None:
+    """What a partition took of which nothing was kept; None of others."""
+    return X.origin.nbytes if isinstance(X, Stream) and not X.origin.known else None
+
+
+def make_again(stream: Stream, recipe: Recipe) -> Stream:
+    """The task that says how an absent partition is computed again."""
+    assert isinstance(stream.origin, Absent)
+    return replace(stream, origin=replace(stream.origin, recipe=recipe))
+
+
+def remake_partition(
+    keeping: Keeping, function: Callable[[Any, int], Any], values: Any, number: int
+) -> Any:
+    """The task that puts ``function(X, number)`` in the place of a partition's X.
+
+    Where that would take more memory than there is, it is made anew each time rows are read.
+
+    Parameters
+    ----------
+    keeping : Keeping
+    function : callable
+        May have a method ``nbytes(X)``, the bytes of what it is going to make.
+    values : X, or what stands for X, y and weight
+    number : int
+    """
+    if isinstance(values, Stream):
+        return values.then(function)
+    if not isinstance(values, tuple):
+        return function(values, number)
+    X, y, weight = values
+    if hasattr(function, "nbytes") and not keeping.in_memory(function.nbytes(X)):
+        kept = kept_of(X, y, weight)
+        if kept is not None:
+            return Stream(number, kept).then(function)
+    return function(X, number), y, weight
+
+
+def _has_memory(more: int) -> bool:
+    """Whether this process may keep so many bytes more."""
+    import psutil
+    from distributed import get_worker
+    from distributed.system import MEMORY_LIMIT
+
+    try:
+        limit = get_worker().memory_manager.memory_limit
+    except ValueError:  # no worker
+        limit = MEMORY_LIMIT
+    if not limit:
+        return True
+    return bool(psutil.Process().memory_info().rss + more <= _FILLED * limit)
+
+
+def _folder() -> str:
+    """Where files of this process may lie."""
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return tempfile.gettempdir()

@@ -1,0 +1,81 @@
+"""Items made ahead in a thread beside the one that uses them, a bounded number of them.
+
+Knows nothing of what items are.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
+
+__all__ = ["ahead"]
+
+T = TypeVar("T")
+_LOOK_EVERY = 0.5  # seconds
+
+
+def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> Generator[T]:
+    """Yield items, of which up to `at_once` are there, the one in use among them.
+
+    Protocol. A permit stands for an item that is there or being made. The thread takes one
+    before it makes an item; the user gives one back when it asks for the next. Whoever stops
+    first says so: the user by `ended`, which the thread sees before its next item, and the
+    thread by its last message. The user waits for the thread to end, which takes as long as
+    the item at work.
+
+    Parameters
+    ----------
+    items : iterator
+        Used in the thread alone.
+    waiting : callable
+        Called now and then while the next item is waited for; raises to give up.
+    at_once : int, default=2
+
+    Raises
+    ------
+    BaseException
+        What making an item raised.
+    """
+    made: queue.SimpleQueue[tuple[str, T | BaseException | None]] = queue.SimpleQueue()
+    permits = threading.Semaphore(at_once)
+    ended = threading.Event()
+
+    def make() -> None:
+        try:
+            while True:
+                permits.acquire()
+                if ended.is_set():
+                    return
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                made.put(("item", item))
+                del item
+            made.put(("end", None))
+        except BaseException as error:  # for the one who waits for the item
+            made.put(("error", error))
+
+    thread = threading.Thread(target=make, name="dps-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                kind, value = made.get(timeout=_LOOK_EVERY)
+            except queue.Empty:
+                waiting()
+                continue
+            if kind == "error":
+                assert isinstance(value, BaseException)
+                raise value
+            if kind == "end":
+                return
+            yield value  # type: ignore[misc]
+            del value
+            permits.release()
+    finally:
+        ended.set()
+        permits.release()
+        thread.join()

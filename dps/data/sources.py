@@ -1,0 +1,187 @@
+"""Where a rank's blocks come from: memory, or a stream that makes them as they are needed.
+
+A rank's rows are cuts: runs of rows of one partition, small enough that a group of them, whose
+rows are mixed, fits in memory beside the next one. Cuts and their order depend on numbers of rows
+alone, so that rows which are streamed come in the same order as rows which lie in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Protocol
+
+import numpy as np
+
+from dps._kernels.order import shuffle
+from dps.data.batches import Group, Part, key_of, spread
+from dps.data.blocks import Block
+from dps.data.prefetch import ahead
+
+__all__ = ["Coming", "Cut", "Lying", "Source", "cut_at"]
+
+#: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
+#: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
+_MIXED = 16
+
+
+class Cut(Protocol):
+    """Rows of one partition that are taken together."""
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Where in the partition they begin."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Training rows among them."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """As how many cuts it counts, for what it takes in memory."""
+        ...
+
+    def open(self) -> Block:
+        """The rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A cut that lies in memory.
+
+    Parameters
+    ----------
+    block : Block
+    """
+
+    block: Block
+    weight: int = 1
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        return self.block.partition
+
+    @property
+    def place(self) -> int:
+        """Where in the partition they begin."""
+        return self.block.place
+
+    @property
+    def rows(self) -> int:
+        """Training rows among them."""
+        return self.block.rows
+
+    def open(self) -> Block:
+        """The rows."""
+        return self.block
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A cut that is made when it is needed.
+
+    Parameters
+    ----------
+    partition, place, rows : int
+    open : callable
+        Makes the block.
+    weight : int, default=1
+    """
+
+    partition: int
+    place: int
+    rows: int
+    open: Callable[[], Block]
+    weight: int = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """A rank's cuts, in a fresh order in each epoch if wanted.
+
+    Parameters
+    ----------
+    cuts : sequence of Cut
+    seed : int or None
+        Key of the order of cuts and of rows within a cut; None keeps them as they are.
+    rank : int
+    waiting : callable
+        Called now and then while a cut is waited for; raises to give up.
+    """
+
+    cuts: Sequence[Cut]
+    seed: int | None
+    rank: int
+    waiting: Callable[[], None]
+
+    @property
+    def rows(self) -> int:
+        """Training rows in an epoch."""
+        return sum(cut.rows for cut in self.cuts)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether cuts are made while they are needed."""
+        return not all(isinstance(cut, Lying) for cut in self.cuts)
+
+    def groups(self, epoch: int) -> Generator[Group]:
+        """Yield each cut once: alone and in order, or mixed with others."""
+        groups = self._groups(epoch)
+        return ahead(groups, self.waiting) if self.streamed else groups
+
+    def blocks(self) -> Generator[Block]:
+        """Yield the block of each cut once, in order."""
+        some = self._several()
+        with closing(ahead(some, self.waiting) if self.streamed else some) as several:
+            for blocks in several:
+                yield from blocks
+
+    def _several(self) -> Generator[list[Block]]:
+        left = iter(self.cuts)
+        while some := list(islice(left, _MIXED)):
+            yield [cut.open() for cut in some]
+
+    def _groups(self, epoch: int) -> Generator[Group]:
+        if self.seed is None:
+            for cut in self.cuts:
+                block = cut.open()
+                yield [Part(block, block.training_rows())]
+            return
+        n_groups = -(-sum(cut.weight for cut in self.cuts) // _MIXED)
+        for group in spread(len(self.cuts), n_groups, key_of(self.seed, epoch, self.rank)):
+            yield [self._shuffled(self.cuts[number], epoch) for number in group]
+
+    def _shuffled(self, cut: Cut, epoch: int) -> Part:
+        assert self.seed is not None
+        block = cut.open()
+        chosen = block.training_rows()
+        if chosen is None:
+            chosen = np.arange(block.start, block.stop, dtype=np.int64)
+        # Two cuts of one partition must not keep step with each other.
+        shuffle(chosen, key_of(self.seed, epoch, self.rank, 1 + cut.partition, cut.place))
+        return Part(block, chosen)
+
+
+def cut_at(start: int, stop: int, most: int) -> list[tuple[int, int]]:
+    """Runs of at most so many rows, as equal as can be.
+
+    Examples
+    --------
+    >>> cut_at(10, 20, 4)
+    [(10, 13), (13, 16), (16, 20)]
+    """
+    n = max(1, -(-(stop - start) // most))
+    rows = stop - start
+    edges = [start + rows * k // n for k in range(n + 1)]
+    return list(pairwise(edges))

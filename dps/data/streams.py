@@ -1,0 +1,160 @@
+"""Partitions that are not kept as they are trained on: rows are made anew each time they are read.
+
+A stream stands where the X, y and weight of a partition would. It has its rows from an origin
+(compact in memory, on disk, or computed again), and does to them what training asked for:
+encoding, say. `open_partition` makes of whatever stands for a partition its X, y and weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from dps.data.tables import Store, Table, table_of, table_of_targets
+from dps.errors import ReplicaError
+
+__all__ = ["Kept", "Origin", "Stream", "Values", "is_streamed", "kept_of", "open_partition"]
+
+#: X, y and weight of a partition.
+Values = tuple[Any, Any, Any]
+
+
+class Origin(Protocol):
+    """Where a stream has its rows from."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the partition."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are read to have some."""
+        ...
+
+    @property
+    def known(self) -> bool:
+        """Whether rows can be read."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the partition, there or when it was computed."""
+        ...
+
+    def read(self, start: int, stop: int) -> Values:
+        """X, y and weight of some rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rows that lie compactly, in memory or in a file.
+
+    Parameters
+    ----------
+    X, y : Table
+    weight : Table or None
+    """
+
+    X: Table
+    y: Table
+    weight: Table | None
+    whole: ClassVar[bool] = False
+    known: ClassVar[bool] = True
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the partition."""
+        return self.X.n_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(table.nbytes for table in (self.X, self.y, self.weight) if table is not None)
+
+    def read(self, start: int, stop: int) -> Values:
+        """X, y and weight of some rows."""
+        weight = None if self.weight is None else self.weight.rows(start, stop)
+        return self.X.rows(start, stop), self.y.rows(start, stop), weight
+
+    def put(self, store: Store) -> Kept:
+        """The same elsewhere."""
+        weight = None if self.weight is None else self.weight.put(store)
+        return Kept(self.X.put(store), self.y.put(store), weight)
+
+
+def kept_of(X: Any, y: Any, weight: Any) -> Kept | None:
+    """A partition as tables, in memory; None if that cannot be, or its lengths are not equal."""
+    table = table_of(X)
+    if table is None:
+        return None
+    others = [table_of_targets(y), *([] if weight is None else [table_of_targets(weight)])]
+    if any(other.n_rows != table.n_rows for other in others):
+        return None
+    return Kept(table, *others, *([None] if weight is None else []))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A partition whose rows are made each time they are read.
+
+    Parameters
+    ----------
+    number : int
+        Of the partition.
+    origin : Origin
+    functions : tuple of callables
+        What is done to X, one after the other: from X, and the partition's number, to X.
+    """
+
+    number: int
+    origin: Origin
+    functions: tuple[Callable[[Any, int], Any], ...] = ()
+
+    def __sizeof__(self) -> int:
+        """Bytes, which Dask asks for; those in a file do not count."""
+        return 1000
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the partition."""
+        return self.origin.n_rows
+
+    def then(self, function: Callable[[Any, int], Any]) -> Stream:
+        """The same, and something more is done to X."""
+        return replace(self, functions=(*self.functions, function))
+
+    def read(self, start: int = 0, stop: int | None = None) -> Values:
+        """X, y and weight of some rows; by default of all.
+
+        Raises
+        ------
+        ReplicaError
+            They cannot be read, or computed, any more.
+        """
+        stop = self.n_rows if stop is None else stop
+        try:
+            X, y, weight = self.origin.read(start, stop)
+        except Exception as error:
+            raise ReplicaError(
+                f"partition {self.number} could not be read again: {type(error).__name__}: {error}"
+            ) from error
+        for function in self.functions:
+            X = function(X, self.number)
+        return X, y, weight
+
+
+def is_streamed(X: Any, *_: Any) -> bool:
+    """Whether a stream stands in the place of X."""
+    return isinstance(X, Stream)
+
+
+def open_partition(X: Any, y: Any = None, weight: Any = None) -> Values:
+    """X, y and weight of a partition, of which a tuple or a stream may stand in the place of X."""
+    if isinstance(X, Stream):
+        return X.read()
+    if isinstance(X, tuple):
+        return X
+    return X, y, weight

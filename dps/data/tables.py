@@ -1,0 +1,191 @@
+"""A partition's values as plain arrays, of which rows can be had without the rest.
+
+Whatever X is made of (an array, CSR, columns of a dataframe, what an encoder has read) is taken
+apart into fields, and put together again from the rows of each. Where the arrays lie, in memory
+or in a file, is nothing to a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from dps.data.blocks import as_rows
+from dps.data.partitions import is_frame
+from dps.data.targets import as_targets
+
+__all__ = ["Field", "Flat", "Ragged", "Store", "Table", "table_of", "table_of_targets"]
+
+
+class Sliced(Protocol):
+    """An array, or one that lies elsewhere and is fetched slice by slice."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: slice, /) -> NDArray[Any]: ...
+
+
+#: Puts an array somewhere, and gives back what fetches slices of it.
+Store = Callable[[NDArray[Any]], Sliced]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A value, or a row of values, for each row.
+
+    Parameters
+    ----------
+    values : array of n rows
+    """
+
+    values: Sliced
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.values.nbytes
+
+    def rows(self, start: int, stop: int) -> Flat:
+        """Some rows, in memory."""
+        return Flat(self.values[start:stop])
+
+    def put(self, store: Store) -> Flat:
+        """The same elsewhere."""
+        return Flat(store(np.ascontiguousarray(self.values)))
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """As many values for each row as it has.
+
+    Parameters
+    ----------
+    starts : (n + 1,) array
+        Where the values of each row begin and end.
+    values : tuple of arrays
+        Of equal lengths.
+    """
+
+    starts: Sliced
+    values: tuple[Sliced, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.starts.nbytes + sum(values.nbytes for values in self.values)
+
+    def rows(self, start: int, stop: int) -> Ragged:
+        """Some rows, in memory."""
+        starts = self.starts[start : stop + 1]
+        at = slice(int(starts[0]), int(starts[-1]))
+        return Ragged(starts - starts[0], tuple(values[at] for values in self.values))
+
+    def put(self, store: Store) -> Ragged:
+        """The same elsewhere."""
+        starts, *values = (np.ascontiguousarray(array) for array in (self.starts, *self.values))
+        return Ragged(store(starts), tuple(store(array) for array in values))
+
+
+Field = Flat | Ragged
+
+
+@dataclass(frozen=True)
+class Table:
+    """Something that has rows, as fields.
+
+    Parameters
+    ----------
+    n_rows : int
+    fields : tuple of Field
+    make : callable
+        From a number of rows, and the fields of so many rows, to the value itself.
+    """
+
+    n_rows: int
+    fields: tuple[Field, ...]
+    make: Callable[[int, Sequence[Any]], Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all fields."""
+        return sum(field.nbytes for field in self.fields)
+
+    def rows(self, start: int, stop: int) -> Any:
+        """The value that some of the rows are."""
+        return self.make(stop - start, [field.rows(start, stop) for field in self.fields])
+
+    def put(self, store: Store) -> Table:
+        """The same elsewhere."""
+        return Table(self.n_rows, tuple(field.put(store) for field in self.fields), self.make)
+
+
+def table_of(X: Any) -> Table | None:
+    """The X of a partition as a table.
+
+    Parameters
+    ----------
+    X : 2-D array, sparse matrix or dataframe of numbers, or anything with a method ``table``
+
+    Returns
+    -------
+    Table, or None where X is made of objects
+    """
+    if not is_frame(X) and hasattr(X, "table"):
+        table: Table = X.table()
+        return table
+    if not hasattr(X, "shape"):
+        return None
+    X = as_rows(X)
+    if scipy.sparse.issparse(X):
+        csr = Ragged(X.indptr, (X.data, X.indices))
+        return Table(X.shape[0], (csr,), partial(_csr, type(X), X.shape[1]))
+    if is_frame(X):
+        columns = [X.iloc[:, j].to_numpy() for j in range(X.shape[1])]
+        if any(values.dtype.hasobject for values in columns):
+            return None
+        return Table(len(X), tuple(map(Flat, columns)), partial(_frame, X.columns))
+    return None if X.dtype.hasobject or not X.ndim else Table(len(X), (Flat(X),), _only)
+
+
+def table_of_targets(y: Any) -> Table:
+    """A partition's y or weights as a table; objects as codes and their distinct values."""
+    targets = as_targets(y)
+    if not targets.dtype.hasobject or targets.ndim != 1:
+        return Table(len(targets), (Flat(targets),), _only)
+    import pandas as pd
+
+    codes, values = pd.factorize(targets, use_na_sentinel=False)
+    return Table(len(targets), (Flat(codes.astype(np.int32)),), partial(_picked, values))
+
+
+def _only(n_rows: int, fields: Sequence[Flat]) -> Any:
+    return fields[0].values
+
+
+def _picked(values: NDArray[Any], n_rows: int, fields: Sequence[Any]) -> Any:
+    return values[fields[0].values]
+
+
+def _frame(names: Any, n_rows: int, fields: Sequence[Flat]) -> Any:
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(enumerate(field.values for field in fields)), copy=False)
+    frame.columns = names
+    return frame
+
+
+def _csr(kind: type, n_columns: int, n_rows: int, fields: Sequence[Any]) -> Any:
+    data, indices = fields[0].values
+    matrix = kind((n_rows, n_columns), dtype=data.dtype)
+    # Set rather than given: SciPy would look through all indices.
+    matrix.data, matrix.indices, matrix.indptr = data, indices, fields[0].starts
+    return matrix
