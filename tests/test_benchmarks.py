@@ -23,6 +23,7 @@ NAMES = (
     "skewed",
     "spam",
     "steps",
+    "streaming",
     "wide",
 )
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
@@ -73,6 +74,15 @@ def test_encode() -> None:
     for name in ("dps, pair as strings", "pandas, OneHotEncoder, LogisticRegression"):
         assert 0.3 < float(found[name][2]) < 0.8
     assert float(found["dps FrameEncoder"][0]) > 0
+
+
+@needs_data
+def test_streaming() -> None:
+    found = rows(run("streaming"))
+    losses = {found[name][4] for name in ("dps", "dps, cache='disk'")}
+    assert len(losses) == 1
+    assert losses.pop().endswith(" (3)")
+    assert found["streaming: workers lost"][0] == "0"
 
 
 def test_dense() -> None:

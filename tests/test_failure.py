@@ -233,9 +233,10 @@ def assert_nothing_left(client: Client) -> None:
 
 
 def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
-    """Fits side by side: in each mode, near and far, by L-BFGS, and in steps by keys."""
+    """Fits side by side: in each mode, near and far, by L-BFGS, streamed, and in steps by keys."""
     by_keys: dict[str, Any] = {"data": wide, "optimizer": "momentum", "batch_size": 8}
     fits = [Fit(client, **options_of(way), **options) for way in [*EVERY_MODE, "lbfgs"]]
+    fits += [Fit(client, optimizer="adagrad", cache=cache, **options) for cache in ("disk", None)]
     fits += [Fit(client, mode=mode, **by_keys, **options) for mode in ("sync", "async")]
     for fit in fits:
         fit.begin()

@@ -34,7 +34,7 @@ from dps.data.prefetch import ahead
 from dps.data.recipes import recipes_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
-from dps.preprocessing.reading import read_frame
+from dps.preprocessing.reading import keep_frame, read_frame
 from dps.training import trainer
 
 LENGTHS = (300, 0, 70, 830, 500)
@@ -329,7 +329,7 @@ def test_rows_of_what_was_read_of_a_frame_encode_as_rows_of_the_frame() -> None:
     encoder = dps.preprocessing.FrameEncoder(
         missing="indicator", interactions=[("city", "day")]
     ).fit(odd.drop(columns="gone"))
-    read = read_frame(odd, [*odd.columns[:-1]], keep=True)
+    read = keep_frame(read_frame(odd, [*odd.columns[:-1]]), hashed=False)
     table = read.table().put(DiskFile("fit", "/tmp").put)
     expected = encoder.transform(odd.drop(columns="gone"))
     for start, stop in ((0, ROWS), (17, 900), (40, 40)):

@@ -70,11 +70,13 @@ class Cluster(Protocol):
         partitions: Sequence[Partition],
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
+        most: int | None = None,
     ) -> list[str]:
         """Have partitions computed and kept; the worker that holds each.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
-        Those that are not in memory are kept where `cache` says, see :class:`Keeping`.
+        Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and
+        on `most` workers: more would have to give rows away.
         """
         ...
 

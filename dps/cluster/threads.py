@@ -58,6 +58,7 @@ class ThreadCluster:
         partitions: Sequence[Partition],
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
+        most: int | None = None,
     ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         if partitions and is_dask(partitions[0].X):

@@ -25,6 +25,8 @@ __all__ = ["Coming", "Cut", "Lying", "Source", "cut_at"]
 #: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
 #: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
 _MIXED = 16
+#: Cuts that are made together where nothing is mixed.
+_READ = 4
 
 
 class Cut(Protocol):
@@ -149,7 +151,7 @@ class Source:
 
     def _several(self) -> Generator[list[Block]]:
         left = iter(self.cuts)
-        while some := list(islice(left, _MIXED)):
+        while some := list(islice(left, _READ)):
             yield [cut.open() for cut in some]
 
     def _groups(self, epoch: int) -> Generator[Group]:

@@ -160,7 +160,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
         try:
-            holders = cluster.load(partitions, prepare, self.cache)
+            most = None if self.n_replicas == "auto" else int(self.n_replicas)
+            holders = cluster.load(partitions, prepare, self.cache, most)
             if encoding is not None:
                 encoding.complete(cluster)
             summary = combine(

@@ -79,7 +79,7 @@ class Codes(_Valued):
     ----------
     codes : (n,) int8, int16 or int32 array
         Positions in `values`; -1 is missing.
-    values : pandas.Index
+    values : pandas.Index or Hashes
         Distinct; of objects where they are strings.
     given : bool
         Whether the user has chosen values and their order, as in a category dtype.
@@ -102,7 +102,7 @@ class Bags(_Valued):
         Where the tokens of each row begin and end.
     codes : int32 array
         Positions in `values`; a single -1 stands for a row that is missing.
-    values : pandas.Index
+    values : pandas.Index or Hashes
     missing : int
     """
 

@@ -19,7 +19,7 @@ from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.layout import Layout, make_layout
-from dps.preprocessing.reading import read_frame
+from dps.preprocessing.reading import keep_frame, read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
 __all__ = ["FrameEncoder", "Reader"]
@@ -245,7 +245,7 @@ class Reader:
 
     def __call__(self, frame: Any, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
-        return read_frame(frame, self.names, keep=True)
+        return keep_frame(read_frame(frame, self.names), hashed=not self.look.values)
 
     def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
         """What is to be known of a partition that was read, and whose frame is gone."""

@@ -16,21 +16,20 @@ from numpy.typing import NDArray
 from dps.data.partitions import is_frame
 from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
 from dps.preprocessing.dtypes import kind_of
+from dps.preprocessing.hashing import Hashes, hashes_of
 
-__all__ = ["read_frame"]
+__all__ = ["keep_frame", "read_frame"]
 
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
 
-def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFrame:
+def read_frame(frame: Any, names: Sequence[Any]) -> ReadFrame:
     """Read the named columns of a pandas dataframe.
 
     Parameters
     ----------
     frame : pandas.DataFrame
     names : sequence
-    keep : bool
-        Whether what is read outlives the frame, of which it then shares no memory.
     """
     columns: dict[Any, Read] = {}
     if not is_frame(frame):
@@ -43,18 +42,34 @@ def read_frame(frame: Any, names: Sequence[Any], keep: bool = False) -> ReadFram
             column = frame[name]
             if column.ndim != 1:
                 raise ColumnError(f"X{{place}} has several columns named {str(name)!r}")
-            read = _read(column, str(name))
-            columns[name] = _detached(read) if keep else read
+            columns[name] = _read(column, str(name))
     except ColumnError as error:
         return ReadFrame(len(frame), {}, error)
     return ReadFrame(len(frame), columns)
 
 
-def _detached(read: Read) -> Read:
+def keep_frame(read: ReadFrame, *, hashed: bool) -> ReadFrame:
+    """What was read of a frame as it outlives that: without memory of the frame's.
+
+    Parameters
+    ----------
+    read : ReadFrame
+    hashed : bool
+        Whether of categories the hashes alone are wanted, as they always are of lists.
+    """
+    columns = {name: _detached(column, hashed) for name, column in read.columns.items()}
+    return ReadFrame(read.rows, columns, read.defect)
+
+
+def _detached(read: Read, hashed: bool) -> Read:
     if isinstance(read, Numbers) and read.values.base is not None:
         return Numbers(read.values.copy(), read.missing)
-    if isinstance(read, Codes) and read.codes.base is not None:
-        return Codes(read.codes.copy(), read.values, read.given, read.missing)
+    if isinstance(read, Bags):
+        return Bags(read.starts, read.codes, Hashes(hashes_of(read.values)), read.missing)
+    if isinstance(read, Codes):
+        codes = read.codes if read.codes.base is None else read.codes.copy()
+        values = Hashes(hashes_of(read.values)) if hashed else read.values
+        return Codes(codes, values, read.given, read.missing)
     return read
 
 

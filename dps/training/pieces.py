@@ -25,7 +25,7 @@ _BEAT_EVERY = 0.2  # seconds
 
 
 #: Bytes of X up to which some of the rows of a stream are kept in memory.
-_KEPT = 1 << 26
+_KEPT = 1 << 25
 
 Rows = tuple[Block, NDArray[np.int64] | None]
 

@@ -171,6 +171,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     """
     exchanged = job.shuffle == "global" and job.full_batch is None
     streamed = cluster.streamed()
+    if streamed:
+        _log.info("%d of %d partitions are read while training", len(streamed), len(holders))
     if streamed and exchanged:
         raise ValueError(
             f"shuffle='global' exchanges rows in memory, and partition {streamed[0]} is not kept "

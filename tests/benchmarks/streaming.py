@@ -116,7 +116,7 @@ def fit(folder: Path, **options: Any) -> LinearClassifier:
 
 
 def main() -> None:
-    chosen = options(__doc__, repeat=1, copies=25, limit=512)
+    chosen = options(__doc__, repeat=1, copies=21, limit=400)
     if not DATA.exists():
         print("the data is not here, left out\n")
         return

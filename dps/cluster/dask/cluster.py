@@ -99,13 +99,14 @@ class DaskCluster:
         partitions: Sequence[Partition],
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
+        most: int | None = None,
     ) -> list[str]:
         """Keep every partition on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
         says, so that the same data makes the same plan each time.
         """
-        workers = sorted(self._threads)
+        workers = sorted(self._threads)[:most]
         client = self._client
         self._weighted = any(part.weight is not None for part in partitions)
         if partitions and is_dask(partitions[0].X):

@@ -1,0 +1,68 @@
+"""A dataframe that the workers have no memory for: written to files, and streamed from them.
+
+    pip install -e . && python examples/larger_than_memory.py
+
+Two workers may have 400 MiB each. The rows take more, once they are encoded: they are read once,
+kept as codes of a byte or two on the workers' disks, and encoded again in each pass, in a thread
+beside the one that trains.
+"""
+
+import logging
+import tempfile
+from pathlib import Path
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+from distributed import Client, LocalCluster
+
+from dps import LinearClassifier
+
+FILES, ROWS_A_FILE = 50, 200_000
+CITIES = np.array([f"city {number:03d}" for number in range(200)])
+PARTS = {"hour": 24, "weekday": 7, "month": 12, "carrier": 20, "plane": 50, "terminal": 9,
+         "crew": 100, "weather": 15, "season": 4}  # fmt: skip
+
+
+def write(folder: Path) -> None:
+    """Trips between cities; some are late more often, and so are evenings."""
+    rng = np.random.default_rng(0)
+    slow = rng.normal(size=len(CITIES))
+    for number in range(FILES):
+        start, end = rng.integers(len(CITIES), size=(2, ROWS_A_FILE))
+        parts = {name: rng.integers(n, size=ROWS_A_FILE, dtype="i1") for name, n in PARTS.items()}
+        chance = 1 / (1 + np.exp(1 - slow[start] - slow[end] - (parts["hour"] > 17)))
+        late = rng.random(ROWS_A_FILE) < chance
+        trips = pd.DataFrame({"start": CITIES[start], "end": CITIES[end], **parts, "late": late})
+        trips.to_parquet(folder / f"{number:03d}.parquet")
+
+
+def main(folder: Path, client: Client) -> None:
+    """Train, and say what it took."""
+    trips = dd.read_parquet(folder)
+    parts = {name: trips[name].astype("category") for name in PARTS}
+    X = trips[["start", "end"]].assign(**parts)
+
+    model = LinearClassifier().fit(X, trips["late"])
+    named = model.coefficients()
+    rows, evening = FILES * ROWS_A_FILE, named["hour_20"] - named["hour_10"]
+    print(f"{len(named)} coefficients after {model.n_iter_} passes over {rows:,} rows")
+    print(f"an evening adds {evening:.2f} to the log odds; 1.00 in truth")
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limit = sum(worker["memory_limit"] for worker in workers)
+    encoded = rows * (8 * (2 + len(PARTS)) + 4)
+    print(f"{encoded / 1e9:.2f} GB of rows were trained on with {limit / 1e9:.2f} GB of memory")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("dps").setLevel(logging.INFO)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit="400MiB", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        write(Path(name))
+        main(Path(name), client)

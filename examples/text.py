@@ -1,0 +1,70 @@
+"""Mails as words, spam or not: text from a dask bag, through hashed words, to a model.
+
+    pip install -e ".[examples]" && python examples/text.py
+
+Rows of text have lists of words; each word's hash is its column, so that nothing is learned of the
+words before training, and no worker needs a vocabulary. Without a file of mails of your own (a
+parquet file with the columns "text" and "spam") there are made ones.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import dask.bag
+import numpy as np
+import pandas as pd
+import scipy.sparse
+from distributed import Client, LocalCluster
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from dps import LinearClassifier
+
+WORDS = 2**18
+
+
+def made_up_mails(path: Path, mails: int = 8_000) -> None:
+    """Mails of words that are drawn by chance; those of spam are drawn from others too."""
+    rng = np.random.default_rng(0)
+    common = [f"word{number}" for number in range(3_000)]
+    tempting = [f"offer{number}" for number in range(300)]
+    spam = rng.random(mails) < 0.3
+    texts = [
+        " ".join([*rng.choice(common, 60), *rng.choice(tempting if bad else common, 3)])
+        for bad in spam
+    ]
+    pd.DataFrame({"text": texts, "spam": spam}).to_parquet(path, row_group_size=1_000)
+
+
+def as_rows(texts: list[str]) -> scipy.sparse.csr_matrix:
+    """A partition of texts as CSR; the same columns for the same words, everywhere."""
+    return HashingVectorizer(n_features=WORDS, norm="l2").transform(texts)
+
+
+def main(path: Path) -> None:
+    """Train on four fifths of the mails, test on the rest."""
+    mails = pd.read_parquet(path).sample(frac=1, random_state=0)
+    test, train = mails[: len(mails) // 5], mails[len(mails) // 5 :]
+
+    # A bag stands for whatever brings texts to workers: files of lines, a crawl, a queue.
+    texts = dask.bag.from_sequence(train["text"], npartitions=8)
+    X = [part for part in texts.map_partitions(list).to_delayed()]
+    X = [dask.delayed(as_rows)(part) for part in X]
+    y = [dask.delayed(part) for part in np.array_split(train["spam"].to_numpy(), len(X))]
+
+    # C of scikit-learn is 1 / (alpha * rows).
+    model = LinearClassifier(alpha=1 / (100 * len(train)), random_state=0).fit(X, y)
+    right = model.score(as_rows(test["text"]), test["spam"])
+    print(f"{model.n_iter_} epochs, {right:.3f} of {len(test):,} mails are told apart")
+
+
+if __name__ == "__main__":
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster),
+    ):
+        file = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "mails.parquet")
+        if not file.exists():
+            made_up_mails(file)
+        main(file)
