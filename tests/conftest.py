@@ -20,6 +20,9 @@ from dps.server.memory import SharedFile
 # Scripts, which import each other as such; test_benchmarks runs them.
 collect_ignore = ["benchmarks"]
 
+# A shell has it ignored by what it runs in the background, and so by all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The same examples in every run; whoever wants others passes --hypothesis-profile=default.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
