@@ -146,17 +146,20 @@ def test_a_partition_is_computed_once_where_it_is_kept_and_each_epoch_where_it_i
             file.write(".")
         return block
 
-    def times(cache: str | None) -> set[int]:
-        folder = tmp_path / str(cache)
+    def times(cache: str | None, **options: Any) -> set[int]:
+        folder = tmp_path / f"{cache}{options}"
         folder.mkdir()
         data = [dask.delayed(counted)(part, n, folder) for n, part in enumerate(parts(X))]
-        fitted(lambda: (data, delayed(Y)), client if clustered else None, cache, max_iter=5)
-        return {len(file.read_text()) for n, file in enumerate(sorted(folder.iterdir()))}
+        where = client if clustered else None
+        fitted(lambda: (data, delayed(Y)), where, cache, max_iter=5, **options)
+        return {len(file.read_text()) for file in folder.iterdir()}
 
     assert times("auto") == times("disk") == times("memory") == {1}
     again = times(None)
     # To be kept, to be looked at, and once an epoch; an empty one is never trained on.
     assert again == {2, 7}
+    # Replicas of a worker share a partition at the edges of their rows alone.
+    assert max(times(None, n_replicas=4)) <= 2 + 5 * 3
 
 
 @pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])

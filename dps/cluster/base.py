@@ -80,8 +80,8 @@ class Cluster(Protocol):
         """
         ...
 
-    def streamed(self) -> list[int]:
-        """Partitions that are not kept as they are read."""
+    def streamed(self) -> dict[int, bool]:
+        """Partitions that are not kept as they are read, and which are read as a whole."""
         ...
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:

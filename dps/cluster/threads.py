@@ -12,7 +12,7 @@ from dps.cluster.base import ReplicaTask
 from dps.data.exchange import Deal, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
-from dps.data.streams import is_streamed, open_partition
+from dps.data.streams import is_whole, open_partition
 from dps.server.parameter_server import Local, ParameterServer, ShardHandle
 from dps.server.placement import Placement
 from dps.server.shard import ParameterShard, ShardSpec
@@ -70,9 +70,10 @@ class ThreadCluster:
             self._partitions = list(partitions)
         return [LOCAL] * len(self._partitions)
 
-    def streamed(self) -> list[int]:
-        """Partitions that are not kept as they are read."""
-        return [n for n, part in enumerate(self._partitions) if is_streamed(part.X)]
+    def streamed(self) -> dict[int, bool]:
+        """Partitions that are not kept as they are read, and which are read as a whole."""
+        found = {number: is_whole(part.X) for number, part in enumerate(self._partitions)}
+        return {number: whole for number, whole in found.items() if whole is not None}
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition in turn."""

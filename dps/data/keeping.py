@@ -61,6 +61,7 @@ class Absent:
     nbytes: int
     recipe: Recipe | None = None
     whole: ClassVar[bool] = True
+    resident: ClassVar[int] = 0
 
     @property
     def known(self) -> bool:
@@ -84,9 +85,8 @@ def keep_partition(
     """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
     from dask.sizeof import sizeof
 
-    functions = () if prepare is None else (prepare,)
-    for function in functions:
-        X = function(X, number)
+    if prepare is not None:
+        X = prepare(X, number)
     nbytes = sum(map(sizeof, (X, y, weight)))
     if keeping.in_memory(0):  # the values are there already
         return X, y, weight
@@ -94,11 +94,11 @@ def keep_partition(
     if kept is None:  # of objects, or defective, which is found soon
         return X, y, weight
     if keeping.cache is not None:
-        file = file_of(keeping.fit, _folder())
-        if file.has_room(kept.nbytes):
-            with contextlib.suppress(OSError):  # it was filled by others meanwhile
+        with contextlib.suppress(OSError):  # there is no such folder, or others have filled it
+            file = file_of(keeping.fit, _folder())
+            if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
-    return Stream(number, Absent(kept.n_rows, nbytes), functions)
+    return Stream(number, Absent(kept.n_rows, nbytes), () if prepare is None else (prepare,))
 
 
 def absent_bytes(X: Any, *_: Any) -> int | None:

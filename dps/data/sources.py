@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Cut(Protocol):
         ...
 
     @property
-    def weight(self) -> int:
+    def size(self) -> int:
         """As how many cuts it counts, for what it takes in memory."""
         ...
 
@@ -67,7 +67,7 @@ class Lying:
     """
 
     block: Block
-    weight: int = 1
+    size: ClassVar[int] = 1
 
     @property
     def partition(self) -> int:
@@ -95,17 +95,16 @@ class Coming:
 
     Parameters
     ----------
-    partition, place, rows : int
+    partition, place, rows, size : int
     open : callable
         Makes the block.
-    weight : int, default=1
     """
 
     partition: int
     place: int
     rows: int
+    size: int
     open: Callable[[], Block]
-    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Source:
                 block = cut.open()
                 yield [Part(block, block.training_rows())]
             return
-        n_groups = -(-sum(cut.weight for cut in self.cuts) // _MIXED)
+        n_groups = -(-sum(cut.size for cut in self.cuts) // _MIXED)
         for group in spread(len(self.cuts), n_groups, key_of(self.seed, epoch, self.rank)):
             yield [self._shuffled(self.cuts[number], epoch) for number in group]
 

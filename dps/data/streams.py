@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from dps.data.tables import Store, Table, table_of, table_of_targets
 from dps.errors import ReplicaError
 
-__all__ = ["Kept", "Origin", "Stream", "Values", "is_streamed", "kept_of", "open_partition"]
+__all__ = ["Kept", "Origin", "Stream", "Values", "is_whole", "kept_of", "open_partition"]
 
 #: X, y and weight of a partition.
 Values = tuple[Any, Any, Any]
@@ -41,6 +41,11 @@ class Origin(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of the partition, there or when it was computed."""
+        ...
+
+    @property
+    def resident(self) -> int:
+        """Bytes of it that lie in memory."""
         ...
 
     def read(self, start: int, stop: int) -> Values:
@@ -70,9 +75,18 @@ class Kept:
         return self.X.n_rows
 
     @property
+    def _tables(self) -> list[Table]:
+        return [self.X, self.y, *([] if self.weight is None else [self.weight])]
+
+    @property
     def nbytes(self) -> int:
         """Bytes that it takes."""
-        return sum(table.nbytes for table in (self.X, self.y, self.weight) if table is not None)
+        return sum(table.nbytes for table in self._tables)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of it that lie in memory."""
+        return sum(table.resident for table in self._tables)
 
     def read(self, start: int, stop: int) -> Values:
         """X, y and weight of some rows."""
@@ -115,7 +129,7 @@ class Stream:
 
     def __sizeof__(self) -> int:
         """Bytes, which Dask asks for; those in a file do not count."""
-        return 1000
+        return 1000 + self.origin.resident
 
     @property
     def n_rows(self) -> int:
@@ -146,9 +160,9 @@ class Stream:
         return X, y, weight
 
 
-def is_streamed(X: Any, *_: Any) -> bool:
-    """Whether a stream stands in the place of X."""
-    return isinstance(X, Stream)
+def is_whole(X: Any, *_: Any) -> bool | None:
+    """Whether all rows of a stream are read to have some; None where none stands for X."""
+    return X.origin.whole if isinstance(X, Stream) else None
 
 
 def open_partition(X: Any, y: Any = None, weight: Any = None) -> Values:

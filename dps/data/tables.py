@@ -54,6 +54,11 @@ class Flat:
         """Bytes of all rows."""
         return self.values.nbytes
 
+    @property
+    def resident(self) -> int:
+        """Bytes of them that lie in memory."""
+        return _resident(self.values)
+
     def rows(self, start: int, stop: int) -> Flat:
         """Some rows, in memory."""
         return Flat(self.values[start:stop])
@@ -82,6 +87,11 @@ class Ragged:
     def nbytes(self) -> int:
         """Bytes of all rows."""
         return self.starts.nbytes + sum(values.nbytes for values in self.values)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of them that lie in memory."""
+        return _resident(self.starts) + sum(map(_resident, self.values))
 
     def rows(self, start: int, stop: int) -> Ragged:
         """Some rows, in memory."""
@@ -118,6 +128,11 @@ class Table:
     def nbytes(self) -> int:
         """Bytes of all fields."""
         return sum(field.nbytes for field in self.fields)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of them that lie in memory."""
+        return sum(field.resident for field in self.fields)
 
     def rows(self, start: int, stop: int) -> Any:
         """The value that some of the rows are."""
@@ -165,6 +180,10 @@ def table_of_targets(y: Any) -> Table:
 
     codes, values = pd.factorize(targets, use_na_sentinel=False)
     return Table(len(targets), (Flat(codes.astype(np.int32)),), partial(_picked, values))
+
+
+def _resident(values: Sliced) -> int:
+    return values.nbytes if isinstance(values, np.ndarray) else 0
 
 
 def _only(n_rows: int, fields: Sequence[Flat]) -> Any:

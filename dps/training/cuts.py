@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dps.data.batches import held_out_rows
 from dps.data.blocks import Block, features_of
@@ -44,7 +45,10 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
         known = whole.get(piece.partition)
         if piece.moved or known is None:
             values = open_partition(partition.X, partition.y, partition.weight)
-            known = _block(spec, piece, values, piece.start if piece.moved else 0)
+            first, held = piece.start if piece.moved else 0, None
+            if spec.validation_fraction:
+                held = _held_out(spec, piece.partition, first + len(values[1]))[first:]
+            known = _block(spec, piece, values, first, held)
             if not piece.moved:
                 whole[piece.partition] = known
         yield from _lying(spec, known, piece.start - known.first, piece.stop - known.first)
@@ -58,43 +62,36 @@ def _lying(spec: ReplicaSpec, block: Block, start: int, stop: int) -> Iterator[L
 
 
 def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]:
-    whole = stream.origin.whole
-    most = piece.rows if whole else spec.cut_rows
-    for start, stop in cut_at(piece.start, piece.stop, most):
-        rows = stop - start
-        if spec.validation_fraction:
-            held = held_out_rows(spec.seed, piece.partition, stop, spec.validation_fraction)
-            rows -= int(np.count_nonzero(held[start:]))
-        yield Coming(
-            piece.partition,
-            start,
-            rows,
-            partial(_made, spec, replace(piece, start=start, stop=stop), stream),
-            max(1, stream.n_rows // spec.cut_rows) if whole else 1,
-        )
+    whole, held = stream.origin.whole, None
+    if spec.validation_fraction:
+        held = _held_out(spec, piece.partition, stream.n_rows)
+    size = max(1, stream.n_rows // spec.cut_rows) if whole else 1
+    for start, stop in cut_at(piece.start, piece.stop, piece.rows if whole else spec.cut_rows):
+        cut, rows, bits = replace(piece, start=start, stop=stop), stop - start, None
+        if held is not None:
+            rows -= int(np.count_nonzero(held[start:stop]))
+            bits = np.packbits(held if whole else held[start:stop])
+        make = partial(_made, spec, cut, stream, bits)
+        yield Coming(piece.partition, start, rows, size, make)
 
 
-def _made(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Block:
-    if stream.origin.whole:
-        return _block(spec, piece, stream.read(), 0)
-    return _block(spec, piece, stream.read(piece.start, piece.stop), piece.start)
+def _made(spec: ReplicaSpec, cut: Piece, stream: Stream, bits: NDArray[np.uint8] | None) -> Block:
+    """A cut of a stream, as a block of its rows alone where these can be had alone."""
+    first, stop = (0, stream.n_rows) if stream.origin.whole else (cut.start, cut.stop)
+    held = None if bits is None else np.unpackbits(bits, count=stop - first).view(np.bool_)
+    return _block(spec, cut, stream.read(first, stop), first, held)
 
 
-def _block(spec: ReplicaSpec, piece: Piece, values: Values, first: int) -> Block:
+def _block(
+    spec: ReplicaSpec, piece: Piece, values: Values, first: int, held: NDArray[np.bool_] | None
+) -> Block:
     """Rows of a partition from `first` on as a block."""
     X, y, weight = values
     targets, weight = spec.targets.encode(y, weight, spec.channel.dtype)
-    held_out = None
-    if spec.validation_fraction:
-        stop = first + len(targets)
-        held_out = held_out_rows(spec.seed, piece.partition, stop, spec.validation_fraction)[first:]
-    return Block(
-        piece.partition,
-        features_of(X, spec.channel.dtype),
-        targets,
-        weight,
-        piece.start - first,
-        piece.stop - first,
-        held_out,
-        first,
-    )
+    features = features_of(X, spec.channel.dtype)
+    start, stop = piece.start - first, piece.stop - first
+    return Block(piece.partition, features, targets, weight, start, stop, held, first)
+
+
+def _held_out(spec: ReplicaSpec, partition: int, rows: int) -> NDArray[np.bool_]:
+    return held_out_rows(spec.seed, partition, rows, spec.validation_fraction)

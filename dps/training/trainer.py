@@ -175,7 +175,7 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         _log.info("%d of %d partitions are read while training", len(streamed), len(holders))
     if streamed and exchanged:
         raise ValueError(
-            f"shuffle='global' exchanges rows in memory, and partition {streamed[0]} is not kept "
+            f"shuffle='global' exchanges rows in memory, and partition {min(streamed)} is not kept "
             "there: use shuffle=True, which mixes rows of all partitions of a worker, or "
             "exchange them before, as by X.shuffle of a dask dataframe"
         )
@@ -201,7 +201,9 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         n_replicas=job.n_replicas,
         n_shards=job.n_shards,
         rebalance=False if exchanged else _rebalance(job, bool(streamed)),
-        mixed=bool(job.shuffle) and not exchanged and job.full_batch is None,
+        # Whoever takes rows of a partition that is read as a whole reads all of it.
+        mixed=bool(job.shuffle)
+        and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
     if job.validation_fraction and plan.rows == summary.total:
         raise ValueError("no row fell into the validation set: raise validation_fraction")

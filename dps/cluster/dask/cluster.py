@@ -34,7 +34,7 @@ from dps.data.disk import forget_files
 from dps.data.exchange import Deal
 from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
-from dps.data.streams import is_streamed
+from dps.data.streams import is_whole
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
@@ -158,13 +158,14 @@ class DaskCluster:
                 }
             )  # fmt: skip
 
-    def streamed(self) -> list[int]:
-        """Partitions that are not kept as they are read."""
+    def streamed(self) -> dict[int, bool]:
+        """Partitions that are not kept as they are read, and which are read as a whole."""
         if self._keeping.cache == "memory":
-            return []
-        found = self._look(call_unopened, is_streamed)
-        self._streams |= any(found)
-        return [number for number, streamed in enumerate(found) if streamed]
+            return {}
+        found = dict(enumerate(self._look(call_unopened, is_whole)))
+        streams = {number: whole for number, whole in found.items() if whole is not None}
+        self._streams |= bool(streams)
+        return streams
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
