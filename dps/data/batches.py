@@ -95,6 +95,7 @@ class Batches:
                 while wanted:
                     left = sum(part.left for part in group)
                     if left == 0:
+                        group = []  # it may take as much memory as the next one
                         group = next(groups)
                         continue
                     taken = min(wanted, left)

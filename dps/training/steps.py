@@ -210,6 +210,7 @@ class NativeSteps:
         with closing(self._batches.source.groups(number)) as groups:
             for group in groups:
                 self._run([part.for_kernels() for part in group])
+                group.clear()  # it may take as much memory as the next one, which is waited for
         self._run([])  # steps without rows
         assert loop.done
         return loop.loss, loop.seen, loop.pushes

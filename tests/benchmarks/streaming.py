@@ -15,6 +15,7 @@ where Dask says so.
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -116,7 +117,7 @@ def fit(folder: Path, **options: Any) -> LinearClassifier:
 
 
 def main() -> None:
-    chosen = options(__doc__, repeat=1, copies=21, limit=400)
+    chosen = options(__doc__, repeat=1, copies=26, limit=512)
     if not DATA.exists():
         print("the data is not here, left out\n")
         return
@@ -146,6 +147,7 @@ def main() -> None:
                     with Health(cluster) as watch:
                         took, made = timed(contender)
                     lost += before != set(client.scheduler_info(n_workers=-1)["workers"])
+                print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
                 seconds[name].append(took)
                 health[name] = watch
                 if isinstance(made, LinearClassifier):
