@@ -32,6 +32,7 @@ from dps.data.alignment import partitions_of
 from dps.data.disk import DiskFile, file_of, forget_files
 from dps.data.prefetch import ahead
 from dps.data.recipes import recipes_of
+from dps.data.streams import Stream, kept_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
 from dps.preprocessing.reading import keep_frame, read_frame
@@ -338,6 +339,20 @@ def test_rows_of_what_was_read_of_a_frame_encode_as_rows_of_the_frame() -> None:
     for start, stop in ((0, ROWS), (17, 900), (40, 40)):
         found = encoder.encode(table.rows(start, stop))
         np.testing.assert_array_equal(found.toarray(), expected[start:stop].toarray())
+
+
+def test_a_stream_needs_no_values_once_it_is_encoded() -> None:
+    encoder = dps.preprocessing.FrameEncoder(interactions=[("city", "day")]).fit(FRAME)
+    values = (keep_frame(read_frame(FRAME, list(FRAME.columns)), hashed=False), Y, None)
+    stream = Stream(0, kept_of(*values)).then(encoder.encode)
+    assert b"JFK" not in pickle.dumps(stream)
+    np.testing.assert_array_equal(
+        stream.read(5, 900)[0].toarray(), encoder.transform(FRAME)[5:900].toarray()
+    )
+    copies = pickle.loads(pickle.dumps([encoder.encode])) + pickle.loads(
+        pickle.dumps([encoder.encode])
+    )
+    assert copies[0] is copies[1]
 
 
 def test_a_file_may_be_written_and_read_by_many_threads(tmp_path: Path) -> None:

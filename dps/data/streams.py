@@ -137,7 +137,14 @@ class Stream:
         return self.origin.n_rows
 
     def then(self, function: Callable[[Any, int], Any]) -> Stream:
-        """The same, and something more is done to X."""
+        """The same, and something more is done to X.
+
+        Where that has a method ``bind(table, number)`` it makes another table of X's, which
+        needs less than the function itself does.
+        """
+        if isinstance(self.origin, Kept) and hasattr(function, "bind"):
+            bound = function.bind(self.origin.X, self.number)
+            return replace(self, origin=replace(self.origin, X=bound))
         return replace(self, functions=(*self.functions, function))
 
     def read(self, start: int = 0, stop: int | None = None) -> Values:

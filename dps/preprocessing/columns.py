@@ -6,10 +6,9 @@ It is all that is kept of a partition until it can be encoded: no strings but th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,13 @@ __all__ = [
     "Bags",
     "Codes",
     "ColumnError",
+    "FrameMaker",
     "Nothing",
     "Numbers",
     "Read",
     "ReadFrame",
     "kind_of_values",
+    "without",
 ]
 
 
@@ -52,27 +53,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class _Valued:
-    """A column of codes, which stand for values.
-
-    What an encoder makes of the values is worked out once, however many slices of the rows there
-    are: they share it.
-    """
-
-    made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
-
-    def of_values(self, key: Any, make: Callable[[Any], Any]) -> Any:
-        """``make(values)``, which is the same for every call with this key."""
-        if key not in self.made:
-            self.made[key] = make(self.values)  # type: ignore[attr-defined]
-        return self.made[key]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "made": {}}
-
-
-@dataclass(frozen=True)
-class Codes(_Valued):
+class Codes:
     """A column of categories or strings.
 
     Parameters
@@ -93,7 +74,7 @@ class Codes(_Valued):
 
 
 @dataclass(frozen=True)
-class Bags(_Valued):
+class Bags:
     """A column of lists.
 
     Parameters
@@ -152,37 +133,9 @@ class ReadFrame:
     def table(self) -> Table:
         """The columns as fields, of which the distinct values stay in memory."""
         fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
-        empty = {name: _without_rows(column) for name, column in self.columns.items()}
+        empty = {name: without(column, "rows") for name, column in self.columns.items()}
         filled = tuple(field for field in fields if field is not None)
-        return Table(self.rows, filled, partial(_frame_of, empty, self.defect))
-
-
-def _without_rows(column: Read) -> Read:
-    nothing: Any = None
-    if isinstance(column, Numbers):
-        return replace(column, values=nothing)
-    if isinstance(column, Codes):
-        return replace(column, codes=nothing)
-    return replace(column, starts=nothing, codes=nothing) if isinstance(column, Bags) else column
-
-
-def _frame_of(
-    columns: dict[Any, Read], defect: ColumnError | None, n_rows: int, fields: Sequence[Any]
-) -> ReadFrame:
-    """A frame of some rows."""
-    left = iter(fields)
-    found: dict[Any, Read] = {}
-    for name, column in columns.items():
-        if isinstance(column, Numbers):
-            found[name] = replace(column, values=next(left).values)
-        elif isinstance(column, Codes):
-            found[name] = replace(column, codes=next(left).values)
-        elif isinstance(column, Bags):
-            rows = next(left)
-            found[name] = replace(column, starts=rows.starts, codes=rows.values[0])
-        else:
-            found[name] = replace(column, missing=n_rows)
-    return ReadFrame(n_rows, found, defect)
+        return Table(self.rows, filled, FrameMaker(empty, self.defect))
 
 
 _FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
@@ -191,6 +144,46 @@ _FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
     Bags: lambda column: Ragged(column.starts, (column.codes,)),
     Nothing: lambda column: None,
 }
+_ROWS = {Numbers: ("values",), Codes: ("codes",), Bags: ("starts", "codes"), Nothing: ()}
+_VALUES = {Numbers: (), Codes: ("values",), Bags: ("values",), Nothing: ()}
+
+
+def without(column: Read, what: Literal["rows", "values"]) -> Read:
+    """A column without its arrays of rows, or without the distinct values of its codes."""
+    names = (_ROWS if what == "rows" else _VALUES)[type(column)]
+    lost: Any = dict.fromkeys(names)
+    return replace(column, **lost)
+
+
+@dataclass(frozen=True)
+class FrameMaker:
+    """Makes the frame that some rows are.
+
+    Parameters
+    ----------
+    columns : dict
+        Without rows.
+    defect : ColumnError or None
+    """
+
+    columns: dict[Any, Read]
+    defect: ColumnError | None
+
+    def __call__(self, n_rows: int, fields: Sequence[Any]) -> ReadFrame:
+        """The frame of so many rows of the fields."""
+        left = iter(fields)
+        found: dict[Any, Read] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Numbers):
+                found[name] = replace(column, values=next(left).values)
+            elif isinstance(column, Codes):
+                found[name] = replace(column, codes=next(left).values)
+            elif isinstance(column, Bags):
+                rows = next(left)
+                found[name] = replace(column, starts=rows.starts, codes=rows.values[0])
+            else:
+                found[name] = replace(column, missing=n_rows)
+        return ReadFrame(n_rows, found, self.defect)
 
 
 def kind_of_values(values: Any) -> str:

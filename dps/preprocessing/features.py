@@ -1,18 +1,17 @@
-"""What a column becomes: each class turns what was read of it into stored values of rows.
+"""What a column becomes: its encoded columns, and what writes their values.
 
-Owns the names and the number of the encoded columns. Knows no other column than its own.
+Owns the names and the number of the encoded columns. Knows no other column than its own. What is
+worked out of the distinct values of a partition is worked out once, for its writers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.encode import RowEncoder
 from dps.preprocessing.columns import (
     Bags,
     Codes,
@@ -23,6 +22,16 @@ from dps.preprocessing.columns import (
     kind_of_values,
 )
 from dps.preprocessing.hashing import buckets_of, hashes_of
+from dps.preprocessing.writers import (
+    CodesWriter,
+    CrossWriter,
+    LookingWriter,
+    MissingWriter,
+    NumberWriter,
+    TokensWriter,
+    Writer,
+    table_of_codes,
+)
 
 __all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot"]
 
@@ -39,8 +48,14 @@ class Feature(Protocol):
         """Their names."""
         ...
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows, in columns from `first` on."""
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values in columns from `first` on, of its distinct values.
+
+        Raises
+        ------
+        ColumnError
+            The column holds something else than the one that the encoder was fitted to.
+        """
         ...
 
 
@@ -82,9 +97,9 @@ class Number:
             raise _changed(self.name, "numbers", _WORDS[type(column)])
         return column.values
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows."""
-        rows.add_number(self.place, first, self.fill, self.indicator)
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
+        return NumberWriter(self.place, first, self.fill, self.indicator)
 
 
 @dataclass(frozen=True)
@@ -113,17 +128,12 @@ class OneHot:
         known = [f"{self.name}_{category}" for category in self.categories]
         return known + [f"{self.name}_nan"] * self.indicator
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows."""
-        column = _codes(columns[self.name], self.name, rows.n_rows)
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
         missing = first + len(self.categories) if self.indicator else -1
+        return _writer(self, columns, first, missing)
 
-        def table(values: Any) -> NDArray[np.int32]:
-            return _table(self._places(values), first, missing)
-
-        rows.add_codes(column.codes, column.of_values((OneHot, first), table))
-
-    def _places(self, values: Any) -> NDArray[Any]:
+    def places(self, values: Any) -> NDArray[Any]:
         """The category that each value is."""
         if values is self.categories or values.equals(self.categories):
             return np.arange(len(self.categories))
@@ -151,37 +161,37 @@ class _InBuckets:
         """Names of the columns."""
         return _buckets(str(self.name), self.n_buckets) + _indicator(self.name, self.indicator)
 
-    def _table(self, first: int) -> Callable[[Any], NDArray[np.int32]]:
-        """From values to the column of each."""
-        missing = first + self.n_buckets if self.indicator else -1
-        return lambda values: _table(buckets_of(values, self.n_buckets), first, missing)
+    def _missing(self, first: int) -> int:
+        """The column of missing values, if there is one."""
+        return first + self.n_buckets if self.indicator else -1
+
+    def places(self, values: Any) -> NDArray[Any]:
+        """The bucket of each value."""
+        return buckets_of(values, self.n_buckets)
 
 
 @dataclass(frozen=True)
 class Hashed(_InBuckets):
     """Categories in buckets."""
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows."""
-        column = _codes(columns[self.name], self.name, rows.n_rows)
-        rows.add_codes(column.codes, column.of_values((Hashed, first), self._table(first)))
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
+        return _writer(self, columns, first, self._missing(first))
 
 
 @dataclass(frozen=True)
 class Bag(_InBuckets):
     """The tokens of a list, counted in buckets."""
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows."""
-        column = columns[self.name]
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
+        column, missing = columns[self.name], self._missing(first)
         if isinstance(column, Nothing):
-            missing = first + self.n_buckets if self.indicator else -1
-            rows.add_codes(np.full(rows.n_rows, -1, np.int8), np.array([missing], np.int32))
-            return
+            return MissingWriter(missing)
         if not isinstance(column, Bags):
             raise _changed(self.name, "lists", _WORDS[type(column)])
-        table = column.of_values((Bag, first), self._table(first))
-        rows.add_bags(column.starts, column.codes, table)
+        table = table_of_codes(self.places(column.values), first, missing)
+        return TokensWriter(self.name, table)
 
 
 @dataclass(frozen=True)
@@ -200,32 +210,28 @@ class Cross:
         """Names of the columns."""
         return _buckets(":".join(map(str, self.members)), self.n_buckets)
 
-    def add(self, rows: RowEncoder, columns: dict[Any, Read], first: int) -> None:
-        """Add the values of rows."""
-        read = [_codes(columns[name], name, rows.n_rows) for name in self.members]
-        hashes = [column.of_values(Cross, hashes_of) for column in read]
-        rows.add_cross([column.codes for column in read], hashes, first, self.n_buckets)
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
+        read = [columns[name] for name in self.members]
+        for name, column in zip(self.members, read, strict=True):
+            if isinstance(column, Bags):
+                raise _changed(name, "categories", "lists")
+        if not all(isinstance(column, Codes) for column in read):
+            return LookingWriter(self, self.members, first)
+        hashes = [hashes_of(column.values) for column in read]  # type: ignore[union-attr]
+        return CrossWriter(self.members, hashes, first, self.n_buckets)
 
 
-def _codes(column: Read, name: Any, rows: int) -> Codes:
-    import pandas as pd
-
-    if isinstance(column, Nothing):
-        return Codes(np.full(rows, -1, np.int8), pd.Index([], dtype=object), False, rows)
-    if isinstance(column, Numbers):  # the values of categories, before astype("category")
-        codes, values = pd.factorize(column.values)
-        return Codes(codes.astype(np.int32), pd.Index(values), False, column.missing)
+def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, missing: int) -> Writer:
+    """What writes categories."""
+    column = columns[feature.name]
     if isinstance(column, Bags):
-        raise _changed(name, "categories", "lists")
-    return column
-
-
-def _table(places: NDArray[Any], first: int, missing: int) -> NDArray[np.int32]:
-    """The column of each code from -1 on; negative places have none."""
-    table = np.empty(len(places) + 1, np.int32)
-    table[0] = missing
-    table[1:] = np.where(places < 0, -1, places + first)
-    return table
+        raise _changed(feature.name, "categories", "lists")
+    if isinstance(column, Nothing):
+        return MissingWriter(missing)
+    if isinstance(column, Numbers):
+        return LookingWriter(feature, (feature.name,), first)
+    return CodesWriter(feature.name, table_of_codes(feature.places(column.values), first, missing))
 
 
 _WORDS = {Numbers: "numbers", Codes: "categories or strings", Bags: "lists"}

@@ -5,8 +5,10 @@ It travels to workers, and turns what was read of a partition into CSR.
 
 from __future__ import annotations
 
+import uuid
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
@@ -16,10 +18,12 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
-from dps.preprocessing.columns import Bags, ColumnError, ReadFrame
+from dps.data.tables import Table
+from dps.preprocessing.columns import Bags, ColumnError, FrameMaker, Read, ReadFrame, without
 from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
 from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
+from dps.preprocessing.writers import Writer
 
 __all__ = ["Layout", "Missing", "make_layout"]
 
@@ -44,12 +48,19 @@ class Layout:
     dtype : str
         Of the stored values.
     missing : {"error", "indicator", "mean"}
+    token : str
+        The same for copies.
     """
 
     columns: tuple[Any, ...]
     features: tuple[Feature, ...]
     dtype: str
     missing: Missing
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
+
+    def __reduce__(self) -> Any:
+        # Streams of many partitions hold one layout, also after Dask has written them down.
+        return _layout, (self.columns, self.features, self.dtype, self.missing, self.token)
 
     @cached_property
     def width(self) -> int:
@@ -94,20 +105,79 @@ class Layout:
             raise error.at(place) from None
 
     def _encode(self, read: ReadFrame) -> Any:
-        if not read.rows:  # of any columns and dtypes
-            return scipy.sparse.csr_matrix((0, self.width), dtype=self.dtype)
-        if read.defect is not None:
-            raise read.defect
+        if not read.rows:
+            return _Bound(self.width, self.dtype)(read)
+        self._check(read.columns, read.rows, read.defect)
+        return self._bound(read.columns)(read)
+
+    def _check(self, columns: dict[Any, Read], rows: int, defect: ColumnError | None) -> None:
+        if defect is not None:
+            raise defect
         if self.missing == "error":
-            counts = ((name, column.missing) for name, column in read.columns.items())
-            missing_values(counts, read.rows, "{place}", ColumnError)
-        numbers = [
-            f.values(read.columns, read.rows) for f in self.features if isinstance(f, Number)
-        ]
-        rows = RowEncoder(read.rows, ColumnTable(numbers))
+            counts = ((name, column.missing) for name, column in columns.items())
+            missing_values(counts, rows, "{place}", ColumnError)
+
+    def bind(self, table: Table, where: int) -> Table:
+        """Rows of CSR in the place of rows of what was read of a partition.
+
+        Of its distinct values only what is made of them is kept.
+
+        Raises
+        ------
+        ValueError
+            Names the column and the place.
+        """
+        frames = table.make
+        assert isinstance(frames, FrameMaker)
+        try:
+            if table.n_rows:
+                self._check(frames.columns, table.n_rows, frames.defect)
+            bound = self._bound(frames.columns) if table.n_rows else _Bound(self.width, self.dtype)
+        except ColumnError as error:
+            raise error.at(f" in partition {where}") from None
+        columns = {name: without(column, "values") for name, column in frames.columns.items()}
+        return replace(table, make=_BoundMaker(FrameMaker(columns, None), bound))
+
+    def _bound(self, columns: dict[Any, Read]) -> _Bound:
         starts = accumulate((feature.width for feature in self.features), initial=0)
-        for feature, first in zip(self.features, starts, strict=False):
-            feature.add(rows, read.columns, first)
+        return _Bound(
+            self.width,
+            self.dtype,
+            tuple(feature for feature in self.features if isinstance(feature, Number)),
+            tuple(
+                f.writer(columns, first) for f, first in zip(self.features, starts, strict=False)
+            ),
+            any(isinstance(feature, Bag) for feature in self.features),
+        )
+
+
+_known: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
+
+
+def _layout(*values: Any) -> Layout:
+    """A layout that was pickled: the one that is here already, if it is."""
+    return _known.setdefault(values[-1], Layout(*values))
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A layout for one partition, whose distinct values it needs no more."""
+
+    width: int
+    dtype: str
+    numbers: tuple[Number, ...] = ()
+    writers: tuple[Writer, ...] = ()
+    repeated: bool = False  # whether a row may have several values in one column
+
+    def __call__(self, read: ReadFrame) -> Any:
+        """Rows of the partition as CSR."""
+        encoded = scipy.sparse.csr_matrix((read.rows, self.width), dtype=self.dtype)
+        if not read.rows:  # of any columns and dtypes
+            return encoded
+        numbers = [number.values(read.columns, read.rows) for number in self.numbers]
+        rows = RowEncoder(read.rows, ColumnTable(numbers))
+        for writer in self.writers:
+            writer.add(rows, read.columns)
         index = np.int32 if rows.bound <= np.iinfo(np.int32).max else np.int64
         indices, data = np.empty(rows.bound, index), np.empty(rows.bound, self.dtype)
         indptr = np.empty(read.rows + 1, index)
@@ -115,13 +185,23 @@ class Layout:
         # In place: pages that were never written have cost nothing.
         indices.resize(stored, refcheck=False)
         data.resize(stored, refcheck=False)
-        encoded = scipy.sparse.csr_matrix((read.rows, self.width), dtype=self.dtype)
         encoded.data, encoded.indices, encoded.indptr = data, indices, indptr
-        if any(isinstance(feature, Bag) for feature in self.features):
+        if self.repeated:
             encoded.sum_duplicates()
         else:
             encoded.has_canonical_format = True
         return encoded
+
+
+@dataclass(frozen=True)
+class _BoundMaker:
+    """Makes the CSR that some rows of a partition are."""
+
+    frames: FrameMaker
+    bound: _Bound
+
+    def __call__(self, n_rows: int, fields: Sequence[Any]) -> Any:
+        return self.bound(self.frames(n_rows, fields))
 
 
 def make_layout(
