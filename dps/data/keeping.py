@@ -8,6 +8,7 @@ is computed again each time it is read. Nothing here knows what training does wi
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +18,15 @@ from dps.data.disk import file_of
 from dps.data.recipes import Recipe
 from dps.data.streams import Stream, Values, kept_of
 
-__all__ = ["Absent", "Keeping", "absent_bytes", "keep_partition", "make_again", "remake_partition"]
+__all__ = [
+    "Absent",
+    "Keeping",
+    "absent_bytes",
+    "give_back_unused",
+    "keep_partition",
+    "make_again",
+    "remake_partition",
+]
 
 #: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
 _FILLED = 0.5
@@ -90,6 +99,7 @@ def keep_partition(
     nbytes = sum(map(sizeof, (X, y, weight)))
     if keeping.in_memory(0):  # the values are there already
         return X, y, weight
+    give_back_unused()
     kept = kept_of(X, y, weight)
     if kept is None:  # of objects, or defective, which is found soon
         return X, y, weight
@@ -141,7 +151,6 @@ def remake_partition(
 
 def _has_memory(more: int) -> bool:
     """Whether this process may keep so many bytes more."""
-    import psutil
     from distributed import get_worker
     from distributed.system import MEMORY_LIMIT
 
@@ -149,9 +158,22 @@ def _has_memory(more: int) -> bool:
         limit = get_worker().memory_manager.memory_limit
     except ValueError:  # no worker
         limit = MEMORY_LIMIT
-    if not limit:
+    if not limit or _resident() + more <= _FILLED * limit:
         return True
-    return bool(psutil.Process().memory_info().rss + more <= _FILLED * limit)
+    give_back_unused()
+    return bool(_resident() + more <= _FILLED * limit)
+
+
+def _resident() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def give_back_unused() -> None:
+    """Give back what Arrow keeps of the memory that files were read into."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
 
 
 def _folder() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -15,6 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.frames import csr_blocks, of_each_partition
+from dps.data.keeping import give_back_unused
 from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dtypes import check_frame
@@ -249,9 +249,7 @@ class Reader:
 
     def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
         """What is to be known of a partition that was read, and whose frame is gone."""
-        if "pyarrow" in sys.modules:
-            # Arrow keeps the memory that files were read into: a third of the CSR to come.
-            sys.modules["pyarrow"].default_memory_pool().release_unused()
+        give_back_unused()  # a third of the CSR to come
         return self.look(read)
 
     def survey(self, frame: Any) -> FrameSurvey:

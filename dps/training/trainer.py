@@ -50,7 +50,7 @@ _COST_OF_A_KEY = 8
 #: Epochs of stochastic steps from which it pays to move rows.
 _EPOCHS_WORTH = 10
 #: Bytes of X that are read, or shuffled, together: 16 such cuts and 16 more are in memory.
-_CUT = 1 << 21
+_CUT = 1 << 20
 _FEWEST_CUT = 256
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
