@@ -1,0 +1,1 @@
+"""Watching fits: what they say (``events``), who says it, and where it shows."""

@@ -1,0 +1,391 @@
+"""What a fit says of itself while it runs: the events of Dask's topic ``dps``, field by field.
+
+Owns the schema, its version, and how staleness falls into buckets. It must not know who sends
+events (``monitor/reporting``, ``training``) or who shows them, and imports nothing that they do
+not need: every floor may use it. An event is a flat dict of numbers, texts, lists and None that
+msgpack takes, so that reading it needs no dps. Fields are added without a new version; one that
+changes its meaning or goes makes a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal, TypedDict
+
+__all__ = [
+    "BUCKETS",
+    "KINDS",
+    "TOPIC",
+    "VERSION",
+    "EpochFields",
+    "EpochsEvent",
+    "Event",
+    "FailedEvent",
+    "Kind",
+    "ReplicaFields",
+    "ReplicaStart",
+    "ReplicasEvent",
+    "SecondsFields",
+    "ShardEvent",
+    "ShardStart",
+    "StartedEvent",
+    "StoppedEvent",
+    "StragglerEvent",
+    "bucket",
+    "bucket_floor",
+    "event",
+]
+
+#: Dask's topic; topics are never removed, so all fits share one, and events name their fit.
+TOPIC = "dps"
+VERSION = 1
+
+#: Buckets of a histogram of staleness: 0, 1, 2-3, 4-7, ...
+BUCKETS = 32
+
+Kind = Literal["started", "replicas", "shard", "epochs", "straggler", "stopped", "failed"]
+KINDS: tuple[Kind, ...] = (
+    "started", "replicas", "shard", "epochs", "straggler", "stopped", "failed",
+)  # fmt: skip
+
+
+class Event(TypedDict):
+    """What every event has.
+
+    Attributes
+    ----------
+    v : int
+        Version of this schema.
+    kind : str
+        One of :data:`KINDS`; says which further fields there are.
+    fit : str
+        Id of the fit.
+    time : float
+        Seconds since 1970 by the clock of the sender. Several processes send: events of one
+        fit may arrive in another order than they were sent.
+
+    Notes
+    -----
+    To what a worker sends, Dask adds ``worker``, the address of the sender.
+    """
+
+    v: int
+    kind: Kind
+    fit: str
+    time: float
+
+
+class ReplicaStart(TypedDict):
+    """A replica of the plan: its rank, its worker's address, training rows and steps an epoch."""
+
+    rank: int
+    worker: str
+    rows: int
+    steps: int
+
+
+class ShardStart(TypedDict):
+    """A shard of the plan: its number, its worker's address, and the parameters it stands for."""
+
+    shard: int
+    worker: str
+    parameters: int
+
+
+class StartedEvent(Event):
+    """``started``: the plan is made and shards are there; sent by the client, once.
+
+    Attributes
+    ----------
+    name : str
+        Of the estimator's class.
+    mode, optimizer, loss : str
+        ``optimizer`` is ``"lbfgs"`` where each epoch is a step from all rows.
+    dtype : str
+    parameters : int
+    rows : int
+        Training rows, without those kept for validation.
+    batch_rows : int
+        Rows of one update.
+    updates : int
+        Updates an epoch.
+    max_epochs, epochs_before : int
+        Epochs of this fit at the most, and those of earlier fits that it carries on.
+    replicas : list of ReplicaStart
+    shards : list of ShardStart
+    """
+
+    name: str
+    mode: str
+    optimizer: str
+    loss: str
+    dtype: str
+    parameters: int
+    rows: int
+    batch_rows: int
+    updates: int
+    max_epochs: int
+    epochs_before: int
+    replicas: list[ReplicaStart]
+    shards: list[ShardStart]
+
+
+class SecondsFields(TypedDict):
+    """Where a replica's time has gone since it began, in seconds.
+
+    Attributes
+    ----------
+    load : float
+        Reading, converting and cutting out rows.
+    compute : float
+        Gradients, and validation losses.
+    pull : float
+        Copying parameters; none where they are read where they lie.
+    push : float
+        Handing gradients over: copying, summing, applying, and the network.
+    wait : float
+        For other replicas.
+    """
+
+    load: float
+    compute: float
+    pull: float
+    push: float
+    wait: float
+
+
+class ReplicaFields(TypedDict):
+    """One replica, as it is now; counts grow from the start of the fit.
+
+    Attributes
+    ----------
+    rank : int
+    worker : str
+    epoch : int
+        The one at work, from 1; 0 while data is read.
+    step : int
+        Gradients handed over, of all epochs.
+    rows : int
+        Rows seen, of all epochs.
+    epoch_rows : int
+        Rows seen in this epoch.
+    rows_per_second : float
+        Since the last event.
+    loss : float or None
+        Mean training loss of this epoch so far; None before its first step.
+    seconds : SecondsFields
+    staleness : list of int
+        Pushes by staleness on the first shard: of 0, of 1, of 2 to 3, of 4 to 7, and so on;
+        zeros at the end are left out. Empty but in async.
+    staleness_mean, staleness_max : float
+    """
+
+    rank: int
+    worker: str
+    epoch: int
+    step: int
+    rows: int
+    epoch_rows: int
+    rows_per_second: float
+    loss: float | None
+    seconds: SecondsFields
+    staleness: list[int]
+    staleness_mean: float
+    staleness_max: float
+
+
+class ReplicasEvent(Event):
+    """``replicas``: how far all are; sent by the first shard's worker, a few times a second.
+
+    Attributes
+    ----------
+    seconds : float
+        Since the shard was made.
+    final : bool
+        Whether this is the last one of the fit.
+    replicas : list of ReplicaFields
+        In rank order.
+    """
+
+    seconds: float
+    final: bool
+    replicas: list[ReplicaFields]
+
+
+class ShardEvent(Event):
+    """``shard``: the load of one shard; sent by its worker, a few times a second.
+
+    Attributes
+    ----------
+    shard : int
+    worker : str
+    seconds : float
+        Since the shard was made.
+    final : bool
+        Whether this is the last one of the fit.
+    version : int
+        Updates applied.
+    pushes : int
+        Gradients received, of all replicas.
+    pushes_per_second : float
+        Since the last event.
+    bytes : int
+        Of the gradients received, with their keys.
+    bytes_per_second : float
+    apply_seconds : float
+        Time that replicas, or the shard on behalf of far ones, have spent on its memory:
+        copying gradients in, summing and applying them. Not the time they waited.
+    waiting : list of int
+        Ranks that wait for others at this moment; in async those in the middle of a push.
+    nbytes : int
+        Memory of the shard.
+    staleness : list of list of int
+        As in ReplicaFields, of each rank in order: the row of a heat map. Empty but in async.
+    """
+
+    shard: int
+    worker: str
+    seconds: float
+    final: bool
+    version: int
+    pushes: int
+    pushes_per_second: float
+    bytes: int
+    bytes_per_second: float
+    apply_seconds: float
+    waiting: list[int]
+    nbytes: int
+    staleness: list[list[int]]
+
+
+class EpochFields(TypedDict):
+    """A closed epoch, as a record of the estimator's ``history_``; None stands for NaN."""
+
+    epoch: int
+    loss: float
+    validation_loss: float | None
+    rows: int
+    seconds: float
+    staleness_mean: float
+    staleness_max: float
+
+
+class EpochsEvent(Event):
+    """``epochs``: epochs that have been closed; sent by the client, at most a few a second.
+
+    Attributes
+    ----------
+    epochs : list of EpochFields
+        In order, the last closed one at the end.
+    skipped : int
+        Epochs closed since the last such event that are not listed, because there were more
+        than one event should hold.
+    """
+
+    epochs: list[EpochFields]
+    skipped: int
+
+
+class StragglerEvent(Event):
+    """``straggler``: a replica has become slow, or is no longer; sent by the first shard's worker.
+
+    Attributes
+    ----------
+    rank : int
+    replica_worker : str
+        The address of its worker. (Dask writes that of the sender into ``worker``.)
+    slow : bool
+        False: it has caught up.
+    ratio : float or None
+        Its rows a second of computing, over the median of the others'; None where it has
+        computed nothing meanwhile.
+    why : str
+        In words.
+    """
+
+    rank: int
+    replica_worker: str
+    slow: bool
+    ratio: float | None
+    why: str
+
+
+class StoppedEvent(Event):
+    """``stopped``: the fit has ended with a result; sent by the client.
+
+    Attributes
+    ----------
+    reason : str
+        ``"converged"``, ``"max_iter"`` or ``"interrupted"`` (Ctrl-C).
+    epochs : int
+        Closed.
+    loss : float or None
+        Of the last one.
+    seconds : float
+        From the start of the fit.
+    """
+
+    reason: Literal["converged", "max_iter", "interrupted"]
+    epochs: int
+    loss: float | None
+    seconds: float
+
+
+class FailedEvent(Event):
+    """``failed``: the fit has ended with an error; sent by the client, if it still can.
+
+    Attributes
+    ----------
+    error : str
+        Name of the exception's class.
+    message : str
+    worker : str or None
+    rank, step : int or None
+        Where it happened, as far as it is known.
+    epochs : int
+        Closed before.
+    seconds : float
+        From the start of the fit.
+    """
+
+    error: str
+    message: str
+    worker: str | None
+    rank: int | None
+    step: int | None
+    epochs: int
+    seconds: float
+
+
+def event(kind: Kind, fit: str, **fields: Any) -> dict[str, Any]:
+    """An event of a fit, with what every event has.
+
+    Examples
+    --------
+    >>> made = event("stopped", "f00d", reason="converged", epochs=3, loss=0.5, seconds=1.0)
+    >>> made["v"], made["kind"], made["fit"], made["reason"]
+    (1, 'stopped', 'f00d', 'converged')
+    """
+    return {"v": VERSION, "kind": kind, "fit": fit, "time": time.time(), **fields}
+
+
+def bucket(staleness: int) -> int:
+    """The bucket of a histogram that a staleness is counted in.
+
+    Examples
+    --------
+    >>> [bucket(staleness) for staleness in (0, 1, 2, 3, 4, 7, 8)]
+    [0, 1, 2, 2, 3, 3, 4]
+    """
+    return min(staleness.bit_length(), BUCKETS - 1)
+
+
+def bucket_floor(number: int) -> int:
+    """The least staleness that is counted in a bucket.
+
+    Examples
+    --------
+    >>> [bucket_floor(number) for number in range(5)]
+    [0, 1, 2, 4, 8]
+    """
+    return 1 << (number - 1) if number else 0

@@ -1,0 +1,55 @@
+"""What a replica did in a whole fit: where its time went, and how stale its pushes were.
+
+A plain record for reports; how it is counted is in ``_kernels/activity.pyx``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RankActivity"]
+
+
+@dataclass(frozen=True)
+class RankActivity:
+    """One replica's account of a fit.
+
+    Attributes
+    ----------
+    rank : int
+    worker : str
+        Its worker's address, or the name of this process.
+    steps : int
+        Gradients handed over, of all epochs.
+    rows : int
+        Rows seen, of all epochs.
+    load, compute, pull, push, wait : float
+        Seconds of reading and converting rows; of gradients and validation losses; of copying
+        parameters; of handing gradients over; of waiting for others. All zero where monitoring
+        is off.
+    staleness : tuple of tuple of int
+        For each shard, how many pushes had a staleness of 0, of 1, of 2 to 3, of 4 to 7, and
+        so on (``monitor/events.py``); zeros at the end are left out. Empty but in async.
+
+    Examples
+    --------
+    >>> did = RankActivity(0, "this process", 10, 320, 0.0, 0.6, 0.0, 0.1, 0.3, ((),))
+    >>> did.seconds, round(did.wait / did.seconds, 2)
+    (1.0, 0.3)
+    """
+
+    rank: int
+    worker: str
+    steps: int
+    rows: int
+    load: float
+    compute: float
+    pull: float
+    push: float
+    wait: float
+    staleness: tuple[tuple[int, ...], ...]
+
+    @property
+    def seconds(self) -> float:
+        """All of its time."""
+        return self.load + self.compute + self.pull + self.push + self.wait
