@@ -31,7 +31,7 @@ BELOW = {
     },
     "preprocessing": {"data", "_kernels"},
     "cluster": {"data", "modes", "monitor", "server", "models", "losses", "optimizers"},
-    "monitor": {"server"},
+    "monitor": {"server", "_kernels"},
     "data": {"models", "losses", "_kernels"},
     "modes": {"server", "models", "losses", "optimizers", "_kernels"},
     "server": {"optimizers", "_kernels"},

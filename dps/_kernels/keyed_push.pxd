@@ -19,5 +19,6 @@ cdef class KeyedPush(Push):
     cdef Py_ssize_t n_merged
 
     cdef bint _deliver(self, const char* grad, Py_ssize_t n_ranks) noexcept nogil
+    cdef void _count_push(self) noexcept nogil
     cdef int _exchange(self, const char* grad, int64_t rows) except -1 nogil
     cdef int _used(self) except -1 nogil

@@ -65,6 +65,9 @@ cdef class KeyedPush(Push):
             self.slot_keys + first, <double*> shard.slots + first, counts,
         )
 
+    cdef void _count_push(self) noexcept nogil:
+        self.activity.push(0, self.keys.count * (4 if self.single else 8) + 4 * self.keys.count)
+
     cdef int _exchange(self, const char* grad, int64_t rows) except -1 nogil:
         """Twin of `keyed.exchange` up to the use of the slice, and from there to its end."""
         cdef Shard* shard = &self.shards[0]
@@ -76,6 +79,7 @@ cdef class KeyedPush(Push):
             return STOPPED
         if not self._deliver(grad, n_ranks):
             return BAD_GRADIENT
+        self._count_push()
         rank_store(&shard.words, self.rank, self.places.rows, rows)
         rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
         self.wait(0, self.places.arrived, 0, self.sequence)
@@ -218,6 +222,7 @@ cdef class AsynchronousKeyedPush(KeyedPush):
         self.sequence += 1
         if not self._deliver(grad, 1):
             return BAD_GRADIENT
+        self._count_push()
         if self.single:
             divide_by(<float*> slot, <const float*> slot, <float> <double> rows, n)
         else:
@@ -233,6 +238,7 @@ cdef class AsynchronousKeyedPush(KeyedPush):
         ):
             return BAD_UPDATE
         rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
+        self.activity.age(0, version - 1 - self.version)
         self.stale_sum += <double> (version - 1 - self.version)
         self.stale_max = max(self.stale_max, <double> (version - 1 - self.version))
         rank_store(&shard.words, self.rank, self.places.free, 1)

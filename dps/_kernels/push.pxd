@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.activity cimport Activity
 from dps._kernels.keys cimport Keys
 from dps._kernels.optimizers cimport UpdateSpec
 from dps._kernels.window cimport Words
@@ -45,6 +46,7 @@ cdef struct Shard:
     Py_ssize_t stop
     char* scratch
     int64_t* counts
+    int64_t based           # the version that this rank's parameters have
     Segments update
 
 
@@ -62,6 +64,7 @@ cdef class Push:
     cdef char* params               # (size,), what the next gradient is taken at
     cdef double tick
     cdef object until               # called where a wait is long
+    cdef Activity activity
     cdef list _arrays               # keeps the memory alive
     cdef Keys* keys                 # what the batch has touched; NULL: pushes are whole vectors
 

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dps._kernels.activity import Activity
+
 class Push:
     """A rank's pushes to all shards whose windows it maps, without the interpreter."""
 
@@ -16,6 +18,7 @@ class Push:
         version: int,
         tick: float,
         until: Callable[[int, int, int, int], None],
+        activity: Activity,
     ) -> None: ...
     def staleness(self) -> tuple[float, float]:
         """Sum and largest staleness since the last call."""
@@ -26,4 +29,7 @@ class AllReducePush(Push):
     def __init__(self, *args: Any, held: Any, how: Any) -> None:
         """`held` is (1 + state_rows, n), parameters and state; `how` as a shard's update."""
 
-class AsynchronousPush(Push): ...
+class AsynchronousPush(Push):
+    versions: list[int]
+    def __init__(self, *args: Any, versions: Sequence[int]) -> None:
+        """`versions` are those that the parameters have, shard by shard."""

@@ -12,10 +12,11 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+from dps._kernels.activity cimport PULL, PUSH, WAIT
 from dps._kernels.optimizers cimport UpdateKernel, update
 from dps._kernels.reduce cimport copy_checked, divide_by, sum_slots
 from dps._kernels.window cimport (
-    Header, add, load, rank_load, rank_store, store, wait_for
+    Header, Words, add, is_ready, load, rank_load, rank_store, store, wait_for
 )
 
 cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
@@ -95,10 +96,14 @@ cdef class Push:
     tick : float
         Seconds after which a wait goes on in ``until``.
     until : callable
+    activity : Activity
+        Where waits, pushes and what they are stale by are counted; who calls `push` gives it the
+        time up to the call, and from the last lap on.
     """
 
     def __init__(
-        self, int rank, params, shards, dict places, sequence, version, double tick, until
+        self, int rank, params, shards, dict places, sequence, version, double tick, until,
+        activity,
     ):
         cdef Shard* shard
         free(self.shards)  # of an earlier call
@@ -111,6 +116,7 @@ cdef class Push:
         self.params = _address(params)
         self.tick = tick
         self.until = until
+        self.activity = activity
         self.places = places
         self.n_shards = len(shards)
         self.shards = <Shard*> calloc(self.n_shards, sizeof(Shard))
@@ -156,9 +162,14 @@ cdef class Push:
         return result
 
     cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil:
-        if wait_for(&self.shards[shard].words, field, word, value, self.tick) != 0:
+        cdef const Words* words = &self.shards[shard].words
+        if is_ready(words, field, word, value):  # who comes last reads no clock
+            return 0
+        self.activity.spend(PUSH, shard)
+        if wait_for(words, field, word, value, self.tick) != 0:
             with gil:
                 self.until(shard, field, word, value)
+        self.activity.spend(WAIT, -1)
         return 0
 
     cdef int pull(self, Py_ssize_t first) except -1 nogil:
@@ -194,6 +205,7 @@ cdef class Push:
                 status = _fill(shard, self.rank, grad, <double> 0)
             if status != PUSHED:
                 return status
+            self.activity.push(number, shard.size * (4 if self.single else 8))
             rank_store(&shard.words, self.rank, self.places.rows, rows)
             rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
         return PUSHED
@@ -243,7 +255,7 @@ cdef class ExchangePush(Push):
         """Use this rank's slice of the mean, in scratch; whether all is finite."""
         return True
 
-    cdef void _finish(self, Shard* shard) noexcept nogil:
+    cdef void _finish(self, int number) noexcept nogil:
         """Read what all ranks have made of the shard."""
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
@@ -264,7 +276,9 @@ cdef class ExchangePush(Push):
                 store(&shard.words, self.places.version, step)
             rank_store(&shard.words, self.rank, self.places.done, self.sequence)
             self.wait(number, self.places.done, 0, self.sequence)
-            self._finish(shard)
+            self._finish(number)
+            if number + 1 < self.n_shards:
+                self.activity.spend(PUSH, number)
         return PUSHED
 
 
@@ -277,8 +291,12 @@ cdef class SynchronousPush(ExchangePush):
             shard.stop, step, rate,
         )
 
-    cdef void _finish(self, Shard* shard) noexcept nogil:
-        self._take_in(shard, shard.params, self.params)
+    cdef void _finish(self, int number) noexcept nogil:
+        cdef Shard* shard = &self.shards[number]
+        if shard.params != self.params:
+            self.activity.spend(PUSH, number)
+            self._take_in(shard, shard.params, self.params)
+            self.activity.spend(PULL, -1)
 
 
 cdef class AllReducePush(ExchangePush):
@@ -302,8 +320,8 @@ cdef class AllReducePush(ExchangePush):
         )
         return True
 
-    cdef void _finish(self, Shard* shard) noexcept nogil:
-        self._take_in(shard, shard.total, self.mean)
+    cdef void _finish(self, int number) noexcept nogil:
+        self._take_in(&self.shards[number], self.shards[number].total, self.mean)
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef int status = ExchangePush.push(self, grad, rows, rate)
@@ -316,7 +334,18 @@ cdef class AllReducePush(ExchangePush):
 
 
 cdef class AsynchronousPush(Push):
-    """Twin of dps.modes.asynchronous; ``params`` is this rank's copy."""
+    """Twin of dps.modes.asynchronous; ``params`` is this rank's copy, ``versions`` its shards'."""
+
+    def __init__(self, *args, versions):
+        cdef int number
+        super().__init__(*args)
+        for number in range(self.n_shards):
+            self.shards[number].based = versions[number]
+
+    @property
+    def versions(self):
+        """The version of each shard that the parameters have."""
+        return [self.shards[number].based for number in range(self.n_shards)]
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef int number, status
@@ -336,7 +365,7 @@ cdef class AsynchronousPush(Push):
         cdef Py_ssize_t itemsize = 4 if self.single else 8
         cdef char* slot = shard.slots + self.rank * shard.slot_stride * itemsize
         cdef int status
-        cdef int64_t step, version
+        cdef int64_t step
         if self.single:
             status = _fill(shard, self.rank, grad, <float> 0)
             divide_by(<float*> slot, <const float*> slot, <float> <double> rows, shard.size)
@@ -345,16 +374,19 @@ cdef class AsynchronousPush(Push):
             divide_by(<double*> slot, <const double*> slot, <double> rows, shard.size)
         if status != PUSHED:
             return status
+        self.activity.push(number, shard.size * itemsize)
         step = add(&shard.words, self.places.version, 1)
         if not self._update(
             &shard.update, shard.params, slot, shard.state, shard.size, 0, shard.size, step, rate
         ):
             return BAD_UPDATE
         rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
-        version = load(&shard.words, self.places.version)
-        self._take_in(shard, shard.params, self.params)
+        self.activity.age(number, step - 1 - shard.based)
         if number == 0:
-            self.stale_sum += <double> (step - 1 - self.version)
-            self.stale_max = max(self.stale_max, <double> (step - 1 - self.version))
-            self.version = version
+            self.stale_sum += <double> (step - 1 - shard.based)
+            self.stale_max = max(self.stale_max, <double> (step - 1 - shard.based))
+        shard.based = load(&shard.words, self.places.version)
+        self.activity.spend(PUSH, number)
+        self._take_in(shard, shard.params, self.params)
+        self.activity.spend(PULL, -1)
         return PUSHED

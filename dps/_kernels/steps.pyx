@@ -10,6 +10,7 @@ from libc.string cimport memset
 
 import numpy as np
 
+from dps._kernels.activity cimport COMPUTE, PUSH
 from dps._kernels.checks cimport DPS_DEBUG, indices_below
 from dps._kernels.keys cimport Keys, next_batch
 from dps._kernels.push cimport BAD_GRADIENT, BAD_UPDATE, PUSHED, STOPPED, Push
@@ -174,9 +175,12 @@ cdef class StepLoop:
                 size = self._size(self.step)
                 self.seen += size
                 self.pushes += size > 0
+                self.push.activity.spend(COMPUTE, -1)
                 status = self.push.push(self.grad, size, self.rates[self.step])
                 if status != PUSHED:
                     return status
+                self.push.activity.spend(PUSH, self.push.n_shards - 1)
+                self.push.activity.step(size, self.seen, self.loss)
                 self.step += 1
                 self.wanted = self._size(self.step)
                 self._forget()
@@ -205,4 +209,5 @@ cdef class StepLoop:
                     parts[p].at += parts[p].share
                     parts[p].left -= parts[p].share
             self.wanted -= taken
+        self.push.activity.spend(COMPUTE, -1)
         return PUSHED

@@ -1,5 +1,5 @@
-/* Atomics, a pause for spinning, a monotonic clock, and a futex where the
- * system has one.  The words lie in memory shared between processes, so the
+/* Atomics, a pause for spinning, monotonic clocks, counters, and a futex where
+ * the system has one.  The words lie in memory shared between processes, so the
  * futex calls are the shared ones (no FUTEX_PRIVATE_FLAG). */
 #ifndef DPS_WAITING_H
 #define DPS_WAITING_H
@@ -38,6 +38,14 @@ static inline int dps_claim(int64_t *word, int64_t value) {
                                        __ATOMIC_SEQ_CST);
 }
 
+/* Counters with one writer: readers see some value that was there, in no order. */
+static inline void dps_set(int64_t *word, int64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+static inline void dps_bump(int64_t *word, int64_t value) {
+    dps_set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
+}
+
 static inline void dps_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -50,6 +58,12 @@ static inline double dps_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int64_t dps_nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static inline struct timespec dps_timespec(double seconds) {

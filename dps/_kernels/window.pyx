@@ -83,7 +83,7 @@ cdef void rank_store(const Words* words, int rank, int field, int64_t value) noe
     _ring(words)
 
 
-cdef bint _ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
+cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
     cdef int rank
     if field < 0:
         return load(words, word) >= value
@@ -101,14 +101,14 @@ cdef int wait_for(
     cdef int32_t heard
     cdef double deadline, left, nap = 1e-6
     for _spin in range(SPINS):
-        if _ready(words, field, word, value):
+        if is_ready(words, field, word, value):
             return 0
         dps_pause()
     deadline = dps_now() + seconds
     while True:
         dps_add(words.base + LINE, 1)
         heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
-        if _ready(words, field, word, value):
+        if is_ready(words, field, word, value):
             dps_add(words.base + LINE, -1)
             return 0
         left = deadline - dps_now()
@@ -196,11 +196,11 @@ cdef class Header:
 
     def ready(self, int field, int64_t value):
         self._check_rank(0, field)
-        return bool(_ready(&self.words, field, 0, value))
+        return bool(is_ready(&self.words, field, 0, value))
 
     def word_ready(self, int word, int64_t value):
         self._check(word)
-        return bool(_ready(&self.words, -1, word, value))
+        return bool(is_ready(&self.words, -1, word, value))
 
     def wait(self, int field, int64_t value, double seconds):
         self._check_rank(0, field)

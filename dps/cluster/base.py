@@ -61,6 +61,15 @@ class Gang(Protocol):
 class Cluster(Protocol):
     """A place to run one fit."""
 
+    @property
+    def watched(self) -> bool:
+        """Whether replicas keep account of their time, and what they do is told."""
+        ...
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Send an event (``monitor/events.py``) to who watches, if anybody can; never waits."""
+        ...
+
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
         ...
@@ -107,9 +116,10 @@ class Cluster(Protocol):
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
     ) -> Gang:
-        """Start ``function(spec, server, partitions, alive)`` for each task.
+        """Start ``function(spec, server, partitions, alive, watch)`` for each task.
 
-        `partitions` are those of its pieces, of a piece that is moved its rows only.
+        `partitions` are those of its pieces, of a piece that is moved its rows only. `alive`
+        and `watch` may be left out.
         """
         ...
 

@@ -49,6 +49,14 @@ class ThreadCluster:
         self._shards: list[ParameterShard] = []
         self._gang: _ThreadGang | None = None
 
+    @property
+    def watched(self) -> bool:
+        """A report says where time has gone, also without a cluster."""
+        return True
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """There is nobody to tell."""
+
     def threads(self) -> Mapping[str, int]:
         """The one worker there is."""
         return {LOCAL: self._threads}

@@ -410,6 +410,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
                 self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
             ),
             on_epoch=_print_epoch if self.verbose else None,
+            name=type(self).__name__,
         )
 
     # A client holds a connection and an event loop: it is shared, never copied.

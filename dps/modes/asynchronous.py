@@ -58,6 +58,7 @@ class Async(Mode):
 
     name: ClassVar[str] = "async"
     deterministic: ClassVar[bool] = False
+    together: ClassVar[bool] = False
     keyed: ClassVar[bool] = True
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
@@ -79,7 +80,7 @@ class AsynchronousChannel(Channel):
     def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
         super().__init__(spec, links)
         self._params = np.empty(spec.size, spec.dtype)
-        self._version = 0
+        self._versions = [0] * len(links)  # of each shard, that the parameters have
         self._settled = False
         self._stale_sum = self._stale_max = 0.0
         self._ahead = spec.n_ranks > 1 and any(link.window is None for link in links)
@@ -89,9 +90,8 @@ class AsynchronousChannel(Channel):
     def pull(self) -> NDArray[np.floating]:
         """Copy the parameters out, see :meth:`Channel.pull`."""
         self._collect()
-        # The version of the first shard stands for all in the staleness.
-        for shard, link in reversed(list(enumerate(self._links))):
-            params, self._version = link.run(operations.pull)
+        for shard, link in enumerate(self._links):
+            params, self._versions[shard] = link.run(operations.pull)
             self._spec.placement.put(shard, params, self._params)
         return self._params
 
@@ -101,7 +101,7 @@ class AsynchronousChannel(Channel):
         """Hand over a gradient, see :meth:`Channel.push_pull`."""
         if rows == 0:
             return self._params
-        based = self._version
+        based = tuple(self._versions)
         self._collect()
         self._sequence += 1
         rate = self._spec.schedule(epochs_done)
@@ -127,8 +127,9 @@ class AsynchronousChannel(Channel):
             return
         for shard, link in enumerate(self._links):
             before = pending.take_in(shard, link.finish())
-            if shard == 0:
-                stale = float(before - pending.based)
+            stale = before - pending.based[shard]
+            self.activity.pushed_late(shard, stale)
+            if shard == 0:  # it stands for all in an epoch's record
                 self._stale_sum += stale
                 self._stale_max = max(self._stale_max, stale)
         if pending.gated:
@@ -137,8 +138,7 @@ class AsynchronousChannel(Channel):
     def _take_in(self, shard: int, answer: tuple[NDArray[np.floating], int, int]) -> int:
         params, before, version = answer
         self._spec.placement.put(shard, params, self._params)
-        if shard == 0:
-            self._version = version
+        self._versions[shard] = version
         return before
 
     def pull_keys(self, keys: Keys, epoch: int, step: int) -> NDArray[np.floating]:
@@ -150,9 +150,7 @@ class AsynchronousChannel(Channel):
         for link, (_, local) in zip(self._links, told, strict=True):
             link.start(pull_keys, local, epoch)
         for shard, (link, (at, _)) in enumerate(zip(self._links, told, strict=True)):
-            values[at], version = link.finish()
-            if shard == 0:
-                self._version = version
+            values[at], self._versions[shard] = link.finish()
         self._ledger.run(leave)
         return values
 
@@ -168,22 +166,27 @@ class AsynchronousChannel(Channel):
         self._ledger.run(enter)
         for link, (at, local) in zip(self._links, told, strict=True):
             link.start(apply_keys, self._sequence, values[at], local, rows, epoch)
-        self._pending = _Pending(self._version, _only_before, gated=True)
+        self._pending = _Pending(tuple(self._versions), _only_before, gated=True)
         if not self._ahead:
             self._collect()
 
     def native(self) -> Push | None:
         """Pushes without the interpreter, see :meth:`Channel.native`."""
-        return self._push(AsynchronousPush, self._params, self._version)
+        return self._push(
+            AsynchronousPush, self._params, self._versions[0], versions=self._versions
+        )
 
     def native_keyed(self) -> KeyedPush | None:
         """Pushes by keys without the interpreter, see :meth:`Channel.native_keyed`."""
-        return self._keyed_push(AsynchronousKeyedPush, self._version)
+        return self._keyed_push(AsynchronousKeyedPush, self._versions[0])
 
     def follow(self, push: Push) -> None:
         """Be where a push has got to, see :meth:`Channel.follow`."""
         super().follow(push)
-        self._version = push.version
+        if isinstance(push, AsynchronousPush):
+            self._versions = list(push.versions)
+        else:  # of steps by keys, which have one shard
+            self._versions = [push.version]
         stale_sum, stale_max = push.staleness()
         self._stale_sum += stale_sum
         self._stale_max = max(self._stale_max, stale_max)
@@ -250,15 +253,15 @@ class _Pending:
 
     Parameters
     ----------
-    based : int
-        Version of the parameters that its gradient was computed from.
+    based : tuple of int
+        Version of each shard's parameters that its gradient was computed from.
     take_in : callable
         Takes a shard's answer in; updates applied to the shard before the push.
     gated : bool
         Whether the rank must leave the gate behind it.
     """
 
-    based: int
+    based: tuple[int, ...]
     take_in: Callable[[int, Any], int]
     gated: bool
 
@@ -366,6 +369,7 @@ def apply_keys(
     if words.rank_load(rank, Field.ARRIVED) >= sequence:  # a message that came twice
         return words.load(Word.VERSION)
     mean = keyed.finite(values, rank, sequence) / values.dtype.type(rows)
+    operations.count_push(window, rank, values.nbytes + keys.nbytes)
     lazy = kept.lazy(epoch, Rates.around)
     version = words.add(Word.VERSION, 1)
     base, now = _count(window, lazy, epoch, version)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import Activity
 from dps._kernels.keyed_push import KeyedPush
 from dps._kernels.push import Push
 from dps._native import written_in_python
@@ -68,6 +69,8 @@ class ChannelSpec:
         Learning rate as a function of epochs done.
     update : Update
         How a gradient is applied to the whole vector, for replicas that hold it.
+    timed : bool
+        Whether the rank keeps account of its time.
     """
 
     rank: int
@@ -77,6 +80,7 @@ class ChannelSpec:
     dtype: str
     schedule: Schedule
     update: Update
+    timed: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class Mode(ABC):
     name: ClassVar[str]
     #: Whether the same plan gives the same bits with several replicas.
     deterministic: ClassVar[bool]
+    #: Whether replicas wait for each other at every step.
+    together: ClassVar[bool] = True
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
     #: Whether its channel takes sparse gradients, by :meth:`Channel.push_keys`.
@@ -150,12 +156,20 @@ class Channel(ABC):
     spec : ChannelSpec
     links : list of Link
         One a shard, in order; the first shard keeps the epochs.
+
+    Attributes
+    ----------
+    activity : Activity
+        The rank's account of what it does.
     """
 
     def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
         self._spec = spec
         self._links = links
         self._ledger = links[0]
+        self.activity = Activity([link.counts for link in links], spec.timed)
+        for shard, link in enumerate(links):
+            link.attach(self.activity, shard)
         self._sequence = 0
         self._reductions = 0
         self._total: NDArray[np.floating] | None = None
@@ -288,6 +302,7 @@ class Channel(ABC):
             version,
             links[0].tick,
             until,
+            self.activity,
             **more,
         )
 
@@ -405,6 +420,11 @@ class Channel(ABC):
     def _snapshot(self, epoch: int) -> None:
         for link in self._links:
             link.run(operations.snapshot_epoch, epoch)
+
+    def account(self) -> None:
+        """Have what the rank has counted stand in the windows, before it goes."""
+        for link in self._links:
+            link.account()
 
     def abort(self) -> None:
         """Stop the fit for all, because of an error here."""

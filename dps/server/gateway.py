@@ -14,7 +14,7 @@ Protocol, one connection a rank and shard
     rank    ``{op, rank, fence}``; `fence` must own the rank, once
     shard   answer: None
     rank    message: ``(operation, args)``
-    shard   answer: ``(True, result)`` or ``(False, exception)``
+    shard   answer: ``(True, (result, nanoseconds waited))`` or ``(False, exception)``
     ...     a message and its answer, in turn, until either side closes
 
 A message or an answer is a pickle with the sizes of its arrays, as one message of Dask's
@@ -132,6 +132,7 @@ class Gateway:
             return slot if number == 0 and nbytes == slot.nbytes else _memory(nbytes)
 
         operation, args = await receive(comm, message, place)
+        answer: tuple[bool, Any]
         try:
             answer = True, await shard.drive(operation(shard.window, rank, *args), rank)
         except Exception as error:

@@ -25,7 +25,7 @@ from dps._kernels.lazy import LazyUpdate
 from dps._kernels.reduce import all_finite
 from dps.errors import NonFiniteError
 from dps.optimizers.update import Rates
-from dps.server.operations import meet
+from dps.server.operations import count_push, meet
 from dps.server.window import Operation, Window
 
 __all__ = ["Aside", "Keys", "Span", "aside", "exchange", "finite"]
@@ -103,6 +103,7 @@ def exchange(
         )  # fmt: skip
         if not finite:
             raise NonFiniteError.of("gradient", rank=rank, step=sequence)
+        count_push(window, rank, given.nbytes + keys.nbytes)
 
     def work(counts: NDArray[np.int64]) -> None:
         n = merge_keys(

@@ -5,14 +5,19 @@ Both take the same operations. Which way it is, is found out by trying.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.activity import WIDTH, Activity
 from dps.errors import WindowError
 from dps.server.host import host_id
 from dps.server.memory import SharedFile
-from dps.server.operations import claim
+from dps.server.operations import account, claim
 from dps.server.remote import PendingCall, Remote
 from dps.server.shard import WindowCard
 from dps.server.window import ABORTED, Operation, Wait, Watch, Window, drive, own_window
@@ -24,6 +29,9 @@ __all__ = ["ACCESSES", "GatewayLink", "Link", "MappedLink", "link"]
 
 ACCESSES = ("auto", "mapped", "gateway")
 
+#: Nanoseconds after which a far rank gives account of itself again.
+_ACCOUNT_EVERY = 250_000_000
+
 
 class Link(Protocol):
     """A rank's way to one shard."""
@@ -31,6 +39,19 @@ class Link(Protocol):
     @property
     def window(self) -> Window | None:
         """The window, where it can be reached directly."""
+        ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The rank's row of what it does, (WIDTH,): the window's, or one that is sent there."""
+        ...
+
+    def attach(self, activity: Activity, shard: int) -> None:
+        """Enter waits, and time spent on the shard's memory, in an account."""
+        ...
+
+    def account(self) -> None:
+        """Have what the rank counts stand in the window."""
         ...
 
     def claim(self) -> None:
@@ -82,9 +103,12 @@ class MappedLink:
         alive: Callable[[], None] | None = None,
     ) -> None:
         self.window = window
+        self.counts = window.activity[rank]
         self._rank = rank
         self._fence = fence
         self._watch = Watch(window, timeout, rank, alive)
+        self._activity: Activity | None = None
+        self._shard = 0
         self._operation: Operation | None = None
         self._ahead: Any = None
 
@@ -92,22 +116,44 @@ class MappedLink:
         """Take the rank, see :meth:`Link.claim`."""
         self.run(claim, self._fence)
 
+    def attach(self, activity: Activity, shard: int) -> None:
+        """Enter waits and work in an account, see :meth:`Link.attach`."""
+        self._activity = self._watch.activity = activity
+        self._shard = shard
+
+    def account(self) -> None:
+        """Nothing to send, see :meth:`Link.account`."""
+
     def start(self, operation: Callable[..., Operation], *args: Any) -> None:
         """Begin an operation, see :meth:`Link.start`."""
+        began = time.monotonic_ns()
         self._operation = operation(self.window, self._rank, *args)
         try:
             self._ahead = next(self._operation)
         except StopIteration as end:
             self._operation = None
             self._ahead = end.value
+        self._worked(began)
 
     def finish(self) -> Any:
         """End the operation, see :meth:`Link.finish`."""
         operation, self._operation = self._operation, None
         if operation is None:
             return self._ahead
-        self._watch.until(self._ahead)
-        return drive(operation, self._watch)
+        try:
+            while True:
+                self._watch.until(self._ahead)
+                began = time.monotonic_ns()
+                try:
+                    self._ahead = operation.send(None)
+                finally:
+                    self._worked(began)
+        except StopIteration as end:
+            return end.value
+
+    def _worked(self, began: int) -> None:
+        if self._activity is not None:
+            self._activity.worked(self._shard, time.monotonic_ns() - began)
 
     def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
         """Begin and end an operation, see :meth:`Link.run`."""
@@ -146,6 +192,9 @@ class GatewayLink:
         self._timeout = timeout
         self._connection: Connection | None = None
         self._pending: PendingCall | None = None
+        self.counts = np.zeros(WIDTH, np.int64)
+        self._activity: Activity | None = None
+        self._accounted = 0
 
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
@@ -155,8 +204,23 @@ class GatewayLink:
         name = self._remote.call("admit", claim, rank, fence, timeout=timeout)
         self._connection = Connection.open(self._remote, name, rank, fence, timeout)
 
+    def attach(self, activity: Activity, shard: int) -> None:
+        """Enter waits in an account, see :meth:`Link.attach`; the shard knows its own work."""
+        self._activity = activity
+
+    def account(self) -> None:
+        """Send what the rank counts, see :meth:`Link.account`."""
+        self._accounted = time.monotonic_ns()
+        self._start(account, self.counts.copy())
+        self.finish()
+
     def start(self, operation: Callable[..., Operation], *args: Any) -> None:
         """Begin an operation, see :meth:`Link.start`."""
+        if time.monotonic_ns() - self._accounted >= _ACCOUNT_EVERY:
+            self.account()
+        self._start(operation, *args)
+
+    def _start(self, operation: Callable[..., Operation], *args: Any) -> None:
         if self._connection is not None:
             self._pending = self._connection.start(operation, *args)
         else:
@@ -166,7 +230,10 @@ class GatewayLink:
         """End the operation, see :meth:`Link.finish`."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        return pending.result_while_alive(self._timeout)
+        value, waited = pending.result_while_alive(self._timeout)
+        if self._activity is not None:
+            self._activity.waited(waited)
+        return value
 
     def run(self, operation: Callable[..., Operation], *args: Any) -> Any:
         """Begin and end an operation, see :meth:`Link.run`."""

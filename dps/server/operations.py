@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import BYTES, EPOCH, PUSHES
 from dps._kernels.reduce import all_finite, copy_finite, mean_of_slots
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.window import (
@@ -35,11 +36,13 @@ from dps.server.window import (
 )
 
 __all__ = [
+    "account",
     "await_closed",
     "beat",
     "check_fence",
     "claim",
     "close_epoch",
+    "count_push",
     "deliver",
     "exchange",
     "finish",
@@ -92,6 +95,18 @@ def beat(window: Window, rank: int) -> None:
     if window.stopped:
         raise StoppedError("the fit was stopped", rank=rank)
     window.words.rank_add(rank, Field.BEAT, 1)
+
+
+@immediate
+def account(window: Window, rank: int, row: NDArray[np.int64]) -> None:
+    """Take in what a far rank says of itself; what comes before EPOCH is counted here."""
+    window.activity[rank, EPOCH:] = row[EPOCH:]
+
+
+def count_push(window: Window, rank: int, nbytes: int) -> None:
+    """Count a gradient that has come from a rank."""
+    window.activity[rank, PUSHES] += 1
+    window.activity[rank, BYTES] += nbytes
 
 
 @immediate
@@ -198,6 +213,7 @@ def deliver(
             rank=rank,
             step=sequence,
         )
+    count_push(window, rank, target.nbytes)
 
 
 def reduce(window: Window, rank: int, number: int, values: Sequence[float]) -> Operation:

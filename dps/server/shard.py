@@ -10,6 +10,7 @@ loop must stay free.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import APPLY
 from dps.errors import StoppedError
 from dps.optimizers.update import Update
 from dps.server.host import host_id
@@ -38,11 +40,27 @@ from dps.server.window import (
 if TYPE_CHECKING:
     from dps.server.gateway import Gateway
 
-__all__ = ["ParameterShard", "ShardSpec", "ShardStatus", "WindowCard"]
+__all__ = ["ParameterShard", "ShardSpec", "ShardStatus", "Watched", "WindowCard"]
 
 #: Elements from which a kernel takes about a millisecond.
 _LARGE = 1 << 20
 _SHORTEST_NAP, _LONGEST_NAP = 1e-4, 2e-3
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What somebody who watches a fit should know and a window does not say.
+
+    Parameters
+    ----------
+    workers : tuple of str
+        The worker of each rank.
+    together : bool
+        Whether ranks wait for each other at every step.
+    """
+
+    workers: tuple[str, ...]
+    together: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,8 @@ class ShardSpec:
         Whether the window should be a file that other processes can map.
     timeout : float
         Seconds without progress that a waiting rank tolerates.
+    watched : Watched or None
+        None where nothing is to be said of the fit.
     """
 
     window: WindowSpec
@@ -73,6 +93,7 @@ class ShardSpec:
     version: int
     shared: bool
     timeout: float
+    watched: Watched | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +167,7 @@ class ParameterShard:
     async def run(
         self, operation: Callable[..., Operation], rank: int, fence: int, *args: Any
     ) -> Any:
-        """Run an operation for a replica that cannot map the window.
+        """Run an operation for a replica that cannot map the window, as :meth:`drive` does.
 
         Arrays in the answer are copies, because within one process Dask passes
         results by reference.
@@ -157,7 +178,8 @@ class ParameterShard:
             `fence` is not the attempt that owns the rank.
         """
         check_fence(self.window, rank, fence)
-        return _copied(await self.drive(operation(self.window, rank, *args), rank))
+        value, waited = await self.drive(operation(self.window, rank, *args), rank)
+        return _copied(value), waited
 
     async def admit(self, operation: Callable[..., Operation], rank: int, *args: Any) -> str:
         """Run the operation by which a replica takes its rank; the gateway's name for it."""
@@ -170,18 +192,31 @@ class ParameterShard:
             self._gateway = Gateway(get_worker(), self)
         return self._gateway.name
 
-    async def drive(self, operation: Operation, rank: int) -> Any:
-        """Run an operation for a rank; arrays in the result may be the window's."""
+    async def drive(self, operation: Operation, rank: int) -> tuple[Any, int]:
+        """Run an operation for a rank; arrays in the result may be the window's.
+
+        Returns
+        -------
+        object
+            The operation's result.
+        int
+            Nanoseconds that it has waited for others.
+        """
         watch = Watch(self.window, self._timeout, rank)
+        waited = 0
         while True:
+            began = time.monotonic_ns()
             if self._thread is None:
                 done, value = self._advance(operation)
             else:
                 loop = asyncio.get_running_loop()
                 done, value = await loop.run_in_executor(self._thread, self._advance, operation)
+            ended = time.monotonic_ns()
+            self.window.activity[rank, APPLY] += ended - began
             if done:
-                return value
+                return value, waited
             await self._until(value, watch)
+            waited += time.monotonic_ns() - ended
 
     def _advance(self, operation: Operation) -> tuple[bool, Any]:
         """Run an operation to its end or to where it must wait: whether it ended, and which."""

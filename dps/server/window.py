@@ -23,6 +23,8 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     BEAT      heartbeats while it reads data
     ROWS      rows behind the gradient in the slot
     WAITS     looks around while it waits for others, about one a second
+
+What a rank counts for those who watch the fit lies in `activity`; no protocol looks at it.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import WIDTH, Activity
 from dps._kernels.window import LATE, READY, Header
 from dps.errors import ServerLostError, StalledError, StoppedError
 from dps.optimizers.update import Update
@@ -176,6 +179,7 @@ class WindowSpec:
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "identity": ((_IDENTITY,), "uint8"),
             "words": ((words,), "int64"),
+            "activity": ((self.n_ranks, WIDTH), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, RECORD_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
@@ -208,6 +212,8 @@ class Window:
     spec : WindowSpec
     words : Header
         The words named in this module's docstring.
+    activity : (n_ranks, WIDTH) int64 array
+        What each rank has done, see ``_kernels/activity.pyx``.
     params : (n,) array
     state : (state_rows, n) array
     slots : (n_ranks, >= n) array
@@ -238,6 +244,7 @@ class Window:
         What operations by keys keep for a rank in this process.
     """
 
+    activity: NDArray[np.int64]
     params: NDArray[np.floating]
     state: NDArray[np.floating]
     slots: NDArray[np.floating]
@@ -400,6 +407,11 @@ class Watch:
         The rank that waits, or that is waited for on behalf of.
     alive : callable, optional
         Called once a second; raises if waiting makes no sense any more.
+
+    Attributes
+    ----------
+    activity : Activity or None
+        The account that waits are entered in.
     """
 
     def __init__(
@@ -414,6 +426,7 @@ class Watch:
         self._timeout = timeout
         self.tick = min(_TICK, timeout / 4)
         self._alive = alive
+        self.activity: Activity | None = None
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
 
     def look(self, wait: Wait) -> None:
@@ -461,6 +474,16 @@ class Watch:
 
     def until(self, wait: Wait) -> None:
         """Block until the wait is over, looking around once a second."""
+        if self._window.ready(wait):
+            return
+        began = time.monotonic_ns()
+        try:
+            self._wait(wait)
+        finally:
+            if self.activity is not None:
+                self.activity.waited(time.monotonic_ns() - began)
+
+    def _wait(self, wait: Wait) -> None:
         window = self._window
         result = window.wait(wait, self.tick)
         if result == READY:

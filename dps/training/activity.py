@@ -5,9 +5,26 @@ A plain record for reports; how it is counted is in ``_kernels/activity.pyx``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.activity import (
+    COMPUTE,
+    LOAD,
+    PULL,
+    PUSH,
+    ROWS,
+    STALENESS,
+    STEPS,
+    WAIT,
+)
+
 __all__ = ["RankActivity"]
+
+_PHASES = (LOAD, COMPUTE, PULL, PUSH, WAIT)
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,15 @@ class RankActivity:
     push: float
     wait: float
     staleness: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, rank: int, worker: str, rows: Sequence[NDArray[np.int64]]) -> RankActivity:
+        """From a rank's row in the window of each shard."""
+        counts = rows[0].tolist()
+        load, compute, pull, push, wait = (counts[phase] / 1e9 for phase in _PHASES)
+        staleness = tuple(tuple(np.trim_zeros(row[STALENESS:], "b").tolist()) for row in rows)
+        steps, seen = counts[STEPS], counts[ROWS]
+        return cls(rank, worker, steps, seen, load, compute, pull, push, wait, staleness)
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import COMPUTE, PUSH
 from dps.data.sources import Source
 from dps.errors import NonFiniteError
 from dps.models import Model
@@ -105,12 +106,15 @@ def train_full_batch(
         if accepted:
             keep[0], kept_loss = point, loss
         if epoch < 0:
+            channel.activity.begin_epoch(1)
             continue
         report = EpochReport(
             kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
             full_batch=1, converged=int(descent.enough),
         )  # fmt: skip
         record = channel.end_epoch(epoch, report.row(), decide(epoch), keep)
+        channel.activity.lap(PUSH)
+        channel.activity.begin_epoch(epoch + 2)
         if record is not None and EpochRecord.from_row(record).last:
             return
 
@@ -136,6 +140,7 @@ class _Descent:
         for first, last, penalised in model.layout.segments(0, len(self.point)):
             self._penalty[first:last] = how.l2 if penalised else 0.0
         precision = 4 * float(np.finfo(self.point.dtype).eps)
+        channel.activity.lap(COMPUTE)
         start = self._coordinates.point(self.point)
         self._search = LBFGS(start, how.tolerance, precision)  # told on rank 0 only
         self._begin(rows, 1)
@@ -182,22 +187,27 @@ class _Descent:
         bool
             Whether the point is the best so far.
         """
-        channel = self._channel
+        channel, activity = self._channel, self._channel.activity
         loss, gradient = self._rows.evaluate(self.point)
+        activity.lap(COMPUTE)
+        activity.stepped(self._rows.count, self._rows.count, loss)
         total = float(channel.reduce([loss])[0])
         finite = bool(np.isfinite(total))
         if not (finite or self._begun):
             raise NonFiniteError("the loss is NaN or infinite where the search starts")
         self._begun = True
         mean = channel.mean(gradient, self._rows.count) if finite else None
+        activity.lap(PUSH)
         accepted = False
         ahead = np.zeros_like(self.point)
         if self._rank == 0:
             accepted = self._tell(total, mean)
             self._coordinates.params(self._search.point, out=ahead)
+            activity.lap(COMPUTE)
         accepted, self.enough = map(bool, channel.reduce([accepted, self.enough]))
         # Rank 0 has all of it; the sum with nothing is exact.
         self.point = np.array(channel.mean(ahead, int(self._rank == 0)))
+        activity.lap(PUSH)
         return loss, accepted
 
     def _tell(self, total: float, mean: NDArray[np.floating] | None) -> bool:

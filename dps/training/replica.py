@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.batches import Batches
 from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
@@ -26,6 +27,7 @@ from dps.models import Model
 from dps.modes import Channel, ChannelSpec, Mode
 from dps.server.links import Link
 from dps.server.parameter_server import ParameterServer
+from dps.training.activity import RankActivity
 from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
@@ -100,11 +102,14 @@ class Outcome:
     cause : BaseException or None
         What a :class:`ReplicaError` came from, carried apart because pickling an
         exception loses its cause.
+    activity : RankActivity or None
+        What it did; None where it did not get as far.
     """
 
     rank: int
     error: DPSError | None = None
     cause: BaseException | None = None
+    activity: RankActivity | None = None
 
 
 def run_replica(
@@ -112,6 +117,7 @@ def run_replica(
     server: ParameterServer,
     partitions: Sequence[Partition],
     alive: Callable[[], None] | None = None,
+    watch: Callable[[Activity], None] | None = None,
 ) -> Outcome:
     """Train to the end of the fit, or until it is stopped.
 
@@ -123,6 +129,8 @@ def run_replica(
         One for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
     alive : callable, optional
         Called once a second while waiting; raises to give up.
+    watch : callable, optional
+        Called with the account that the replica keeps of itself, when it begins.
 
     Returns
     -------
@@ -135,9 +143,12 @@ def run_replica(
     try:
         links = server.connect(rank, spec.fence, access=spec.mode.access, alive=alive)
         channel = spec.mode.channel(spec.channel, links)
+        if watch is not None:
+            watch(channel.activity)
         with _heartbeat(channel):
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
+        channel.activity.lap(LOAD)
         if spec.full_batch is not None:
             train_full_batch(
                 spec.full_batch,
@@ -150,19 +161,22 @@ def run_replica(
             )
         else:
             _train(spec, channel, source)
+        _account(channel)
     except StoppedError as error:
-        return Outcome(rank, _located(error, spec, channel))
+        _account(channel)
+        return Outcome(rank, _located(error, spec, channel), None, _activity(spec, channel))
     except DPSError as error:
         _abort(channel)
-        return Outcome(rank, _located(error, spec, channel), error.__cause__)
+        cause = error.__cause__
+        return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
     except Exception as error:
         _abort(channel)
         failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
-        return Outcome(rank, _located(failure, spec, channel), error)
+        return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
         for link in links:
             link.close()
-    return Outcome(rank)
+    return Outcome(rank, activity=_activity(spec, channel))
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
@@ -170,16 +184,21 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
     steps = steps_of(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
+    activity = channel.activity
+    activity.lap(PULL)
     for epoch in range(spec.stopping.max_iter):
         began = time.monotonic()
+        activity.begin_epoch(epoch + 1)
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
             validation = _validate(model, channel.settle(epoch), source, channel.beat)
+            activity.lap(COMPUTE)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
         )
         record = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
+        activity.lap(PUSH)
         if record is not None and EpochRecord.from_row(record).last:
             return
 
@@ -247,6 +266,21 @@ def _located(error: DPSError, spec: ReplicaSpec, channel: Channel | None) -> DPS
     if error.step is None and channel is not None:
         error.step = channel.steps + 1  # the one at work
     return error
+
+
+def _activity(spec: ReplicaSpec, channel: Channel | None) -> RankActivity | None:
+    if channel is None:
+        return None
+    return RankActivity.of(spec.channel.rank, spec.worker, channel.activity.rows)
+
+
+def _account(channel: Channel | None) -> None:
+    if channel is None:
+        return
+    try:
+        channel.account()
+    except DPSError:  # the shard is gone: there is nobody left to tell
+        return
 
 
 def _abort(channel: Channel | None) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import COMPUTE, LOAD, PULL, PUSH
 from dps._kernels.keyed_push import KeyedPush
 from dps._kernels.keys import KeyList
 from dps._kernels.push import Push
@@ -96,17 +97,23 @@ class PythonSteps:
 
     def epoch(self, number: int) -> tuple[float, int, int]:
         """Take all steps of an epoch, see :meth:`Steps.epoch`."""
+        activity = self._channel.activity
         params = self._channel.pull()
+        activity.lap(PULL)
         grad, steps = np.zeros_like(params), self._batches.steps
         loss_sum = 0.0
         seen = pushes = 0
         with closing(self._batches.epoch(number)) as batches:
             for step, (rows, segments) in enumerate(batches):
+                activity.lap(LOAD)
                 grad.fill(0)
                 loss_sum = self._add(params, segments, grad, loss_sum)
                 seen += rows
                 pushes += rows > 0
+                activity.lap(COMPUTE)
                 params = self._channel.push_pull(grad, rows, number + step / steps)
+                activity.lap(PUSH)
+                activity.stepped(rows, seen, loss_sum)
         return loss_sum, seen, pushes
 
     def _add(
@@ -153,17 +160,24 @@ class PythonKeyedSteps(PythonSteps):
         """Take all steps of an epoch, see :meth:`Steps.epoch`."""
         params, grad = self._params, self._grad
         epoch = number - self._rates.epochs
+        activity = self._channel.activity
         loss_sum = 0.0
         seen = pushes = 0
         with closing(self._batches.epoch(number)) as batches:
             for step, (rows, segments) in enumerate(batches):
+                activity.lap(LOAD)
                 keys = self._keys(segments)
+                activity.lap(COMPUTE)
                 params[keys] = self._channel.pull_keys(keys, epoch, step)
+                activity.lap(PULL)
                 grad[keys] = 0
                 loss_sum = self._add(params, segments, grad, loss_sum)
                 seen += rows
                 pushes += rows > 0
+                activity.lap(COMPUTE)
                 self._channel.push_keys(grad[keys], keys, rows, epoch, step + 1)
+                activity.lap(PUSH)
+                activity.stepped(rows, seen, loss_sum)
         return loss_sum, seen, pushes
 
     def _keys(self, segments: Sequence[Segment]) -> NDArray[np.int32]:
@@ -216,6 +230,7 @@ class NativeSteps:
         return loop.loss, loop.seen, loop.pushes
 
     def _run(self, group: list[tuple[BlockRows, NDArray[np.int64] | None, int, int]]) -> None:
+        self._channel.activity.lap(LOAD)
         try:
             ending = self._loop.run(group)
         finally:

@@ -29,13 +29,15 @@ from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement, place
-from dps.server.shard import ShardSpec
+from dps.server.shard import ShardSpec, Watched
 from dps.server.window import WindowSpec
+from dps.training.activity import RankActivity
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan, make_deal, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
+from dps.training.story import Story
 
 __all__ = ["FitResult", "Job", "new_fit_id", "train"]
 
@@ -94,6 +96,8 @@ class Job:
         Train on all rows at once rather than by stochastic steps.
     on_epoch : callable, optional
         Called in the caller's thread with the :class:`EpochRecord` of each closed epoch.
+    name : str
+        What is fitted, in the words of its user: the estimator's class.
     """
 
     fit: str
@@ -119,6 +123,7 @@ class Job:
     timeout: float
     full_batch: FullBatch | None = None
     on_epoch: Callable[[EpochRecord], None] | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,8 @@ class FitResult:
     version : int
     history : list of EpochRecord
     plan : Plan
+    activity : list of RankActivity
+        What each replica did, in rank order; those that did not end are missing.
     error : BaseException or None
         What cut the fit short, to be raised once the rest has been kept.
     """
@@ -145,6 +152,7 @@ class FitResult:
     version: int
     history: list[EpochRecord]
     plan: Plan
+    activity: list[RankActivity]
     error: BaseException | None
 
 
@@ -213,11 +221,21 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     )
     plan = replace(plan, shards=plan.shards[: len(placement)])
     rates = _rates(job, plan, summary)
-    server = cluster.serve(_shard_specs(job, plan, placement, rates), placement, plan.shards)
-    gang = cluster.launch(
-        run_replica, _tasks(job, plan, placement, rates, _cut_rows(summary)), server
-    )
-    return _Watcher(job, plan, server, gang).run()
+    watched = cluster.watched
+    specs = _shard_specs(job, plan, placement, rates, watched)
+    server = cluster.serve(specs, placement, plan.shards)
+    tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched)
+    story = Story(job, plan, placement, cluster.tell) if watched else None
+    try:
+        gang = cluster.launch(run_replica, tasks, server)
+        result = _Watcher(job, plan, server, gang, story).run()
+    except BaseException as error:
+        if story is not None:
+            story.failed(error)
+        raise
+    if story is not None:
+        story.ended(result)
+    return result
 
 
 def _exchange(
@@ -287,9 +305,11 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
 
 
 def _shard_specs(
-    job: Job, plan: Plan, placement: Placement, rates: Rates | None
+    job: Job, plan: Plan, placement: Placement, rates: Rates | None, watched: bool
 ) -> list[ShardSpec]:
     layout = job.model.layout
+    workers = tuple(rank.worker for rank in plan.ranks)
+    together = job.mode.together or job.full_batch is not None
     holds = job.mode.shards_hold_parameters
     alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
     return [
@@ -317,6 +337,7 @@ def _shard_specs(
             # One process needs no file; a forced gateway must not have one.
             shared=not alone and job.mode.access != "gateway",
             timeout=job.timeout,
+            watched=Watched(workers, together) if watched else None,
         )
         for shard in range(len(placement))
     ]
@@ -329,7 +350,12 @@ def _cut_rows(summary: DataSummary) -> int:
 
 
 def _tasks(
-    job: Job, plan: Plan, placement: Placement, rates: Rates | None, cut_rows: int
+    job: Job,
+    plan: Plan,
+    placement: Placement,
+    rates: Rates | None,
+    cut_rows: int,
+    watched: bool,
 ) -> list[ReplicaTask]:
     layout = job.model.layout
     segments = tuple(layout.segments(0, layout.size))
@@ -352,6 +378,7 @@ def _tasks(
                     dtype=str(job.model.dtype),
                     schedule=job.schedule,
                     update=update,
+                    timed=watched,
                 ),
                 mode=job.mode,
                 model=job.model,
@@ -374,8 +401,11 @@ def _tasks(
 class _Watcher:
     """Watches a gang to its end."""
 
-    def __init__(self, job: Job, plan: Plan, server: ParameterServer, gang: Gang) -> None:
+    def __init__(
+        self, job: Job, plan: Plan, server: ParameterServer, gang: Gang, story: Story | None
+    ) -> None:
         self._job = job
+        self._story = story
         self._plan = plan
         self._server = server
         self._gang = gang
@@ -417,8 +447,10 @@ class _Watcher:
     def _fetch(self) -> None:
         """Take in the epochs that have been closed, and see that every rank gets on."""
         status = self._server.status(len(self._history), self._gang.check)
-        for row in status.records:
-            record = EpochRecord.from_row(row)
+        records = [EpochRecord.from_row(row) for row in status.records]
+        if self._story is not None:
+            self._story.closed(records)
+        for record in records:
             self._history.append(record)
             _log.info("epoch %d: loss %.6g, %.2f s", record.epoch, record.loss, record.seconds)
             if self._job.on_epoch is not None:
@@ -476,8 +508,13 @@ class _Watcher:
             version=version,
             history=self._history,
             plan=self._plan,
+            activity=self._activity(),
             error=error,
         )
+
+    def _activity(self) -> list[RankActivity]:
+        outcomes: dict[int, Outcome] = self._gang.outcomes()
+        return [o.activity for _, o in sorted(outcomes.items()) if o.activity is not None]
 
 
 #: Of several errors, the one that says most comes first: causes before consequences.

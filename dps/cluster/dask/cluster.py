@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import dask
 from distributed import Client, Future
 from distributed.client import _wait
 
@@ -28,7 +29,9 @@ from dps.cluster.dask.calls import (
 from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, naming_partitions, scatter
+from dps.cluster.dask.spans import FitSpan
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, itself
+from dps.cluster.dask.telling import Teller
 from dps.data.computing import keeping_of, recipes_or_error
 from dps.data.disk import forget_files
 from dps.data.exchange import Deal
@@ -36,12 +39,13 @@ from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.data.streams import is_whole
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
+from dps.monitor.shard import ReportingShard
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
 from dps.server.parameter_server import ParameterServer, ShardHandle
 from dps.server.placement import Placement
 from dps.server.remote import Remote
-from dps.server.shard import ParameterShard, ShardSpec, WindowCard
+from dps.server.shard import ShardSpec, WindowCard
 
 __all__ = ["DaskCluster"]
 
@@ -56,6 +60,11 @@ class DaskCluster:
         Id of the fit; keys and files carry it.
     timeout : float
         Seconds without progress after which waiting is an error.
+
+    Attributes
+    ----------
+    watched : bool
+        Dask's setting ``dps.monitor``, true by default.
 
     Raises
     ------
@@ -81,6 +90,9 @@ class DaskCluster:
         self._keeping = Keeping(fit, "memory")
         self._weighted = False
         self._streams = False
+        self.watched = bool(dask.config.get("dps.monitor", True))
+        self._teller = Teller(client)
+        self._span = FitSpan(fit)
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
@@ -89,6 +101,10 @@ class DaskCluster:
                 "start some, or wait for them with client.wait_for_workers(1)"
             )
         check_versions(client, set(self._threads), timeout)
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Send an event to the scheduler, which keeps some and hands them on."""
+        self._teller.tell(event)
 
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
@@ -114,9 +130,10 @@ class DaskCluster:
             if not lying:
                 self._keeping = keeping_of(self._fit, cache, partitions)
             self._await_partitions(partitions, partitions)
-            self._partitions, self._owned = compute(
-                client, partitions, workers, self._timeout, self._keeping, prepare
-            )
+            with self._span():
+                self._partitions, self._owned = compute(
+                    client, partitions, workers, self._timeout, self._keeping, prepare
+                )
         else:
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
@@ -149,7 +166,7 @@ class DaskCluster:
             self._looks += 1
             self._put(
                 {
-                    number: self._client.submit(
+                    number: self._submit(
                         make_again, self._partitions[number].X, recipes[number],
                         workers=[self._holders[number]], pure=False,
                         key=f"dps-recipe-{self._fit}-{self._looks}-{number}",
@@ -180,7 +197,7 @@ class DaskCluster:
         for number, holder in enumerate(self._holders):
             numbers.setdefault(holder, []).append(number)
         futures = [
-            self._client.submit(
+            self._submit(
                 task, function, [self._values(number) for number in held], *options,
                 workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
             )
@@ -206,13 +223,13 @@ class DaskCluster:
         self._looks += 1
         name = f"{self._fit}-{self._looks}"
         # It may be large: one task holds it for all.
-        shared = self._client.submit(
+        shared = self._submit(
             itself, function, pure=False, workers=[self._holders[numbers[0]]],
             key=f"dps-shared-{name}",
         )  # fmt: skip
         self._put(
             {
-                number: self._client.submit(
+                number: self._submit(
                     remake_partition, self._keeping, shared, self._partitions[number].X, number,
                     workers=[self._holders[number]], pure=False,
                     key=f"dps-convert-{name}-{number}",
@@ -239,10 +256,11 @@ class DaskCluster:
         self._looks += 1
         old, self._owned = self._owned, []
         try:
-            self._partitions = exchange(
-                self._client, self._partitions, self._holders, deal, homes,
-                f"{self._fit}-{self._looks}", self._weighted, self._await, self._owned,
-            )  # fmt: skip
+            with self._span():
+                self._partitions = exchange(
+                    self._client, self._partitions, self._holders, deal, homes,
+                    f"{self._fit}-{self._looks}", self._weighted, self._await, self._owned,
+                )  # fmt: skip
         finally:
             for future in old:
                 future.release()
@@ -258,8 +276,8 @@ class DaskCluster:
     ) -> ParameterServer:
         """Make an Actor a shard, each on its worker."""
         for number, (spec, worker) in enumerate(zip(specs, workers, strict=True)):
-            future = self._client.submit(
-                ParameterShard, spec, actor=True, workers=[worker],
+            future = self._submit(
+                ReportingShard, spec, actor=True, workers=[worker],
                 key=f"dps-shard-{self._fit}-{number}",
             )  # fmt: skip
             self._actors.append(future)
@@ -288,9 +306,10 @@ class DaskCluster:
         moved = self._cut_out([piece for task in tasks for piece in task.pieces if piece.moved])
         futures = {}
         for task in tasks:
-            futures[task.rank] = self._client.submit(
+            futures[task.rank] = self._submit(
                 run_replica_task, function, task.spec, server,
                 [moved.get(piece, self._values(piece.partition)) for piece in task.pieces],
+                (self._fit, task.rank) if self.watched else None,
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
@@ -302,7 +321,7 @@ class DaskCluster:
     def _cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
         """Rows that go to another worker, cut out where they lie: nothing else travels."""
         futures = {
-            piece: self._client.submit(
+            piece: self._submit(
                 cut_out, self._values(piece.partition), piece.start, piece.stop,
                 workers=[self._holders[piece.partition]], pure=False,
                 key=f"dps-rows-{self._fit}-{piece.partition}-{piece.start}",
@@ -312,6 +331,11 @@ class DaskCluster:
         self._owned += futures.values()
         self._await(list(futures.values()))
         return futures
+
+    def _submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future:
+        """Submit a task of this fit."""
+        with self._span():
+            return self._client.submit(function, *args, **options)
 
     def _await(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
@@ -354,6 +378,7 @@ class DaskCluster:
         except ClusterError:
             alive = {}
         deadline = time.monotonic() + PATIENCE
+        self._teller.finish(PATIENCE if alive else 0.0)
         calls = [remote.start("close") for remote in self._made(alive, deadline)]
         clean = len(calls) == len(self._actors)
         if self._gang is not None:

@@ -13,6 +13,7 @@ from distributed.core import Status
 from dps.cluster.dask.calls import fetch, living
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
+from dps.monitor.presence import replica_presence
 from dps.server.parameter_server import ParameterServer
 
 __all__ = ["TaskGang", "run_replica_task"]
@@ -109,8 +110,12 @@ def run_replica_task(
     spec: Any,
     server: ParameterServer,
     partitions: Sequence[tuple[Any, Any, Any]],
+    shown_as: tuple[str, int] | None,
 ) -> Any:
-    """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot."""
+    """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot.
+
+    What it does is shown as that of a fit's rank, if these are given.
+    """
     worker = get_worker()
     secede()
 
@@ -118,4 +123,8 @@ def run_replica_task(
         if worker.status not in (Status.running, Status.paused):
             raise ClusterError("the worker is closing", worker=worker.address)
 
-    return function(spec, server, [Partition(*part) for part in partitions], alive)
+    values = [Partition(*part) for part in partitions]
+    if shown_as is None:
+        return function(spec, server, values, alive)
+    with replica_presence(worker, *shown_as) as watch:
+        return function(spec, server, values, alive, watch)

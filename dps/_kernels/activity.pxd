@@ -1,0 +1,35 @@
+from libc.stdint cimport int64_t
+
+cpdef enum:
+    # Words of a row; activity.pyx says what they mean and who writes them.
+    PUSHES = 0
+    BYTES = 1
+    APPLY = 2
+    EPOCH = 3
+    STEPS = 4
+    ROWS = 5
+    EPOCH_ROWS = 6
+    LOSS = 7
+    LOAD = 8
+    COMPUTE = 9
+    PULL = 10
+    PUSH = 11
+    WAIT = 12
+    STALE_SUM = 13
+    STALE_MAX = 14
+    STALENESS = 16
+    BUCKETS = 32
+    WIDTH = STALENESS + BUCKETS
+
+
+cdef class Activity:
+    cdef readonly bint timed
+    cdef readonly list rows     # of numpy; keeps the memory alive
+    cdef int64_t** _rows
+    cdef int64_t* _row          # the first shard's
+    cdef int64_t _mark
+
+    cdef void spend(self, int phase, int shard) noexcept nogil
+    cdef void push(self, int shard, int64_t nbytes) noexcept nogil
+    cdef void step(self, int64_t rows, int64_t epoch_rows, double loss) noexcept nogil
+    cdef void age(self, int shard, int64_t staleness) noexcept nogil

@@ -1,0 +1,122 @@
+"""A rank's account of what it does: counters in windows, and the clock that fills them.
+
+Owns the words of a rank's row in a window and how time is shared out between them. It must not
+know who reads them, or what a window is but for the row.
+
+A rank has a row in the window of each shard, on lines of its own. Who writes a word is told below;
+each has one writer at a time, and whoever reads may see one word newer than another.
+
+Written where the window is mapped, or by the shard on behalf of a rank that is far:
+    PUSHES      gradients received from the rank
+    BYTES       their bytes, with keys
+    APPLY       nanoseconds spent on the shard's memory for the rank, without waiting
+Written by the rank, which tells the shard now and then where it is far:
+    EPOCH       the one at work, from 1
+    STEPS       gradients handed over that had rows behind them
+    ROWS        rows seen
+    EPOCH_ROWS  rows seen in this epoch
+    LOSS        the bits of a double: the sum of losses of this epoch so far
+    LOAD, COMPUTE, PULL, PUSH, WAIT
+                nanoseconds, all of which go to one of them
+    STALE_SUM, STALE_MAX, and from STALENESS on BUCKETS words
+                of the staleness of its pushes to this shard: 0, 1, 2-3, 4-7, ...
+All but the last three and those of the shard are in the first shard's row alone.
+
+The clock is a stop watch: ``lap(phase)`` gives all time since the last lap to a phase. What is
+waited meanwhile goes to WAIT and not to the phase, because ``waited`` moves the last lap on.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+import numpy as np
+
+cdef extern from "waiting.h" nogil:
+    void dps_set(int64_t *word, int64_t value)
+    void dps_bump(int64_t *word, int64_t value)
+    int64_t dps_nanoseconds()
+
+
+cdef class Activity:
+    """A rank's account; see the stub for what its methods take."""
+
+    def __init__(self, rows, bint timed=True):
+        cdef int number
+        free(self._rows)  # of an earlier call
+        self._rows = <int64_t**> malloc(max(1, len(rows)) * sizeof(int64_t*))
+        if self._rows is NULL:
+            raise MemoryError
+        self.rows = []
+        for number, row in enumerate(rows):
+            if row.dtype != np.int64 or row.shape != (WIDTH,) or not row.flags.c_contiguous:
+                raise ValueError(f"a row is {WIDTH} contiguous int64, got {row.shape} {row.dtype}")
+            self.rows.append(row)
+            self._rows[number] = <int64_t*> <uintptr_t> row.ctypes.data
+        if not self.rows:
+            raise ValueError("an account needs the row of a shard")
+        self._row = self._rows[0]
+        self.timed = timed
+        self._mark = dps_nanoseconds()
+
+    def __dealloc__(self):
+        free(self._rows)
+
+    cdef void spend(self, int phase, int shard) noexcept nogil:
+        """Give the time since the last lap to a phase, and to the shard's APPLY unless it is -1."""
+        cdef int64_t now
+        if not self.timed:
+            return
+        now = dps_nanoseconds()
+        dps_bump(self._row + phase, now - self._mark)
+        if shard >= 0:
+            dps_bump(self._rows[shard] + APPLY, now - self._mark)
+        self._mark = now
+
+    cdef void push(self, int shard, int64_t nbytes) noexcept nogil:
+        dps_bump(self._rows[shard] + PUSHES, 1)
+        dps_bump(self._rows[shard] + BYTES, nbytes)
+
+    cdef void step(self, int64_t rows, int64_t epoch_rows, double loss) noexcept nogil:
+        cdef int64_t bits
+        memcpy(&bits, &loss, sizeof(double))
+        dps_bump(self._row + STEPS, rows > 0)
+        dps_bump(self._row + ROWS, rows)
+        dps_set(self._row + EPOCH_ROWS, epoch_rows)
+        dps_set(self._row + LOSS, bits)
+
+    cdef void age(self, int shard, int64_t staleness) noexcept nogil:
+        cdef int64_t* row = self._rows[shard]
+        cdef int number = 0
+        while number < BUCKETS - 1 and staleness >> number:
+            number += 1
+        dps_bump(row + STALENESS + number, 1)
+        dps_bump(row + STALE_SUM, staleness)
+        if staleness > row[STALE_MAX]:
+            dps_set(row + STALE_MAX, staleness)
+
+    def lap(self, int phase):
+        if not LOAD <= phase <= WAIT:
+            raise ValueError(f"no phase has the number {phase}")
+        self.spend(phase, -1)
+
+    def waited(self, int64_t nanoseconds):
+        if self.timed:
+            dps_bump(self._row + WAIT, nanoseconds)
+            self._mark += nanoseconds
+
+    def worked(self, int shard, int64_t nanoseconds):
+        if self.timed:
+            dps_bump(self._rows[shard] + APPLY, nanoseconds)
+
+    def begin_epoch(self, int64_t epoch):
+        dps_set(self._row + LOSS, 0)
+        dps_set(self._row + EPOCH_ROWS, 0)
+        dps_set(self._row + EPOCH, epoch)
+
+    def stepped(self, int64_t rows, int64_t epoch_rows, double loss):
+        self.step(rows, epoch_rows, loss)
+
+    def pushed_late(self, int shard, int64_t staleness):
+        if staleness < 0:
+            raise ValueError(f"staleness is not negative, got {staleness}")
+        self.age(shard, staleness)

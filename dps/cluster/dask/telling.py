@@ -1,0 +1,49 @@
+"""Sends a fit's events to the scheduler, in order, without anybody waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from dps.monitor.events import TOPIC
+
+__all__ = ["Teller"]
+
+
+class Teller:
+    """Sends events through a client.
+
+    What cannot be sent is lost: a fit does not end because nobody hears of it.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._last: concurrent.futures.Future[None] | None = None
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Send an event, once those before it are there."""
+        loop = self._client.loop.asyncio_loop
+        self._last = asyncio.run_coroutine_threadsafe(self._send(self._last, event), loop)
+
+    async def _send(
+        self, before: concurrent.futures.Future[None] | None, event: Mapping[str, Any]
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([asyncio.wrap_future(before)])
+        with contextlib.suppress(OSError):  # the scheduler is gone
+            await self._client.scheduler.log_event(topic=TOPIC, msg=dict(event))
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all events are there, for so long at the most."""
+        if self._last is not None:
+            concurrent.futures.wait([self._last], seconds)
+            self._last.cancel()

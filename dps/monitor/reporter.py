@@ -1,0 +1,100 @@
+"""Says a few times a second what the counters of one shard's window say.
+
+Owns when events are sent, and by which clock: the event loop of the worker that has the shard. It
+must not know how counters are kept (``_kernels/activity``), what they mean (``reading``) or
+which replica is slow (``stragglers``). Ranks never wait for it, and know nothing of it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tornado.ioloop import PeriodicCallback
+
+from dps.monitor.events import TOPIC, Kind, event
+from dps.monitor.reading import Reader
+from dps.monitor.stragglers import Stragglers
+from dps.server.shard import Watched
+from dps.server.window import Window
+
+__all__ = ["Reporter"]
+
+#: Seconds between looks at the counters.
+_TICK = 0.25
+#: Seconds between events: a share of those since the start, from a tick to a second. Dask keeps
+#: 1,000 events of a topic, for all fits.
+_SHARE, _LONGEST = 1 / 40, 1.0
+
+
+class Reporter:
+    """Reports one shard; the first one reports all replicas too.
+
+    It ends when :meth:`end` is called, or when it is forgotten with its shard.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+    window : Window
+    watched : Watched
+    """
+
+    def __init__(self, worker: Any, window: Window, watched: Watched) -> None:
+        self._fit, self._shard = window.spec.fit, window.spec.shard
+        self._workers = watched.workers
+        self._worker = worker
+        self._reader = Reader(window, watched.workers, together=watched.together)
+        self._stragglers = Stragglers(together=watched.together)
+        self._began = time.monotonic()
+        self._next = 0.0
+        callback = PeriodicCallback(_forgetful(self), 1000 * _TICK)
+        worker.loop.add_callback(callback.start)
+        self._stop = weakref.finalize(self, worker.loop.add_callback, callback.stop)
+        self._stop.atexit = False
+
+    def end(self) -> None:
+        """Report for the last time, from the event loop; whichever thread asks for it."""
+        if self._stop.alive:
+            self._stop()
+            self._worker.loop.add_callback(self._report, final=True)
+
+    def look(self) -> None:
+        """Look at the counters, and say what is due."""
+        now = time.monotonic() - self._began
+        if self._shard == 0:
+            for found in self._stragglers.look(now, self._reader.moments()):
+                self._log(
+                    "straggler",
+                    rank=found.rank,
+                    replica_worker=self._workers[found.rank],
+                    slow=found.slow,
+                    ratio=None if found.ratio is None else round(found.ratio, 3),
+                    why=found.why,
+                )
+        if now >= self._next:
+            self._next = now + min(_LONGEST, max(_TICK, _SHARE * now)) - _TICK / 2
+            self._report(final=False)
+
+    def _report(self, *, final: bool) -> None:
+        now = time.monotonic() - self._began
+        when: dict[str, Any] = {"seconds": round(now, 3), "final": final}
+        if self._shard == 0:
+            self._log("replicas", **when, replicas=self._reader.replicas(now))
+        self._log("shard", shard=self._shard, **when, **self._reader.shard(now))
+
+    def _log(self, kind: Kind, **fields: Any) -> None:
+        self._worker.log_event(TOPIC, event(kind, self._fit, **fields))
+
+
+def _forgetful(reporter: Reporter) -> Callable[[], None]:
+    """A call of its `look` that does not keep it alive."""
+    known = weakref.ref(reporter)
+
+    def look() -> None:
+        alive = known()
+        if alive is not None:
+            alive.look()
+
+    return look

@@ -1,0 +1,40 @@
+"""A shard that is watched: it reports what happens in its window while the fit runs.
+
+The shard itself knows nothing of that; what a shard does is ``server/shard.py``.
+"""
+
+from __future__ import annotations
+
+from distributed import get_worker
+
+from dps.monitor.presence import Presence
+from dps.monitor.reporter import Reporter
+from dps.server.shard import ParameterShard, ShardSpec
+
+__all__ = ["ReportingShard"]
+
+
+class ReportingShard(ParameterShard):
+    """A slice of the parameters on a Dask Actor, and its reports.
+
+    Parameters
+    ----------
+    spec : ShardSpec
+    """
+
+    def __init__(self, spec: ShardSpec) -> None:
+        super().__init__(spec)
+        self._shown: tuple[Reporter | Presence, ...] = ()
+        if spec.watched is not None:
+            worker = get_worker()
+            self._shown = (
+                Reporter(worker, self.window, spec.watched),
+                Presence.of_shard(worker, self.window),
+            )
+
+    def close(self) -> None:
+        """Report for the last time, stop the fit and give the window back."""
+        for shown in self._shown:
+            shown.end()
+        self._shown = ()
+        super().close()

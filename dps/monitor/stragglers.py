@@ -1,0 +1,148 @@
+"""Which replica is slow: a rule over what all of them have counted, and nothing else.
+
+Pure: told moments, it says what has changed. It must not know windows, workers or events.
+
+A replica is slow by its **rate**, rows a second of all its time but waiting, where that is below
+half of the median of the others', over the last seconds and at least `STEPS` steps of each. One
+that gets through no step has no rate: it is slow by its **silence**, where all others stand
+waiting for it, for `PATIENCE` seconds and for longer than a step takes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["Moment", "Stragglers", "Verdict"]
+
+#: Seconds over which rates are taken at least, and steps of each replica.
+SPAN, STEPS = 2.0, 4
+#: Share of the others' rate below which a replica is slow, and above which it no longer is.
+SLOW, CAUGHT_UP = 0.5, 0.67
+#: Seconds that the others stand waiting before it counts.
+PATIENCE = 2.0
+_KEPT = 128  # moments
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a replica is.
+
+    Attributes
+    ----------
+    rows, steps : int
+        Since the start.
+    busy : float
+        Seconds since the start, but for waiting.
+    arrived : int
+        The last barrier that it has come to; of no meaning where nobody waits.
+    """
+
+    rows: int
+    steps: int
+    busy: float
+    arrived: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A replica that has become slow, or is no longer.
+
+    Attributes
+    ----------
+    rank : int
+    slow : bool
+    ratio : float or None
+        Its rate over the median of the others'; None where it has none.
+    why : str
+    """
+
+    rank: int
+    slow: bool
+    ratio: float | None
+    why: str
+
+
+class Stragglers:
+    """Watches the replicas of a fit.
+
+    Parameters
+    ----------
+    together : bool
+        Whether replicas wait for each other at every step.
+
+    Examples
+    --------
+    >>> watched = Stragglers(together=False)
+    >>> for second in range(4):
+    ...     found = watched.look(second, [
+    ...         Moment(rows, 10 * second, float(second), 0)
+    ...         for rows in (1000 * second, 1000 * second, 250 * second)
+    ...     ])
+    ...     for verdict in found:
+    ...         print(second, verdict.rank, verdict.why)
+    2 2 it gets through rows at 0.25 of the others' pace
+    """
+
+    def __init__(self, *, together: bool) -> None:
+        self._together = together
+        self._past: deque[tuple[float, tuple[Moment, ...]]] = deque(maxlen=_KEPT)
+        self._behind: tuple[int, float] | None = None  # who is waited for alone, and since when
+        self._slow: set[int] = set()
+
+    def look(self, now: float, moments: Sequence[Moment]) -> list[Verdict]:
+        """Take in how far all replicas are, in rank order; what has changed."""
+        present = tuple(moments)
+        ratios = self._ratios(now, present)
+        silent = self._silent(now, present) if self._together else None
+        self._past.append((now, present))
+        verdicts = []
+        for rank in range(len(present)):
+            ratio = ratios.get(rank)
+            if rank not in self._slow:
+                if silent is not None and silent[0] == rank:
+                    why = f"all others have been waiting for it for {silent[1]:.1f} s"
+                    verdicts.append(Verdict(rank, True, None, why))
+                elif ratio is not None and ratio < SLOW:
+                    why = f"it gets through rows at {ratio:.2f} of the others' pace"
+                    verdicts.append(Verdict(rank, True, ratio, why))
+            elif ratio is not None and ratio > CAUGHT_UP and silent is None:
+                why = f"it gets through rows at {ratio:.2f} of the others' pace again"
+                verdicts.append(Verdict(rank, False, ratio, why))
+        self._slow ^= {verdict.rank for verdict in verdicts}
+        return verdicts
+
+    def _ratios(self, now: float, present: tuple[Moment, ...]) -> dict[int, float]:
+        """Rates over the median of the others', of the shortest time that is long enough."""
+        for then, past in reversed(self._past):
+            pairs = list(zip(past, present, strict=True))
+            if now - then >= SPAN and all(b.steps - a.steps >= STEPS for a, b in pairs):
+                break
+        else:
+            return {}
+        rates = [(b.rows - a.rows) / max(b.busy - a.busy, 1e-9) for a, b in pairs]
+        found = {}
+        for rank, rate in enumerate(rates):
+            others = rates[:rank] + rates[rank + 1 :]
+            typical = median(others) if others else 0.0
+            if typical > 0:
+                found[rank] = rate / typical
+        return found
+
+    def _silent(self, now: float, present: tuple[Moment, ...]) -> tuple[int, float] | None:
+        """Who alone keeps all others waiting for too long, and for how long."""
+        fewest = min(moment.arrived for moment in present)
+        last = [rank for rank, moment in enumerate(present) if moment.arrived == fewest]
+        if len(last) != 1 or len(present) == 1:
+            self._behind = None
+            return None
+        rank = last[0]
+        moved = not self._past or self._past[-1][1][rank].arrived != fewest
+        if self._behind is None or self._behind[0] != rank or moved:
+            self._behind = rank, now
+        waited = now - self._behind[1]
+        others = [moment for other, moment in enumerate(present) if other != rank]
+        a_step = median(moment.busy / max(1, moment.steps) for moment in others)
+        return (rank, waited) if waited >= max(PATIENCE, a_step) else None

@@ -1,0 +1,139 @@
+"""What the client tells of a fit: that it started, closed epochs, and how it ended.
+
+Makes events (``monitor/events.py``) of jobs, plans and records. It must not know where they go.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dps.errors import DPSError
+from dps.monitor.events import EpochFields, Kind, ReplicaStart, ShardStart, event
+from dps.server.placement import Placement
+from dps.training.history import EpochRecord
+from dps.training.plan import Plan
+
+if TYPE_CHECKING:
+    from dps.training.trainer import FitResult, Job
+
+__all__ = ["Story"]
+
+#: Epochs that one event lists at the most.
+_MOST = 64
+
+
+class Story:
+    """One fit, as it is told.
+
+    Parameters
+    ----------
+    job : Job
+    plan : Plan
+    placement : Placement
+    tell : callable
+        Takes an event, and does not wait.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        placement: Placement,
+        tell: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._fit = job.fit
+        self._tell = tell
+        self._began = time.monotonic()
+        self._epochs = 0
+        self._say("started", **_started(job, plan, placement))
+
+    def closed(self, records: Sequence[EpochRecord]) -> None:
+        """Epochs have been closed."""
+        if not records:
+            return
+        self._epochs += len(records)
+        picks = np.unique(np.linspace(0, len(records) - 1, min(_MOST, len(records))).astype(int))
+        shown = [_fields(records[pick]) for pick in picks]
+        self._say("epochs", epochs=shown, skipped=len(records) - len(shown))
+
+    def ended(self, result: FitResult) -> None:
+        """The fit has a result, though it may have been cut short."""
+        if result.error is not None and not isinstance(result.error, KeyboardInterrupt):
+            self.failed(result.error)
+            return
+        last = result.history[-1]
+        reason = "converged" if last.converged else "max_iter"
+        self._say(
+            "stopped",
+            reason="interrupted" if result.error is not None else reason,
+            epochs=len(result.history),
+            loss=_number(last.loss),
+            seconds=self._seconds(),
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """The fit has ended with an error."""
+        where = error if isinstance(error, DPSError) else None
+        self._say(
+            "failed",
+            error=type(error).__name__,
+            message=str(error) if where is None else where.message,
+            worker=None if where is None else where.worker,
+            rank=None if where is None else where.rank,
+            step=None if where is None else where.step,
+            epochs=self._epochs,
+            seconds=self._seconds(),
+        )
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._began, 3)
+
+    def _say(self, kind: Kind, **fields: Any) -> None:
+        self._tell(event(kind, self._fit, **fields))
+
+
+def _started(job: Job, plan: Plan, placement: Placement) -> dict[str, Any]:
+    optimizer = "lbfgs" if job.full_batch is not None else type(job.optimizer).__name__.lower()
+    updates = job.mode.updates([rank.steps for rank in plan.ranks])
+    return {
+        "name": job.name,
+        "mode": job.mode.name,
+        "optimizer": optimizer,
+        "loss": type(job.targets.loss).__name__,
+        "dtype": str(job.model.dtype),
+        "parameters": job.model.layout.size,
+        "rows": plan.rows,
+        "batch_rows": plan.rows if job.full_batch is not None else plan.batch_size,
+        "updates": 1 if job.full_batch is not None else updates,
+        "max_epochs": job.stopping.max_iter,
+        "epochs_before": job.epochs_before,
+        "replicas": [
+            ReplicaStart(rank=rank, worker=part.worker, rows=part.rows, steps=part.steps)
+            for rank, part in enumerate(plan.ranks)
+        ],
+        "shards": [
+            ShardStart(shard=shard, worker=worker, parameters=placement.size(shard))
+            for shard, worker in enumerate(plan.shards)
+        ],
+    }
+
+
+def _fields(record: EpochRecord) -> EpochFields:
+    return EpochFields(
+        epoch=record.epoch,
+        loss=record.loss,
+        validation_loss=_number(record.validation_loss),
+        rows=record.rows,
+        seconds=record.seconds,
+        staleness_mean=record.staleness_mean,
+        staleness_max=record.staleness_max,
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
