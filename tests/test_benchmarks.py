@@ -18,6 +18,7 @@ NAMES = (
     "gateway",
     "little",
     "memory",
+    "monitoring",
     "optimizers",
     "scaling",
     "skewed",
@@ -146,6 +147,11 @@ def test_one_command_knows_all() -> None:
     command = [sys.executable, str(BENCHMARKS), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert set(NAMES) <= set(done.stdout.replace(",", " ").split())
+
+
+def test_monitoring() -> None:
+    found = rows(run("monitoring"))
+    assert {"dense fits, 20,000 x 100", "synchronous steps, 2 epochs"} <= set(found)
 
 
 def test_gateway() -> None:

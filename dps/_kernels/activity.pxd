@@ -27,8 +27,17 @@ cdef class Activity:
     cdef readonly list rows     # of numpy; keeps the memory alive
     cdef int64_t** _rows
     cdef int64_t* _row          # the first shard's
+    cdef int _n
     cdef int64_t _mark
+    cdef int _skip              # steps for which no clock is read
+    cdef int64_t _part[5]       # of the step that was timed, from LOAD on
 
+    cdef int64_t wait_begins(self) noexcept nogil
+    cdef void wait_ends(self, int64_t began, int64_t known) noexcept nogil
+    cdef int64_t waited_so_far(self) noexcept nogil
+    cdef void step_ends(self) noexcept nogil
+    cdef void settle(self) noexcept nogil
+    cdef void _share(self) noexcept nogil
     cdef void spend(self, int phase, int shard) noexcept nogil
     cdef void push(self, int shard, int64_t nbytes) noexcept nogil
     cdef void step(self, int64_t rows, int64_t epoch_rows, double loss) noexcept nogil

@@ -24,10 +24,14 @@ All but the last three and those of the shard are in the first shard's row alone
 
 The clock is a stop watch: ``lap(phase)`` gives all time since the last lap to a phase. What is
 waited meanwhile goes to WAIT and not to the phase, because ``waited`` moves the last lap on.
+
+Where a step takes a microsecond, reading the clock four times would take a tenth of it. So after a
+short step, in the loops without the interpreter, laps are skipped for a while (waits are not);
+then all time since goes to the phases as that step's did.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -35,6 +39,11 @@ cdef extern from "waiting.h" nogil:
     void dps_set(int64_t *word, int64_t value)
     void dps_bump(int64_t *word, int64_t value)
     int64_t dps_nanoseconds()
+
+
+cdef enum:
+    SHORT = 20000               # nanoseconds of work from which the laps of every step are taken
+    MOST_SKIPPED = 64           # steps
 
 
 cdef class Activity:
@@ -55,6 +64,7 @@ cdef class Activity:
         if not self.rows:
             raise ValueError("an account needs the row of a shard")
         self._row = self._rows[0]
+        self._n = len(self.rows)
         self.timed = timed
         self._mark = dps_nanoseconds()
 
@@ -64,13 +74,73 @@ cdef class Activity:
     cdef void spend(self, int phase, int shard) noexcept nogil:
         """Give the time since the last lap to a phase, and to the shard's APPLY unless it is -1."""
         cdef int64_t now
-        if not self.timed:
+        if not self.timed or self._skip:
             return
         now = dps_nanoseconds()
+        self._part[phase - LOAD] += now - self._mark
         dps_bump(self._row + phase, now - self._mark)
         if shard >= 0:
             dps_bump(self._rows[shard] + APPLY, now - self._mark)
         self._mark = now
+
+    cdef int64_t wait_begins(self) noexcept nogil:
+        return dps_nanoseconds() if self.timed else 0
+
+    cdef int64_t waited_so_far(self) noexcept nogil:
+        return self._row[WAIT]
+
+    cdef void wait_ends(self, int64_t began, int64_t known) noexcept nogil:
+        """A wait ends that began at ``began``, before which ``known`` had been waited."""
+        cdef int64_t waited
+        if self.timed:
+            # What was waited in the interpreter has been entered already.
+            waited = dps_nanoseconds() - began - (self._row[WAIT] - known)
+            dps_bump(self._row + WAIT, waited)
+            self._mark += waited
+
+    cdef void step_ends(self) noexcept nogil:
+        """A step is over; after a short one the laps of some are skipped."""
+        cdef int64_t total = 0
+        cdef int phase
+        if not self.timed:
+            return
+        if self._skip:
+            self._skip -= 1
+            if not self._skip:
+                self._share()
+            return
+        for phase in range(PUSH - LOAD + 1):
+            total += self._part[phase]
+        if total < SHORT:
+            self._skip = <int> min(SHORT // max(total, 1), MOST_SKIPPED)
+        else:
+            memset(self._part, 0, sizeof(self._part))
+
+    cdef void settle(self) noexcept nogil:
+        """Give the time since the last lap to COMPUTE, as it were if steps were skipped."""
+        if self._skip:
+            self._skip = 0
+            self._share()
+        else:
+            self.spend(COMPUTE, -1)
+
+    cdef void _share(self) noexcept nogil:
+        """Share the time since the last lap out as the step did that was timed."""
+        cdef int64_t now = dps_nanoseconds(), total = 0, left, share
+        cdef int phase, number
+        for phase in range(COMPUTE - LOAD, PUSH - LOAD + 1):
+            total += self._part[phase]
+        left = now - self._mark
+        for phase in range(COMPUTE - LOAD + 1, PUSH - LOAD + 1):
+            share = <int64_t> (<double> (now - self._mark) * self._part[phase] / max(total, 1))
+            left -= share
+            dps_bump(self._row + LOAD + phase, share)
+            if LOAD + phase == PUSH:
+                for number in range(self._n):
+                    dps_bump(self._rows[number] + APPLY, share // self._n)
+        dps_bump(self._row + COMPUTE, left)
+        self._mark = now
+        memset(self._part, 0, sizeof(self._part))
 
     cdef void push(self, int shard, int64_t nbytes) noexcept nogil:
         dps_bump(self._rows[shard] + PUSHES, 1)
@@ -97,7 +167,9 @@ cdef class Activity:
     def lap(self, int phase):
         if not LOAD <= phase <= WAIT:
             raise ValueError(f"no phase has the number {phase}")
+        self._skip = 0
         self.spend(phase, -1)
+        memset(self._part, 0, sizeof(self._part))
 
     def waited(self, int64_t nanoseconds):
         if self.timed:

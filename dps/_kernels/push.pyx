@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from dps._kernels.activity cimport PULL, PUSH, WAIT
+from dps._kernels.activity cimport PULL, PUSH
 from dps._kernels.optimizers cimport UpdateKernel, update
 from dps._kernels.reduce cimport copy_checked, divide_by, sum_slots
 from dps._kernels.window cimport (
@@ -163,13 +163,14 @@ cdef class Push:
 
     cdef int wait(self, int shard, int field, int word, int64_t value) except -1 nogil:
         cdef const Words* words = &self.shards[shard].words
+        cdef int64_t known, began
         if is_ready(words, field, word, value):  # who comes last reads no clock
             return 0
-        self.activity.spend(PUSH, shard)
+        known, began = self.activity.waited_so_far(), self.activity.wait_begins()
         if wait_for(words, field, word, value, self.tick) != 0:
             with gil:
                 self.until(shard, field, word, value)
-        self.activity.spend(WAIT, -1)
+        self.activity.wait_ends(began, known)
         return 0
 
     cdef int pull(self, Py_ssize_t first) except -1 nogil:

@@ -181,6 +181,7 @@ cdef class StepLoop:
                     return status
                 self.push.activity.spend(PUSH, self.push.n_shards - 1)
                 self.push.activity.step(size, self.seen, self.loss)
+                self.push.activity.step_ends()
                 self.step += 1
                 self.wanted = self._size(self.step)
                 self._forget()
@@ -209,5 +210,5 @@ cdef class StepLoop:
                     parts[p].at += parts[p].share
                     parts[p].left -= parts[p].share
             self.wanted -= taken
-        self.push.activity.spend(COMPUTE, -1)
+        self.push.activity.settle()
         return PUSHED

@@ -1,0 +1,360 @@
+"""What a fit on a cluster says of itself: events, stragglers, columns, metrics, spans."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import dask
+import dask.array as da
+import msgpack
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, get_worker
+from distributed.security import Security
+
+import dps
+from dps.errors import ReplicaError
+from dps.losses import LogLoss
+from dps.modes import MODES
+from dps.monitor import events
+from dps.monitor.columns import NAMES
+from dps.monitor.events import KINDS
+
+SCHEMA: dict[str, Any] = {
+    "started": events.StartedEvent,
+    "replicas": events.ReplicasEvent,
+    "shard": events.ShardEvent,
+    "epochs": events.EpochsEvent,
+    "straggler": events.StragglerEvent,
+    "stopped": events.StoppedEvent,
+    "failed": events.FailedEvent,
+}
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Wait on a condition, which is an error if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        threading.Event().wait(0.02)
+    return value
+
+
+def problem(rows: int = 4000) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 10))
+    y = (X[:, 0] + rng.logistic(size=rows) > 0).astype(int)
+    return da.from_array(X, chunks=(rows // 4, 10)), da.from_array(y, chunks=rows // 4)
+
+
+class Told:
+    """The events that a client has kept of one fit."""
+
+    def __init__(self, client: Client, known: set[str]) -> None:
+        self._client = client
+        self._known = known
+
+    def __call__(self, kind: str | None = None) -> list[dict[str, Any]]:
+        told = [event for _, event in self._client.get_events("dps")]
+        new = [event for event in told if event["fit"] not in self._known]
+        return [event for event in new if kind in (None, event["kind"])]
+
+    def last(self, kind: str) -> Any:
+        return until(lambda: self(kind), f"an event {kind}")[-1]
+
+    def final(self, kind: str) -> Any:
+        return until(lambda: [event for event in self(kind) if event["final"]], "the last one")[-1]
+
+
+@pytest.fixture
+def told(client: Client) -> Told:
+    return Told(client, {event["fit"] for _, event in client.get_events("dps")})
+
+
+def check_schema(event: dict[str, Any]) -> None:
+    """Exactly the fields of its kind, each of a type that msgpack has."""
+    fields = get_type_hints(SCHEMA[event["kind"]])
+    from_a_worker = event["kind"] in ("replicas", "shard", "straggler")
+    assert set(event) == set(fields) | ({"worker"} if from_a_worker else set())
+    assert event["v"] == 1
+    assert msgpack.unpackb(msgpack.packb(event), use_list=False) == event
+    for name, nested in (
+        ("replicas", events.ReplicaFields if event["kind"] == "replicas" else events.ReplicaStart),
+        ("shards", events.ShardStart),
+        ("epochs", events.EpochFields),
+    ):
+        for item in event[name] if isinstance(event.get(name), tuple) else ():
+            assert set(item) == set(get_type_hints(nested))
+
+
+@pytest.mark.parametrize("access", ["mapped", "gateway"])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: str) -> None:
+    X, y = problem()
+    model = dps.LinearClassifier(
+        mode=MODES[mode](access=access), client=client, optimizer="sgd", n_replicas=2, n_shards=2,
+        max_iter=3, tol=None, batch_size=400, early_stopping=True, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    replicas = told.final("replicas")
+    until(lambda: sum(shard["final"] for shard in told("shard")) == 2, "both shards' last word")
+    for event in told():
+        check_schema(event)
+    assert {event["fit"] for event in told()} == {replicas["fit"]}
+    assert [e["kind"] for e in told() if e["kind"] in ("started", "stopped")] == [
+        "started", "stopped",
+    ]  # fmt: skip
+    started, stopped = told.last("started"), told.last("stopped")
+    plan = model.plan_
+    assert (started["name"], started["mode"]) == ("LinearClassifier", mode)
+    assert (started["optimizer"], started["rows"]) == ("sgd", plan.rows)
+    assert [r["worker"] for r in started["replicas"]] == [rank.worker for rank in plan.ranks]
+    assert [s["worker"] for s in started["shards"]] == list(plan.shards)
+    closed = [epoch for event in told("epochs") for epoch in event["epochs"]]
+    for field in ("epoch", "loss", "validation_loss", "rows"):
+        assert [e[field] for e in closed] == [record[field] for record in model.history_]
+    assert (stopped["reason"], stopped["epochs"], stopped["loss"]) == ("max_iter", 3, model.loss_)
+    for rank, did in enumerate(replicas["replicas"]):
+        assert (did["rank"], did["worker"]) == (rank, plan.ranks[rank].worker)
+        assert (did["epoch"], did["rows"]) == (3, 3 * plan.ranks[rank].rows)
+        assert did["epoch_rows"] == plan.ranks[rank].rows
+        assert did["seconds"]["compute"] > 0
+        assert sum(did["staleness"]) == (did["step"] if mode == "async" else 0)
+    total = sum(did["loss"] * did["epoch_rows"] for did in replicas["replicas"])
+    assert total / plan.rows == pytest.approx(model.history_[-1]["loss"])
+    pushes = sum(did["step"] for did in replicas["replicas"])
+    for shard in (e for e in told("shard") if e["final"]):
+        assert shard["pushes"] == pushes
+        assert shard["version"] == (pushes if mode == "async" else 3 * started["updates"])
+        assert shard["bytes"] == 8 * started["shards"][shard["shard"]]["parameters"] * pushes
+        assert shard["apply_seconds"] > 0
+        assert shard["worker"] == plan.shards[shard["shard"]]
+        assert [sum(histogram) for histogram in shard["staleness"]] == (
+            [did["step"] for did in replicas["replicas"]] if mode == "async" else []
+        )
+
+
+def test_every_kind_has_a_schema_and_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
+    assert set(SCHEMA) == set(KINDS)
+    for kind, schema in SCHEMA.items():
+        assert f"`{kind}`" in page
+        for field in get_type_hints(schema):
+            assert f"`{field}`" in page, f"{field} of {kind}"
+    for field in get_type_hints(events.ReplicaFields):
+        assert f"`{field}`" in page, field
+
+
+def test_a_cluster_told_to_be_silent_says_nothing(client: Client, told: Told) -> None:
+    X, y = problem()
+    with dask.config.set({"dps.monitor": False}):
+        dps.LinearClassifier(client=client, n_replicas=2, max_iter=2, tol=None).fit(X, y)
+    dps.LinearClassifier(client=client, n_replicas=2, max_iter=2, tol=None).fit(X, y)
+    until(lambda: told("stopped"), "the second fit ends")
+    assert len({event["fit"] for event in told()}) == 1
+
+
+def failing() -> LogLoss:
+    """A loss that nobody can evaluate; pickled by value."""
+
+    @dataclass(frozen=True)
+    class Failing(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            raise RuntimeError("no more rows, please")
+
+    return Failing()
+
+
+def test_a_fit_that_fails_says_where(client: Client, told: Told) -> None:
+    X, y = problem()
+    model = dps.LinearClassifier(
+        client=client, loss=failing(), optimizer="sgd", n_replicas=2, batch_size=20
+    )
+    with pytest.raises(ReplicaError) as info:
+        model.fit(X, y)
+    failed = told.last("failed")
+    check_schema(failed)
+    assert failed["error"] == "ReplicaError"
+    assert "no more rows, please" in failed["message"]
+    assert (failed["worker"], failed["rank"]) == (info.value.worker, info.value.rank)
+    assert failed["step"] == info.value.step == 1
+    assert not told("stopped")
+
+
+def slow_on(address: str, seconds: float) -> LogLoss:
+    """A loss that takes four times as long on one worker; pickled by value."""
+
+    @dataclass(frozen=True)
+    class Slow(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            try:
+                here = get_worker().address
+            except ValueError:
+                here = ""
+            time.sleep(4 * seconds if here == address else seconds)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Slow()
+
+
+class Endless(threading.Thread):
+    """A fit that goes on until it is stopped; its step may be made slow on a worker."""
+
+    def __init__(self, client: Client, **options: Any) -> None:
+        super().__init__()
+        self.client = client
+        self.over = threading.Event()
+        self.options = options
+        self.start()
+
+    def run(self) -> None:
+        X, y = problem()
+        while not self.over.is_set():
+            dps.LinearClassifier(
+                client=self.client, n_replicas=2, tol=None, random_state=0, **self.options
+            ).fit(X, y)
+
+    def end(self) -> None:
+        self.over.set()
+        self.join(60)
+        assert not self.is_alive()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_slow_replica_is_named(client: Client, told: Told, mode: str) -> None:
+    victim = max(client.nthreads())
+    fit = Endless(
+        client, mode=mode, loss=slow_on(victim, 0.01), optimizer="sgd", max_iter=40,
+        batch_size=1000,
+    )  # fmt: skip
+    try:
+        began = told.last("started")
+        found = told.last("straggler")
+    finally:
+        fit.end()
+    check_schema(found)
+    assert found["slow"]
+    assert found["replica_worker"] == victim
+    assert found["replica_worker"] == began["replicas"][found["rank"]]["worker"]
+    assert found["ratio"] == pytest.approx(0.25, abs=0.1)
+    # Five seconds, as the slow one counts them: each of its steps takes 0.04 at the least.
+    before = [e for e in told("replicas") if e["fit"] == found["fit"] and e["time"] < found["time"]]
+    assert before[-1]["replicas"][found["rank"]]["step"] <= 5 / 0.04
+
+
+def columns(client: Client) -> list[dict[str, Any]]:
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return [{n: w["metrics"][n] for n in NAMES if n in w["metrics"]} for w in workers]
+
+
+def metrics(client: Client) -> list[str]:
+    """The lines of dps that Prometheus would read from all workers."""
+
+    def port(dask_worker: Any) -> int:
+        served: int = dask_worker.http_server.port
+        return served
+
+    lines = []
+    for number in client.run(port).values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{number}/metrics") as page:
+            lines += page.read().decode().splitlines()
+    return [line for line in lines if line.startswith("dps_")]
+
+
+def test_workers_show_what_is_on_them_while_it_is(client: Client, told: Told) -> None:
+    fit = Endless(client, mode="async", optimizer="sgd", max_iter=2000, batch_size=500)
+    try:
+        shown = until(
+            lambda: [c for c in columns(client) if c.get("dps rows/s") and c.get("dps loss")],
+            "a worker shows columns",
+        )
+    finally:
+        fit.end()
+    for column in shown:
+        assert set(column) == set(NAMES)
+        assert 0 < column["dps loss"] < 1
+    until(lambda: not any(columns(client)), "no columns are left")
+
+
+def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> None:
+    pytest.importorskip("prometheus_client")
+    X, y = problem()
+    model = dps.LinearClassifier(
+        mode="async", client=client, optimizer="sgd", n_replicas=2, n_shards=2, max_iter=3,
+        tol=None, batch_size=100,
+    ).fit(X, y)  # fmt: skip
+    fit = told.last("started")["fit"]
+    found = {
+        line.split("{")[0] + "{" + line.split("{")[1].replace(f'fit="{fit}",', "").split("}")[0]:
+        float(line.rsplit(" ", 1)[1])
+        for line in metrics(client)
+        if f'fit="{fit}"' in line
+    }  # fmt: skip
+    rows = {n: v for n, v in found.items() if n.startswith("dps_replica_rows_total")}
+    assert sum(rows.values()) == 3 * model.plan_.rows
+    assert set(rows) == {f'dps_replica_rows_total{{replica="{rank}"' for rank in range(2)}
+    pushes = {n: v for n, v in found.items() if n.startswith("dps_shard_pushes_total")}
+    steps = sum(v for n, v in found.items() if n.startswith("dps_replica_steps_total"))
+    assert pushes == {f'dps_shard_pushes_total{{shard="{shard}"': steps for shard in range(2)}
+    stale = [v for n, v in found.items() if n.startswith("dps_push_staleness_count")]
+    assert sum(stale) == 2 * steps
+    phases = [n for n in found if n.startswith("dps_replica_seconds_total")]
+    assert len(phases) == 2 * 5
+
+
+def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told) -> None:
+    X, y = problem()
+    dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
+    fit = told.last("started")["fit"]
+
+    def found(dask_scheduler: Any) -> tuple[Any, Any]:
+        spans = dask_scheduler.extensions["spans"].find_by_tags(fit)
+        groups = [group.prefix.name for span in spans for group in span.traverse_groups()]
+        return groups, [
+            key[2] for key in dask_scheduler.cumulative_worker_metrics
+            if key[:2] == ("execute", "dps-replica")
+        ]  # fmt: skip
+
+    groups, _ = client.run_on_scheduler(found)
+    assert {"dps-replica", "dps-shard", "dps-inspect"} <= set(groups)
+    until(
+        lambda: {"dps compute", "dps wait"} <= set(client.run_on_scheduler(found)[1]),
+        "the metrics of the task have come with a heartbeat",
+    )
+
+
+def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
+    X, y = problem()
+    dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
+    told.final("replicas")
+
+    def reporters(dask_worker: Any) -> int:
+        import gc
+
+        from dps.monitor.reporter import Reporter
+
+        gc.collect()
+        return sum(isinstance(thing, Reporter) for thing in gc.get_objects())
+
+    until(lambda: not any(client.run(reporters).values()), "no reporter is left")
+
+
+def test_a_secure_cluster_is_told_as_well() -> None:
+    pytest.importorskip("cryptography")
+    security = Security.temporary()
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, security=security, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, security=security, set_as_default=False) as client,
+    ):
+        X, y = problem()
+        dps.LinearClassifier(client=client, n_replicas=1, max_iter=2, tol=None).fit(X, y)
+        told = Told(client, set())
+        assert told.last("stopped")["epochs"] == 2
+        assert told.final("replicas")["replicas"][0]["epoch"] == 2
