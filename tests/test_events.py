@@ -19,12 +19,15 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 import dps
+from dps._kernels.activity import WIDTH
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
 from dps.modes import MODES
 from dps.monitor import events
+from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
 from dps.monitor.columns import NAMES
 from dps.monitor.events import KINDS
+from dps.monitor.fit_metrics import FitMetrics
 
 SCHEMA: dict[str, Any] = {
     "started": events.StartedEvent,
@@ -305,6 +308,63 @@ def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> Non
     assert sum(stale) == 2 * steps
     phases = [n for n in found if n.startswith("dps_replica_seconds_total")]
     assert len(phases) == 2 * 5
+
+
+def test_prometheus_reads_fits_from_the_scheduler(client: Client, told: Told) -> None:
+    pytest.importorskip("prometheus_client")
+    X, y = problem()
+    model = dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
+    fit = told.last("stopped")["fit"]
+    link = client.dashboard_link.replace("/status", "/metrics")
+    with urllib.request.urlopen(link) as page:
+        lines = page.read().decode().splitlines()
+    labels = f'{{fit="{fit}",mode="sync",name="LinearClassifier"}}'
+    found = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if labels in line}
+    assert found == {
+        "dps_fit_epochs_total": 3.0,
+        "dps_fit_rows_total": 3.0 * model.plan_.rows,
+        "dps_fit_loss": pytest.approx(model.loss_),
+        "dps_fit_running": 0.0,
+        "dps_fit_stragglers": 0.0,
+    }
+    assert any(line.startswith('dps_fits_total{outcome="max_iter"}') for line in lines)
+
+
+def started(fit: str) -> dict[str, Any]:
+    return events.event("started", fit, name="LinearClassifier", mode="sync")
+
+
+def told_of(metrics: FitMetrics) -> set[str]:
+    pytest.importorskip("prometheus_client")
+    samples = [s for family in metrics.collect() for s in family.samples]
+    return {s.labels["fit"] for s in samples if s.name == "dps_fit_running"}
+
+
+def test_series_of_fits_are_bounded() -> None:
+    metrics = FitMetrics()
+    for number in range(200):
+        metrics.take(started(str(number)))
+        if number:
+            metrics.take(events.event("stopped", str(number), reason="converged"))
+    assert told_of(metrics) == {"0", *(str(n) for n in range(200 - MOST_ENDED, 200))}
+
+
+def test_ended_replicas_are_told_of_for_a_while_and_do_not_hold_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board = Board()
+    rows = np.arange(3 * WIDTH, dtype=np.int64).reshape(3, WIDTH)
+    entries = [ReplicaEntry("f00d", "here", rank, [rows[rank]]) for rank in range(3)]
+    for entry in entries:
+        board.add(entry)
+    entries[1].end()
+    rows[:] = 0  # the window goes
+    assert board.replicas() == entries
+    assert entries[1].rows[0].tolist() == list(range(WIDTH, 2 * WIDTH))
+    assert entries[1].rows[0].base is None
+    assert not entries[0].rows[0].any()
+    monkeypatch.setattr("dps.monitor.board.LINGER", -1.0)
+    assert board.replicas() == [entries[0], entries[2]]
 
 
 def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told) -> None:
