@@ -28,6 +28,11 @@ from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
 from dps.monitor.columns import NAMES
 from dps.monitor.events import KINDS
 from dps.monitor.fit_metrics import FitMetrics
+from dps.monitor.shard import ReportingShard
+from dps.optimizers import SGD
+from dps.optimizers.update import Update
+from dps.server.shard import ShardSpec, Watched
+from dps.server.window import WindowSpec
 
 SCHEMA: dict[str, Any] = {
     "started": events.StartedEvent,
@@ -402,6 +407,36 @@ def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
         return sum(isinstance(thing, Reporter) for thing in gc.get_objects())
 
     until(lambda: not any(client.run(reporters).values()), "no reporter is left")
+
+
+def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: Client) -> None:
+    window = WindowSpec("dead", 0, 1, 40, "float64", 0, True, 16, "digest")
+    update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
+    spec = ShardSpec(
+        window, update, np.zeros(40), np.empty((0, 40)), 0, False, 30.0, Watched(("here",), True)
+    )
+
+    def told_of() -> int:
+        return sum(event["fit"] == "dead" for _, event in client.get_events("dps"))
+
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        worker = min(other.nthreads())
+        actor = other.submit(ReportingShard, spec, actor=True, workers=worker)
+        actor.result(timeout=30)
+        until(lambda: told_of() > 2, "it says something")
+        until(lambda: any(columns(client)), "it is shown")
+    until(lambda: not any(columns(client)), "no columns are left")
+
+    def shards(dask_worker: Any) -> int:
+        import gc
+
+        gc.collect()
+        return sum(isinstance(thing, ReportingShard) for thing in gc.get_objects())
+
+    until(lambda: not any(client.run(shards).values()), "the shard has gone")
+    before = told_of()
+    client.submit(time.sleep, 1.5, pure=False).result(timeout=30)  # six looks
+    assert told_of() == before
 
 
 def test_a_secure_cluster_is_told_as_well() -> None:

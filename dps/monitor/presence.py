@@ -7,6 +7,7 @@ metrics of ``/metrics``. One board a process: so is Prometheus' registry, and in
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,8 +44,11 @@ class Presence:
 
     @classmethod
     def of_shard(cls, worker: Any, window: Window) -> Presence:
-        """A shard's."""
-        return cls(worker, ShardEntry(worker.address, window))
+        """A shard's; one that nobody closes goes with its client, and so do its columns."""
+        shown = cls(worker, ShardEntry(worker.address, window))
+        gone = weakref.finalize(window, worker.loop.add_callback, hide_columns, worker, _board)
+        gone.atexit = False
+        return shown
 
     def end(self) -> None:
         """Show it no more among what runs."""
