@@ -211,13 +211,6 @@ def test_early_stopping_holds_rows_out(mode: str) -> None:
     assert sum(rank.rows for rank in model.plan_.ranks) == trained
 
 
-def test_verbose_prints_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
-    model = classifier(verbose=1).fit(X, Y)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == model.n_iter_ == len(model.history_) == 5
-    assert lines[-1].startswith("epoch    5  loss")
-
-
 def test_the_loss_of_an_epoch_is_the_mean_loss_seen() -> None:
     model = classifier(max_iter=1, learning_rate=1e-12).fit(X, Y)
     assert model.loss_ == pytest.approx(np.log(2), rel=1e-6)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,11 @@ def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.current_thread().keyed = rates is not None  # type: ignore[attr-defined]
         return rates
 
-    def closed(record: Any) -> None:
+    def closed(records: Any) -> None:
         threading.current_thread().epochs.set()  # type: ignore[attr-defined]
 
     monkeypatch.setattr(trainer, "_rates", decided)
-    monkeypatch.setattr("dps.estimators.base._print_epoch", closed)
+    monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(closed))
 
 
 _fits: list[str] = []
@@ -348,12 +348,12 @@ def test_ctrl_c_keeps_the_last_closed_epoch_and_goes_on(
     assert main == threading.get_ident()
     interrupted = threading.Event()
 
-    def interrupt(record: Any) -> None:
-        if record.epoch >= 3 and not interrupted.is_set():
+    def interrupt(records: Any) -> None:
+        if records[-1].epoch >= 3 and not interrupted.is_set():
             interrupted.set()
             signal.pthread_kill(main, signal.SIGINT)
 
-    monkeypatch.setattr("dps.estimators.base._print_epoch", interrupt)
+    monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(interrupt))
     X, y = classification()
     estimator = dps.LinearClassifier(
         mode=mode, max_iter=10**6, tol=None, verbose=1, random_state=0, n_replicas=2

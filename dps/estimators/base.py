@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import warnings
 from abc import ABCMeta, abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -35,6 +37,7 @@ from dps.data.partitions import (
     meta_of,
 )
 from dps.data.targets import TargetEncoding
+from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.choices import (
     choose_batch_size,
     choose_full_batch,
@@ -42,7 +45,8 @@ from dps.estimators.choices import (
     choose_schedule,
     l1_ratio,
 )
-from dps.estimators.encoding import encoding_for, select
+from dps.estimators.encoding import Encoding, encoding_for, select
+from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.models import Model
 from dps.modes import Mode, get_mode
@@ -50,7 +54,7 @@ from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.preprocessing import FrameEncoder
 from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
-from dps.training.history import EpochRecord
+from dps.training.history import History
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
 from dps.training.trainer import FitResult, Job, new_fit_id, train
@@ -78,7 +82,7 @@ class Start:
     epochs: int = 0
 
 
-class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
+class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """Base of the estimators: parameters, places to run, and what a fit leaves."""
 
     _classification: bool
@@ -124,6 +128,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
     def _loss(self) -> Loss:
         """The loss as the user gave it."""
 
+    @with_callbacks
     def _run(
         self,
         X: Any,
@@ -137,6 +142,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         reset: bool = True,
     ) -> Self:
         """Fit, and keep what came of it."""
+        viewers = Viewers(self, X, y, sample_weight, max_iter)
         # Everything that can be wrong with parameters is found before any data moves.
         mode, loss = get_mode(self.mode), self._loss()
         optimizer = choose_optimizer(self, loss)
@@ -177,8 +183,10 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             job = self._job(
                 fit, mode, optimizer, model, targets, summary, start, max_iter, tol, may_be_wide
             )
-            result = train(job, summary, holders, cluster)
+            fitted = partial(self._fitted, model, columns, classes, encoding)
+            result = train(viewers.watch(job, fitted), summary, holders, cluster)
         finally:
+            viewers.close()
             cluster.close()
         if classes is not None:
             self.classes_ = classes
@@ -188,7 +196,8 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         self._take(model, result, start)
         if result.error is not None:
             raise result.error
-        if tol is not None and not result.history[-1].converged:
+        viewers.end()
+        if tol is not None and result.history[-1].last and not result.history[-1].converged:
             warnings.warn(
                 f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
                 "epochs: raise max_iter, or tol",
@@ -211,6 +220,25 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         state = columns.spread(result.state, model.n_outputs, state)
         return wide, replace(result, params=params, raw_params=raw, state=state)
 
+    def _fitted(
+        self,
+        model: Any,
+        columns: Columns | None,
+        classes: NDArray[Any] | None,
+        encoding: Encoding | None,
+        params: NDArray[np.floating],
+    ) -> dict[str, Any]:
+        """The attributes of a fit that ended with such parameters."""
+        other = copy(self)
+        if classes is not None:
+            other.classes_ = classes
+        other.encoder_ = None if encoding is None else encoding.encoder
+        if columns is not None:
+            wide = self._make_model(model.loss, columns.total, model.n_outputs, model.dtype)
+            params, model = columns.spread(params, model.n_outputs, wide.initial()), wide
+        other._keep(model, params)
+        return {name: value for name, value in vars(other).items() if name.endswith("_")}
+
     def _take(self, model: Model, result: FitResult, start: Start) -> None:
         self._keep(model, result.params)
         self._carry = Start(
@@ -218,7 +246,7 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
         )
         self.n_iter_ = len(result.history)
         self.loss_ = result.history[-1].loss
-        self.history_ = [record.as_dict() for record in result.history]
+        self.history_ = History(record.as_dict() for record in result.history)
         self.plan_ = result.plan
 
     def _partitions(
@@ -409,7 +437,6 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             full_batch=choose_full_batch(
                 self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
             ),
-            on_epoch=_print_epoch if self.verbose else None,
             name=type(self).__name__,
         )
 
@@ -421,7 +448,10 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
             name: value if name == "client" else clone(value, safe=False)
             for name, value in self.get_params(deep=False).items()
         }
-        return type(self)(**parameters)
+        new = type(self)(**parameters)
+        if hasattr(self, "_skl_callbacks"):  # shared likewise, as scikit-learn's own clone does
+            new._skl_callbacks = self._skl_callbacks
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -437,11 +467,3 @@ class DistributedEstimator(BaseEstimator, metaclass=ABCMeta):
 
 def _as_rows(X: Any, number: int) -> Any:
     return as_rows(X)
-
-
-def _print_epoch(record: EpochRecord) -> None:
-    line = f"epoch {record.epoch:4d}  loss {record.loss:.6f}"
-    if record.validation_loss == record.validation_loss:
-        line += f"  validation {record.validation_loss:.6f}"
-    rate = record.rows / record.seconds if record.seconds > 0 else float("inf")
-    print(f"{line}  {record.seconds:.2f} s  {rate:,.0f} rows/s", flush=True)

@@ -219,7 +219,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         Whether the parameters are averaged over updates; a number starts when so many
         rows have been seen.
     verbose : int, default=0
-        1 prints a line an epoch.
+        1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
     encoder : FrameEncoder or "auto", default="auto"
         What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of
         numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
@@ -267,9 +267,10 @@ class LinearClassifier(ClassifierMixin, _Linear):
         Epochs closed.
     loss_ : float
         Mean training loss seen during the last epoch, without penalty.
-    history_ : list of dict
-        A record an epoch: its number, `loss`, `validation_loss`, `rows`, `rows_per_replica`
-        (each sees its rows once), `seconds`, `rows_per_second`, staleness.
+    history_ : History
+        A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
+        `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness.
+        ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
     plan_ : Plan
         Which replica had which rows.
 

@@ -271,7 +271,10 @@ class ParameterShard:
         tag = window.snapshot_tags[place]
         if tag[0] != epochs:
             raise LookupError(f"no snapshot after {epochs} epochs")
-        return window.snapshots[place].copy(), int(tag[1])
+        values, version = window.snapshots[place].copy(), int(tag[1])
+        if tag[0] != epochs:  # of a fit that goes on, it may be taken anew meanwhile
+            raise LookupError(f"no snapshot after {epochs} epochs any more")
+        return values, version
 
     def stop(self) -> None:
         """End the fit for every replica."""

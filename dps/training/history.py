@@ -1,10 +1,12 @@
 """The record of an epoch: how replicas report it, how a window stores it, what users see.
 
-A window knows records as rows of doubles; the meaning of each double is here.
+A window knows records as rows of doubles; the meaning of each double is here. pandas and
+matplotlib are imported by whoever asks for a frame or a plot, and by nobody else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpochRecord", "EpochReport"]
+__all__ = ["EpochRecord", "EpochReport", "History"]
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,84 @@ class EpochRecord:
             tuple(int(seen) for seen in row[12 : 12 + int(n)]),
         )  # fmt: skip
 
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of all replicas a second."""
+        return self.rows / self.seconds if self.seconds > 0 else math.inf
+
+    def line(self) -> str:
+        """What a log says of the epoch.
+
+        Examples
+        --------
+        >>> EpochRecord(
+        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 0, False, False, (500, 500)
+        ... ).line()
+        'epoch 3: loss 0.5, validation loss 0.625, 0.25 s, 4,000 rows/s'
+        """
+        validated = not math.isnan(self.validation_loss)
+        validation = f"validation loss {self.validation_loss:.6g}, " if validated else ""
+        return (
+            f"epoch {self.epoch}: loss {self.loss:.6g}, {validation}{self.seconds:.2f} s, "
+            f"{self.rows_per_second:,.0f} rows/s"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
         shown = asdict(self)
         for internal in ("best", "bad_epochs", "last", "converged"):
             del shown[internal]
-        shown["rows_per_second"] = self.rows / self.seconds if self.seconds > 0 else float("inf")
+        shown["rows_per_second"] = self.rows_per_second
         return shown
+
+
+class History(list[dict[str, Any]]):
+    """The epochs of a fit: a list of a dict an epoch, which also makes a frame and a plot.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import LinearClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> history = LinearClassifier(random_state=0).fit(X, y).history_
+    >>> history[-1]["rows"]
+    150
+    >>> list(history.to_frame()[["loss", "seconds"]].columns)
+    ['loss', 'seconds']
+    """
+
+    def to_frame(self) -> Any:
+        """A :class:`pandas.DataFrame` of a row an epoch, its number the index."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self)).set_index("epoch")
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the loss and, below it, the throughput by epoch; needs matplotlib.
+
+        Parameters
+        ----------
+        axes : sequence of two matplotlib axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        array of two matplotlib axes
+        """
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            _, axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=(2, 1))
+        losses, rates = axes
+        epochs = [record["epoch"] for record in self]
+        losses.plot(epochs, [record["loss"] for record in self], label="training")
+        validation = [record["validation_loss"] for record in self]
+        if not all(map(math.isnan, validation)):
+            losses.plot(epochs, validation, label="validation", linestyle="--")
+            losses.legend()
+        rates.plot(epochs, [record["rows_per_second"] for record in self])
+        losses.set_ylabel("loss")
+        rates.set_ylabel("rows/s")
+        rates.set_ylim(bottom=0)
+        rates.set_xlabel("epoch")
+        return axes

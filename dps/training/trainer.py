@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement, place
-from dps.server.shard import ShardSpec, Watched
+from dps.server.shard import ShardSpec, ShardStatus, Watched
 from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
 from dps.training.full_batch import FullBatch
@@ -40,6 +40,9 @@ from dps.training.stopping import StoppingRule
 from dps.training.story import Story
 
 __all__ = ["FitResult", "Job", "new_fit_id", "train"]
+
+#: Told of closed epochs and how to get parameters; whether the fit is to end.
+OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], NDArray[np.floating] | None]], bool]
 
 _log = logging.getLogger("dps")
 
@@ -94,8 +97,10 @@ class Job:
         Seconds without progress that are an error.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
-    on_epoch : callable, optional
-        Called in the caller's thread with the :class:`EpochRecord` of each closed epoch.
+    on_epochs : callable, optional
+        Called in the caller's thread, a few times a second, with the records of the epochs that
+        have been closed since, and a function that returns the parameters after the last of
+        them (None where the fit is further already). True ends the fit.
     name : str
         What is fitted, in the words of its user: the estimator's class.
     """
@@ -122,7 +127,7 @@ class Job:
     validation_fraction: float
     timeout: float
     full_batch: FullBatch | None = None
-    on_epoch: Callable[[EpochRecord], None] | None = None
+    on_epochs: OnEpochs | None = None
     name: str = ""
 
 
@@ -420,14 +425,17 @@ class _Watcher:
             until_known(self._gang.check)
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
-            self._server.stop(self._gang.check)
-            self._go_home()
+            self._stop()
             self._fetch()
             if not self._history:
                 raise
             return self._result(error)
         self._fetch()
         return self._result(None)
+
+    def _stop(self) -> None:
+        self._server.stop(self._gang.check)
+        self._go_home()
 
     def _watch(self) -> None:
         began = checked = time.monotonic()
@@ -439,22 +447,30 @@ class _Watcher:
             if now - checked >= _CHECK_EVERY:
                 self._gang.check()
                 checked = now
-                self._fetch()
-            elif self._job.on_epoch is not None and now - began >= _TICK:
-                self._fetch()
+            elif self._job.on_epochs is None or now - began < _TICK:
+                continue
+            if self._fetch():
+                self._stop()
+                return
         self._raise_first_error()
 
-    def _fetch(self) -> None:
-        """Take in the epochs that have been closed, and see that every rank gets on."""
+    def _fetch(self) -> bool:
+        """Take in the epochs that have been closed, and see that every rank gets on.
+
+        Whether the fit is to end.
+        """
         status = self._server.status(len(self._history), self._gang.check)
         records = [EpochRecord.from_row(row) for row in status.records]
+        self._history += records
         if self._story is not None:
             self._story.closed(records)
         for record in records:
-            self._history.append(record)
-            _log.info("epoch %d: loss %.6g, %.2f s", record.epoch, record.loss, record.seconds)
-            if self._job.on_epoch is not None:
-                self._job.on_epoch(record)
+            _log.info("%s", record.line())
+        self._check_progress(status)
+        on_epochs = self._job.on_epochs
+        return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+
+    def _check_progress(self, status: ShardStatus) -> None:
         now = time.monotonic()
         ended = self._gang.outcomes()
         for rank, progress in enumerate(status.progress):
@@ -495,6 +511,14 @@ class _Watcher:
         deadline = time.monotonic() + PATIENCE
         while not self._gang.wait(0.1) and time.monotonic() < deadline:
             continue
+
+    def _reported(self) -> NDArray[np.floating] | None:
+        """The parameters to report after the epochs so far, where they are still there."""
+        try:
+            values, _ = self._server.snapshot(len(self._history), self._gang.check)
+        except LookupError:
+            return None
+        return np.array(self._job.optimizer.result(values[0], values[1:]))
 
     def _result(self, error: BaseException | None) -> FitResult:
         values, version = self._server.snapshot(len(self._history), self._gang.check)

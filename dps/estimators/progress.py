@@ -1,0 +1,115 @@
+"""What `verbose` shows while a fit runs: a bar, or a line an epoch in the log.
+
+It is told of closed epochs, and knows nothing of estimators or clusters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from dps.training.history import EpochRecord
+
+__all__ = ["Progress", "showing"]
+
+#: Is told of closed epochs, in order.
+Progress = Callable[[Sequence[EpochRecord]], None]
+
+_log = logging.getLogger("dps")
+
+# "at most": the stopping rule may end the fit at any epoch.
+_FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left{postfix}"
+
+
+@contextlib.contextmanager
+def showing(verbose: int, max_iter: int) -> Iterator[Progress]:
+    """Show the progress of one fit.
+
+    Parameters
+    ----------
+    verbose : int
+        0 shows nothing, 1 a bar on stderr or in the notebook. From 2 on what the logger "dps"
+        says is shown, a line an epoch: by the program's handlers if it has any, else on stderr.
+    max_iter : int
+        Epochs at the most.
+    """
+    if verbose > 1:
+        with _LOG.visible():
+            yield _tell_nobody
+    elif verbose:
+        with _bar(max_iter) as tell:
+            yield tell
+    else:
+        yield _tell_nobody
+
+
+def _tell_nobody(records: Sequence[EpochRecord]) -> None:
+    """The trainer logs epochs itself."""
+
+
+@contextlib.contextmanager
+def _bar(max_iter: int) -> Iterator[Progress]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=max_iter, dynamic_ncols=True, bar_format=_FORMAT) as bar:
+
+        def tell(records: Sequence[EpochRecord]) -> None:
+            if records:
+                bar.set_postfix_str(_figures(records[-1]), refresh=False)
+                bar.update(len(records))
+
+        yield tell
+        bar.total = bar.n  # it ended by its own rule
+        bar.refresh()
+
+
+def _figures(record: EpochRecord) -> str:
+    figures = [f"loss {record.loss:.6g}"]
+    if not math.isnan(record.validation_loss):
+        figures.append(f"validation {record.validation_loss:.6g}")
+    return ", ".join([*figures, f"{record.rows_per_second:,.0f} rows/s"])
+
+
+class _Log:
+    """Makes the epochs in the log visible while at least one fit wants it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fits = 0
+        self._level = logging.NOTSET
+        self._handler: logging.Handler | None = None
+
+    @contextlib.contextmanager
+    def visible(self) -> Iterator[None]:
+        with self._lock:
+            self._fits += 1
+            if self._fits == 1:
+                self._show()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._fits -= 1
+                if self._fits == 0:
+                    self._restore()
+
+    def _show(self) -> None:
+        self._level = _log.level
+        if not _log.isEnabledFor(logging.INFO):
+            _log.setLevel(logging.INFO)
+        if not _log.hasHandlers():
+            self._handler = logging.StreamHandler()
+            self._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            _log.addHandler(self._handler)
+
+    def _restore(self) -> None:
+        _log.setLevel(self._level)
+        if self._handler is not None:
+            _log.removeHandler(self._handler)
+            self._handler = None
+
+
+_LOG = _Log()

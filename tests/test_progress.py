@@ -1,0 +1,216 @@
+"""What is seen of a fit while it runs, and of its epochs afterwards."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+from sklearn.base import clone
+
+import dps
+
+X = np.random.default_rng(0).normal(size=(400, 5))
+Y = (X @ [1.0, -1.0, 0.5, 0.0, 0.0] > 0).astype(int)
+
+
+def classifier(**parameters: Any) -> dps.LinearClassifier:
+    settings = {"optimizer": "adagrad", "tol": None, "max_iter": 5, "random_state": 0}
+    return dps.LinearClassifier(**{**settings, **parameters})
+
+
+def test_the_bar_counts_epochs_and_shows_the_last_ones_loss(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = classifier(verbose=1).fit(X, Y)
+    printed = capsys.readouterr()
+    last = printed.err.rstrip().split("\r")[-1]
+    assert last.startswith("epoch 5/5 |")
+    assert f"loss {model.loss_:.6g}, " in last
+    assert last.endswith(" rows/s")
+    assert not printed.out
+
+
+def test_a_bar_ends_full_where_the_stopping_rule_ended_the_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = classifier(verbose=1, max_iter=1000, tol=1e-2, early_stopping=True).fit(X, Y)
+    assert model.n_iter_ < 1000
+    last = capsys.readouterr().err.rstrip().split("\r")[-1]
+    assert last.startswith(f"epoch {model.n_iter_}/{model.n_iter_} |")
+    assert f"validation {model.history_[-1]['validation_loss']:.6g}" in last
+
+
+def test_a_failed_fit_leaves_no_bar_behind() -> None:
+    from tqdm import tqdm
+
+    with pytest.raises(dps.errors.DPSError):
+        classifier(verbose=1, learning_rate=1e300, optimizer="sgd").fit(X * 1e10, Y)
+    assert not tqdm._instances
+
+
+def test_verbose_2_is_a_line_an_epoch_in_the_log(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = classifier(verbose=2).fit(X, Y)
+    lines = [r.message for r in caplog.records if r.name == "dps" and r.levelno == logging.INFO]
+    assert [line.partition(":")[0] for line in lines] == [f"epoch {n}" for n in range(1, 6)]
+    assert f"loss {model.loss_:.6g}" in lines[-1]
+    assert not capsys.readouterr().out
+
+
+def test_without_a_handler_verbose_2_shows_the_log_on_stderr_for_that_fit_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("dps")
+    monkeypatch.setattr(log, "propagate", False)  # pytest's own handlers are the root's
+    classifier(verbose=2).fit(X, Y)
+    assert len(capsys.readouterr().err.splitlines()) == 5
+    classifier().fit(X, Y)
+    assert not capsys.readouterr().err
+    assert (log.level, log.handlers) == (logging.NOTSET, [])
+
+
+def test_two_fits_share_the_log_until_the_last_one_ends() -> None:
+    from dps.estimators.progress import showing
+
+    log = logging.getLogger("dps")
+    first, second = showing(2, 10), showing(2, 10)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert log.isEnabledFor(logging.INFO)
+    second.__exit__(None, None, None)
+    assert not log.isEnabledFor(logging.INFO)
+
+
+def test_history_is_a_list_of_dicts_that_makes_a_frame() -> None:
+    model = classifier(early_stopping=True).fit(X, Y)
+    assert isinstance(model.history_, list)
+    assert all(type(record) is dict for record in model.history_)
+    frame = model.history_.to_frame()
+    assert list(frame.index) == [1, 2, 3, 4, 5]
+    assert frame["loss"].iloc[-1] == model.loss_
+    assert frame["validation_loss"].notna().all()
+    assert pickle.loads(pickle.dumps(model)).history_ == model.history_
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_history_plots_loss_and_throughput(validated: bool) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    pyplot.switch_backend("agg")
+    history = classifier(early_stopping=validated).fit(X, Y).history_
+    losses, rates = history.plot()
+    curves = {line.get_label(): line.get_ydata() for line in losses.lines}
+    assert set(curves) == ({"training", "validation"} if validated else {"training"})
+    assert list(curves["training"]) == [record["loss"] for record in history]
+    assert list(rates.lines[0].get_ydata()) == [record["rows_per_second"] for record in history]
+    _, own = pyplot.subplots(1, 2)
+    assert list(history.plot(own)) == list(own)
+    pyplot.close("all")
+
+
+callback = pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 has callbacks")
+
+
+class Recorder:
+    """A callback that keeps what it is told, and asks to stop after some epochs."""
+
+    def __init__(self, stop_after: int = 10**9) -> None:
+        self.told: list[str] = []
+        self.models: list[Any] = []
+        self.stop_after = stop_after
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.told.append("setup")
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.told.append("teardown")
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.told.append(f"begin {context.task_name}")
+
+    def on_fit_task_end(
+        self, estimator: Any, context: Any, *, X: Any, y: Any, fitted_estimator: Any
+    ) -> bool:
+        self.told.append(f"end {context.task_name}")
+        if fitted_estimator is not None:
+            self.models.append((context.task_name, context.task_id, fitted_estimator.score(X, y)))
+        return context.task_name == "epoch" and context.task_id + 1 >= self.stop_after
+
+
+@pytest.mark.parametrize("place", ["cluster", "threads"])
+def test_callbacks_are_told_of_every_epoch_and_of_the_end(place: str, client: Client) -> None:
+    data: tuple[Any, Any] = X, Y
+    if place == "cluster":
+        data = da.from_array(X, chunks=(100, -1)), da.from_array(Y, chunks=100)
+    recorder = Recorder()
+    model = classifier(client=client if place == "cluster" else None)
+    model.set_callbacks(recorder).fit(*data)
+    epochs = ["begin epoch", "end epoch"] * 5
+    assert recorder.told == ["setup", "begin fit", *epochs, "end fit", "teardown"]
+    # The last epoch's model is that which is kept.
+    score = model.score(*data)
+    assert recorder.models[-2:] == [("epoch", 4, score), ("fit", 0, score)]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+def test_a_callback_ends_the_fit(mode: str, client: Client) -> None:
+    model = classifier(mode=mode, max_iter=10**6, client=client, n_replicas=2)
+    recorder = Recorder(stop_after=3)
+    model.set_callbacks(recorder).fit(X, Y)
+    assert 3 <= model.n_iter_ == len(model.history_) < 10**6
+    assert recorder.told[-2:] == ["end fit", "teardown"]
+    assert model.score(X, Y) > 0.9
+
+
+def test_callbacks_are_torn_down_when_a_fit_fails() -> None:
+    recorder = Recorder()
+    with pytest.raises(ValueError, match="NaN"):
+        classifier().set_callbacks(recorder).fit(np.full_like(X, np.nan), Y)
+    assert recorder.told == ["setup", "begin fit", "teardown"]
+
+
+def test_the_progress_bar_of_scikit_learn_ends_with_the_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("rich", reason="the ProgressBar draws with rich")
+    classifier().set_callbacks(callback.ProgressBar()).fit(X, Y)
+    assert "LinearClassifier - fit" in capsys.readouterr().out
+    assert not [t for t in threading.enumerate() if "Rich" in type(t).__name__]
+
+
+def test_the_scoring_monitor_of_scikit_learn_scores_on_a_cluster(client: Client) -> None:
+    monitor = callback.ScoringMonitor(scoring="accuracy")
+    data = da.from_array(X, chunks=(100, -1)), da.from_array(Y, chunks=100)
+    model = classifier(client=client).set_callbacks(monitor).fit(*data)
+    log = monitor.get_logs().data
+    assert log[-1]["task_id_path"] == (0, 4)
+    assert log[-1]["accuracy"] == model.score(*data)
+
+
+def test_callbacks_reach_estimators_inside_a_search() -> None:
+    from sklearn.model_selection import GridSearchCV
+
+    recorder = Recorder()
+    model = classifier(max_iter=2).set_callbacks(recorder)
+    assert clone(model)._skl_callbacks == [recorder]
+    GridSearchCV(model, {"alpha": [0.1, 1.0]}, cv=2, refit=False).fit(X, Y)
+    assert recorder.told.count("end epoch") == 2 * 2 * 2
+
+
+def test_weights_and_frames_reach_the_callbacks() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(X).assign(kind=np.where(Y > 0, "a", "b")).rename(columns=str)
+    monitor = callback.ScoringMonitor(scoring="accuracy")
+    model = classifier().set_callbacks(monitor)
+    model.fit(frame, Y, sample_weight=np.linspace(1, 2, len(Y)))
+    assert monitor.get_logs().data[-1]["accuracy"] == model.score(
+        frame, Y, np.linspace(1, 2, len(Y))
+    )
