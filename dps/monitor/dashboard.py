@@ -1,0 +1,47 @@
+"""The client's side of the page: have the scheduler show it, once, and warn where it cannot.
+
+Whether there is a page never decides whether there is a fit.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+from dps.monitor.plugin import install
+
+__all__ = ["show_fits"]
+
+#: Clients whose scheduler has been asked.
+_asked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def show_fits(client: Any, timeout: float) -> None:
+    """Have the page ``/dps`` on the dashboard of the client's cluster, if it has one.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    timeout : float
+        Seconds that the scheduler may take to answer.
+
+    Warns
+    -----
+    UserWarning
+        There is a dashboard, and it cannot show the page: once a client.
+    """
+    if client in _asked:
+        return
+    _asked.add(client)
+    try:
+        why = client.sync(client._run_on_scheduler, install, wait=True, callback_timeout=timeout)
+    except (TimeoutError, OSError) as error:
+        why = f"the scheduler does not answer ({error!r})"
+    except Exception as error:  # of the scheduler's process, whatever that is made of
+        why = f"the scheduler cannot make it ({error!r}); is dps installed there?"
+    if why is not None:
+        warnings.warn(
+            f"the dashboard shows no page of dps: {why}. Training goes on without it.",
+            stacklevel=2,
+        )

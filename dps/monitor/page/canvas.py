@@ -1,0 +1,122 @@
+"""What the plots of the page share: a canvas in the page's colours, and words where it is empty.
+
+Knows nothing of fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bokeh.layouts import column
+from bokeh.models import ColumnDataSource, Div, InlineStyleSheet
+from bokeh.plotting import figure
+
+from dps.monitor.page.palette import Palette
+
+__all__ = ["Canvas", "div", "replace"]
+
+_FONT = "Helvetica, Arial, sans-serif"
+_NOTE = """
+:host { color: var(--dps-faint); font: 14px/1.5 Helvetica, Arial, sans-serif; }
+.note { padding: 24px 16px; text-align: center; text-wrap: balance; }
+.note b { color: var(--dps-text); }
+"""
+
+
+def div(css: str, name: str = "") -> Div:
+    """A piece of HTML with a style sheet of its own."""
+    fill = ".bk-clearfix { display: block; width: 100%; }"  # bokeh's own box shrinks to its words
+    return Div(
+        stylesheets=[InlineStyleSheet(css=css + fill)], sizing_mode="stretch_width", margin=0,
+        name=name or None,
+    )  # fmt: skip
+
+
+def replace(source: ColumnDataSource, data: dict[str, list[Any]]) -> None:
+    """Send new data to the browsers, if it is new."""
+    if source.data != data:
+        source.data = data
+
+
+class Canvas:
+    """A figure that gives way to words while there is nothing to draw.
+
+    Parameters
+    ----------
+    name : str
+        Of the panel.
+    palette : Palette
+    x, y : str
+        What the axes are labelled with.
+    **options : Any
+        Of bokeh's figure.
+
+    Attributes
+    ----------
+    figure : bokeh figure
+    root : bokeh layout
+    """
+
+    def __init__(self, name: str, palette: Palette, x: str, y: str, **options: Any) -> None:
+        self.figure = figure(
+            **{
+                "tools": "",
+                "toolbar_location": None,
+                "sizing_mode": "stretch_both",
+                "min_height": 120,
+                "x_axis_label": x,
+                "y_axis_label": y,
+                "outline_line_color": None,
+                "background_fill_color": None,
+                "border_fill_color": None,
+                "min_border": 8,
+                "visible": False,
+                **options,
+            }
+        )
+        for axis in self.figure.axis:
+            axis.update(
+                axis_line_color=palette.line,
+                major_tick_line_color=None,
+                minor_tick_line_color=None,
+                major_label_text_color=palette.faint,
+                major_label_text_font=_FONT,
+                major_label_text_font_size="12px",
+                axis_label_text_color=palette.faint,
+                axis_label_text_font=_FONT,
+                axis_label_text_font_size="12px",
+                axis_label_text_font_style="normal",
+            )
+        for grid in self.figure.grid:
+            grid.grid_line_color = palette.line
+        self._note = div(_NOTE)
+        self._note.visible = False
+        self.root = column(self._note, self.figure, sizing_mode="stretch_both", name=name)
+
+    def legend(self, palette: Palette, above: bool = False) -> None:
+        """Style the legend that the glyphs have made, and place it above the plot or inside."""
+        (legend,) = self.figure.legend
+        if above:
+            self.figure.add_layout(legend, "above")
+        legend.update(
+            location="top_left" if above else "top_right",
+            orientation="horizontal" if above else "vertical",
+            background_fill_color=palette.card,
+            background_fill_alpha=0.8,
+            border_line_color=None,
+            label_text_color=palette.text,
+            label_text_font=_FONT,
+            label_text_font_size="12px",
+            label_standoff=6,
+            glyph_height=14,
+            spacing=8 if above else 0,
+            padding=0 if above else 4,
+            margin=4 if above else 8,
+        )
+
+    def say(self, words: str | None) -> None:
+        """Show words instead of the figure, or the figure again."""
+        text = "" if words is None else f'<div class="note">{words}</div>'
+        if self._note.text != text or self.figure.visible == bool(text):
+            self._note.update(text=text, visible=bool(text))
+            self.figure.visible = not text

@@ -1,0 +1,203 @@
+"""Curves over time: the losses of fits, and the speed of each replica."""
+
+from __future__ import annotations
+
+import math
+
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, HoverTool
+
+from dps.monitor.page.canvas import Canvas, replace
+from dps.monitor.page.palette import Palette
+from dps.monitor.page.view import View
+from dps.monitor.store import Fit
+from dps.monitor.words import count, loss
+
+__all__ = ["Losses", "Rates"]
+
+#: Points of a curve up to which each has a mark.
+_MARKED = 60
+#: Replicas that have a curve; of more, as many are drawn, the slow ones among them.
+_DRAWN = 24
+#: Replicas that are named in the legend.
+_NAMED = 8
+#: Figures at an axis, as :func:`dps.monitor.words.count` has them.
+_SHORT = """
+const units = ["", "k", "M", "G", "T"]
+let [value, unit] = [tick, 0]
+while (Math.abs(value) >= 1000 && unit < 4) { value /= 1000; unit += 1 }
+return parseFloat(value.toPrecision(4)) + units[unit]
+"""
+
+
+class Losses:
+    """Training and validation loss by epoch, of several fits.
+
+    Parameters
+    ----------
+    palette : Palette
+    """
+
+    def __init__(self, palette: Palette) -> None:
+        self._palette = palette
+        self._canvas = canvas = Canvas("loss", palette, "epoch", "loss")
+        self._marks = ColumnDataSource(
+            {name: [] for name in ("x", "y", "fill", "color", "name", "loss", "what")}
+        )
+        drawn = canvas.figure
+        self._training, self._held_out, self._now = (
+            ColumnDataSource({name: [] for name in ("x", "y", "color", "alpha", "width", "name")})
+            for _ in range(3)
+        )
+        look = {"line_color": "color", "line_alpha": "alpha", "line_width": "width"}
+        drawn.multi_line("x", "y", source=self._training, legend_field="name", **look)
+        drawn.multi_line("x", "y", source=self._held_out, line_dash=[6, 4], **look)
+        marks = drawn.scatter(
+            "x", "y", source=self._marks, size=7, fill_color="fill", line_color="color",
+            line_width=1.5,
+        )  # fmt: skip
+        drawn.add_tools(
+            HoverTool(
+                renderers=[marks],
+                tooltips=[("", "@name"), ("epoch", "@x{0.[00]}"), ("@what", "@loss")],
+            )
+        )
+        canvas.legend(palette)
+        drawn.xaxis.ticker.min_interval = 1
+        self.root = canvas.root
+
+    def update(self, view: View) -> None:
+        """Draw the chosen fits, and earlier ones faintly behind them."""
+        training: list[tuple[object, ...]] = []
+        held_out: list[tuple[object, ...]] = []
+        marks: list[tuple[object, ...]] = []
+        for fit in view.others:
+            if len(fit.losses):
+                x, y, _ = fit.losses.columns()
+                training.append((x, y, self._palette.faint, 0.35, 1.5, "earlier fits"))
+        for number, fit in enumerate(view.fits):
+            color = self._palette.curves[number % len(self._palette.curves)]
+            self._draw(fit, color, training, held_out, marks)
+        for source, rows in (
+            (self._training, training), (self._held_out, held_out), (self._marks, marks),
+        ):  # fmt: skip
+            names = list(source.data)
+            replace(source, {name: [row[i] for row in rows] for i, name in enumerate(names)})
+        self._canvas.say(None if training or marks else _no_losses(view.focus))
+
+    def _draw(
+        self,
+        fit: Fit,
+        color: str,
+        training: list[tuple[object, ...]],
+        held_out: list[tuple[object, ...]],
+        marks: list[tuple[object, ...]],
+    ) -> None:
+        card = self._palette.card
+        if len(fit.losses):
+            x, y, validation = fit.losses.columns()
+            training.append((x, y, color, 1.0, 2.5, fit.name))
+            points = [(x, y, "training loss")]
+            if not all(map(math.isnan, validation)):
+                held_out.append((x, validation, color, 1.0, 2.0, fit.name))
+                points.append((x, validation, "held-out loss"))
+            for xs, ys, what in points:
+                for at, value in list(zip(xs, ys, strict=True))[-1 if len(xs) > _MARKED else 0 :]:
+                    marks.append((at, value, color, color, fit.name, loss(value), what))
+        if fit.loss_now is not None:
+            at, value = fit.loss_now
+            marks.append((at, value, card, color, fit.name, loss(value), "loss so far"))
+
+
+def _no_losses(fit: Fit | None) -> str:
+    if fit is None:
+        return "The curves of losses will be here."
+    return "No epoch has been closed yet."
+
+
+class Rates:
+    """Rows a second of each replica of one fit.
+
+    Parameters
+    ----------
+    palette : Palette
+    """
+
+    def __init__(self, palette: Palette) -> None:
+        self._palette = palette
+        self._canvas = canvas = Canvas(
+            "rates", palette, "seconds", "rows/s", y_range=DataRange1d(start=0)
+        )
+        self._source = ColumnDataSource({name: [] for name in ("x", "y", "color", "width", "name")})
+        self._ends = ColumnDataSource({name: [] for name in ("x", "y", "color", "name", "rate")})
+        canvas.figure.multi_line(
+            "x", "y", source=self._source, line_color="color", line_width="width",
+            legend_field="name",
+        )  # fmt: skip
+        ends = canvas.figure.scatter(
+            "x", "y", source=self._ends, size=7, fill_color="color", line_color="color"
+        )
+        canvas.figure.add_tools(
+            HoverTool(renderers=[ends], tooltips=[("", "@name"), ("rows/s", "@rate")])
+        )
+        canvas.figure.yaxis.formatter = CustomJSTickFormatter(code=_SHORT)
+        canvas.legend(palette, above=True)
+        self.root = canvas.root
+
+    def update(self, view: View) -> None:
+        """Draw the replicas of the fit in focus."""
+        fit = view.focus
+        if fit is None or len(fit.rates) < 2:
+            self._canvas.say(_no_rates(fit))
+            return
+        seconds, *rates = fit.rates.columns()
+        ranks = _drawn(fit, len(rates))
+        colors = self._palette.curves
+        lines = [
+            (
+                seconds,
+                rates[rank],
+                self._palette.warn if rank in fit.stragglers else colors[rank % len(colors)],
+                3.0 if rank in fit.stragglers else 2.0,
+                _name(fit, rank, len(ranks)),
+            )
+            for rank in ranks
+        ]
+        replace(
+            self._source,
+            {name: [line[i] for line in lines] for i, name in enumerate(self._source.data)},
+        )
+        replace(
+            self._ends,
+            {
+                "x": [seconds[-1]] * len(ranks),
+                "y": [rates[rank][-1] for rank in ranks],
+                "color": [line[2] for line in lines],
+                "name": [f"replica {rank}" for rank in ranks],
+                "rate": [count(rates[rank][-1]) for rank in ranks],
+            },
+        )
+        self._canvas.say(None)
+
+
+def _drawn(fit: Fit, n_ranks: int) -> list[int]:
+    if n_ranks <= _DRAWN:
+        return list(range(n_ranks))
+    spread = [round(i * (n_ranks - 1) / (_DRAWN - 1)) for i in range(_DRAWN)]
+    return sorted({*spread, *(rank for rank in fit.stragglers if rank < n_ranks)})
+
+
+def _name(fit: Fit, rank: int, drawn: int) -> str:
+    if rank in fit.stragglers:
+        return f"replica {rank}, slow"
+    return f"replica {rank}" if drawn <= _NAMED else "replicas"
+
+
+def _no_rates(fit: Fit | None) -> str:
+    if fit is None:
+        return "The speed of each replica will be here."
+    if fit.running:
+        return "Replicas have not said how fast they are yet."
+    return (
+        "The fit was over before its speed could be followed: "
+        f"<b>{count(fit.rows_per_second)} rows/s</b> in its last epoch."
+    )

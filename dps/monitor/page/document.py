@@ -1,0 +1,194 @@
+"""The page ``/dps`` and each of its plots on a page of its own, as bokeh applications of Dask's.
+
+Puts panels and the template together, and has them follow the store of the scheduler's plugin.
+What a panel shows is its own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from time import time
+from typing import Any
+
+from bokeh.models import CheckboxButtonGroup, InlineStyleSheet
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+
+from dps.monitor.page.bars import Times
+from dps.monitor.page.curves import Losses, Rates
+from dps.monitor.page.headline import Headline
+from dps.monitor.page.heat import Staleness
+from dps.monitor.page.palette import DARK, LIGHT, Palette
+from dps.monitor.page.tables import Happenings, Shards
+from dps.monitor.page.view import Panel, view_of
+from dps.monitor.plugin import NAME, FitsPlugin
+from dps.monitor.store import Store
+
+__all__ = ["PANELS", "PLOTS", "applications", "enter"]
+
+#: How often a page looks for something new, in milliseconds.
+_TICK = 250
+
+PANELS: dict[str, Callable[[Palette], Panel]] = {
+    "headline": Headline,
+    "loss": Losses,
+    "rates": Rates,
+    "times": Times,
+    "staleness": Staleness,
+    "shards": Shards,
+    "happenings": Happenings,
+}
+
+#: Names of the pages of single plots, in Dask's menu and in JupyterLab.
+PLOTS = {
+    "/individual-dps-progress": "headline",
+    "/individual-dps-loss": "loss",
+    "/individual-dps-rows-per-second": "rates",
+    "/individual-dps-time": "times",
+    "/individual-dps-staleness": "staleness",
+    "/individual-dps-shards": "shards",
+    "/individual-dps-events": "happenings",
+}
+
+_CHIPS = """
+:host { width: 100%; }
+.bk-btn-group { flex-wrap: wrap; gap: 6px; }
+.bk-btn { border-radius: 99px !important; border: 1px solid var(--dps-line); font-size: 12px;
+  padding: 4px 12px; background: var(--dps-card); color: var(--dps-faint); margin: 0 !important;
+  flex: none; }
+.bk-btn:hover { color: var(--dps-text); border-color: var(--dps-faint);
+  background: var(--dps-card); }
+.bk-btn.bk-active, .bk-btn.bk-active:hover { background: var(--dps-accent); color: var(--dps-card);
+  border-color: var(--dps-accent); box-shadow: none; }
+"""
+
+
+def applications() -> dict[str, Callable[..., None]]:
+    """Functions that make the documents, by path, as Dask's dashboard takes them."""
+    return {"/dps": _page, **{path: partial(_single, name) for path, name in PLOTS.items()}}
+
+
+def enter(variables: dict[str, Any]) -> None:
+    """Enter the page, and its plots, into the navigation of Dask's pages.
+
+    Parameters
+    ----------
+    variables : dict
+        What Dask's templates are given; its lists are shared by all of them.
+    """
+    if "dps" not in variables["pages"]:
+        variables["pages"].append("dps")
+    known = {plot["url"] for plot in variables["plots"]}
+    variables["plots"] += [
+        {"url": url, "name": "dps: " + url.removeprefix("individual-dps-").replace("-", " ")}
+        for url in _alone().values()
+        if url not in known
+    ]
+
+
+def _page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+    """All of it."""
+    from distributed.dashboard.components import scheduler as dask_pages
+
+    folders = [Path(__file__).parent, Path(dask_pages.__file__).parents[2] / "http" / "templates"]
+    environment = Environment(loader=ChoiceLoader([FileSystemLoader(f) for f in folders]))
+    store = _store(scheduler)
+    palette, chosen = _asked(doc)
+    choice = Choice(store, chosen)
+    panels = {name: panel(palette) for name, panel in PANELS.items()}
+    doc.title = "Dask: dps"
+    doc.template = environment.get_template("page.html")
+    doc.template_variables.update(extra, palette=palette, plots_of=_alone())
+    for root in (choice.root, *(panel.root for panel in panels.values())):
+        doc.add_root(root)
+    _follow(doc, store, list(panels.values()), choice)
+
+
+def _single(name: str, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+    """One plot alone, as notebooks and JupyterLab embed it."""
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent))
+    palette, _ = _asked(doc)
+    panel = PANELS[name](palette)
+    doc.title = f"dps: {name}"
+    doc.template = environment.get_template("single.html")
+    doc.template_variables.update(palette=palette)
+    doc.add_root(panel.root)
+    _follow(doc, _store(scheduler), [panel], None)
+
+
+def _store(scheduler: Any) -> Store:
+    plugin: FitsPlugin = scheduler.plugins[NAME]
+    return plugin.store
+
+
+def _alone() -> dict[str, str]:
+    return {name: path.strip("/") for path, name in PLOTS.items()}
+
+
+def _asked(doc: Any) -> tuple[Palette, list[str]]:
+    """The look and the fits that the address asks for."""
+    context = doc.session_context
+    arguments = {} if context is None else context.request.arguments
+    theme = arguments.get("theme", [b""])[-1].decode()
+    fits = [value.decode() for value in arguments.get("fit", [])]
+    return DARK if theme == "dark" else LIGHT, fits
+
+
+class Choice:
+    """Buttons with the names of the fits, to choose those that are shown.
+
+    Parameters
+    ----------
+    store : Store
+    chosen : list of str
+        Ids of fits that are chosen at first; without any, the page follows what runs.
+    """
+
+    def __init__(self, store: Store, chosen: list[str]) -> None:
+        self._store = store
+        self._ids: list[str] = []
+        self.chosen = chosen
+        self.root = CheckboxButtonGroup(
+            labels=[], active=[], name="choice", stylesheets=[InlineStyleSheet(css=_CHIPS)]
+        )
+        self.root.on_change("active", self._click)
+
+    def _click(self, name: str, old: list[int], new: list[int]) -> None:
+        clicked = [self._ids[at] for at in new if at < len(self._ids)]
+        # In the order of the clicks: the last one is shown in full.
+        kept = [id for id in self.chosen if id in clicked]
+        self.chosen = kept + [id for id in clicked if id not in kept]
+
+    def update(self) -> None:
+        """Show the fits that there are."""
+        fits = self._store.fits
+        self._ids = [fit.id for fit in fits]
+        self.chosen = [id for id in self.chosen if id in self._ids]
+        labels = [fit.name for fit in fits]
+        if self.root.labels != labels:
+            active = [self._ids.index(id) for id in self.chosen]
+            self.root.update(labels=labels, active=active)
+
+
+def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice | None) -> None:
+    """Show what the store has, now and whenever it has something new."""
+    shown: list[object] = []
+
+    def update() -> None:
+        now = time()
+        chosen = [] if choice is None else list(choice.chosen)
+        # A fit that falls silent says so without an event.
+        silent = [fit.id for fit in store.fits if fit.silent(now)]
+        state: list[object] = [store.revision, chosen, silent]
+        if state == shown:
+            return
+        shown[:] = state
+        if choice is not None:
+            choice.update()
+        view = view_of(store, chosen, now)
+        for panel in panels:
+            panel.update(view)
+
+    update()
+    doc.add_periodic_callback(update, _TICK)

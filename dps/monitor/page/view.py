@@ -1,0 +1,71 @@
+"""What a panel of the page is, and what it is shown: some fits, one of them in full.
+
+Panels know fits by :mod:`dps.monitor.store` and nothing of Dask; which fits are shown is decided
+here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dps.monitor.store import Fit, Store
+
+__all__ = ["Panel", "View", "view_of"]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown.
+
+    Attributes
+    ----------
+    fits : tuple of Fit
+        Whose curves are drawn, the newest last.
+    focus : Fit or None
+        The one that is shown in full; None while there is no fit.
+    others : tuple of Fit
+        Drawn faintly, to compare.
+    now : float
+    """
+
+    fits: tuple[Fit, ...]
+    focus: Fit | None
+    others: tuple[Fit, ...]
+    now: float
+
+
+class Panel(Protocol):
+    """A part of the page: a model of bokeh, and how it follows a view."""
+
+    root: Any
+
+    def update(self, view: View) -> None:
+        """Show what there is."""
+        ...
+
+
+def view_of(store: Store, chosen: Sequence[str], now: float) -> View:
+    """The chosen fits; those that run, or else the last one, where none is chosen.
+
+    Parameters
+    ----------
+    store : Store
+    chosen : sequence of str
+        Ids in the order in which they were chosen; the last one is shown in full.
+    now : float
+
+    Examples
+    --------
+    >>> view_of(Store(), ["f00d"], now=0.0).focus is None
+    True
+    """
+    known = [fit for id in chosen if (fit := store.get(id)) is not None]
+    if known:
+        return View(tuple(known), known[-1], (), now)
+    fits = store.fits
+    running = [fit for fit in fits if fit.running and not fit.silent(now)]
+    shown = running or fits[-1:]
+    others = tuple(fit for fit in fits if fit not in shown)
+    return View(tuple(shown), shown[-1] if shown else None, others, now)

@@ -1,0 +1,92 @@
+"""The scheduler's side of the page: a plugin that remembers fits, and the page itself.
+
+Everything here runs in the scheduler's process. It needs dps there, and of bokeh and Dask's
+dashboard only that a reason is given where they are missing.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from distributed import SchedulerPlugin
+
+from dps.monitor.events import TOPIC
+from dps.monitor.store import Store
+
+__all__ = ["NAME", "FitsPlugin", "install"]
+
+NAME = "dps-fits"
+
+
+class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
+    """Keeps what the events of the topic ``dps`` say, within a bound.
+
+    Attributes
+    ----------
+    store : Store
+    """
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self._application: Any = None
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Take in an event of ours."""
+        if topic == TOPIC:
+            self.store.add(msg, time())
+
+    def show(self, scheduler: Any) -> str | None:
+        """Add the page to the scheduler's dashboard; why not, where that cannot be.
+
+        Where `preload` has put it among Dask's own pages before the start, it is there already.
+        """
+        if "dashboard" not in scheduler.services:
+            return None  # nobody wants one
+        try:
+            from bokeh.server.tornado import BokehTornado
+            from distributed.dashboard import scheduler as dashboard
+            from distributed.dashboard.core import BokehApplication
+            from tornado.ioloop import IOLoop
+
+            from dps.monitor.page.document import applications, enter
+        except ImportError as error:
+            return f"the scheduler cannot show it: {error}"
+        shown = [a for a in scheduler.http_application.applications if isinstance(a, BokehTornado)]
+        if not shown:
+            return None  # a dashboard of other things alone
+        variables = dashboard.template_variables(scheduler)
+        enter(variables)
+        if "/dps" not in shown[0].app_paths:
+            self._application = BokehApplication(
+                applications(), scheduler, prefix=shown[0].prefix, template_variables=variables
+            )
+            scheduler.http_application.add_application(self._application)
+            self._application.initialize(IOLoop.current())
+            self._application.start()
+        return None
+
+    async def close(self) -> None:
+        """End what the page has started."""
+        if self._application is not None:
+            self._application.stop()
+            self._application = None
+
+
+def install(dask_scheduler: Any) -> str | None:
+    """Add the plugin and the page to a scheduler that runs, if they are not there.
+
+    Returns
+    -------
+    str or None
+        Why there is no page.
+    """
+    if NAME in dask_scheduler.plugins:
+        return None
+    plugin = FitsPlugin()
+    dask_scheduler.add_plugin(plugin, name=NAME)
+    for _, event in dask_scheduler.get_events(TOPIC):  # of fits before it
+        plugin.log_event(TOPIC, event)
+    return plugin.show(dask_scheduler)

@@ -1,0 +1,31 @@
+"""A preload of Dask's scheduler that puts the page among Dask's own before the dashboard starts.
+
+``dask scheduler --preload dps.monitor.preload``: the page is there before the first fit, and
+JupyterLab lists its plots. Without it the page is added when the first fit begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dps.monitor.plugin import install
+
+__all__ = ["dask_setup"]
+
+
+def _among_dasks_own() -> None:
+    try:
+        from distributed.dashboard import scheduler as dashboard
+
+        from dps.monitor.page.document import applications
+    except ImportError:  # without bokeh there is no dashboard; Dask says so itself
+        return
+    dashboard.applications.update(applications())
+
+
+def dask_setup(scheduler: Any) -> None:
+    """Called by Dask once the scheduler is made."""
+    install(scheduler)
+
+
+_among_dasks_own()

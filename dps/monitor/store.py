@@ -1,0 +1,265 @@
+"""What the page knows of fits: a bounded memory, made of events alone.
+
+Owned by the scheduler's plugin, fed in the order in which events arrive, which need not be that
+in which they were sent. It knows neither Dask nor bokeh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from dps.monitor.events import VERSION
+from dps.monitor.series import Series
+from dps.monitor.words import sentence
+
+__all__ = ["Fit", "Store"]
+
+#: Fits that are remembered; points of a curve; sentences of a fit.
+FITS = 20
+POINTS = 400
+SENTENCES = 100
+#: Seconds without an event after which a running fit counts as silent.
+SILENCE = 15.0
+
+#: Ids of fits that are no longer remembered, by which late events are known.
+_FORGOTTEN = 1000
+
+_NAN = float("nan")
+
+
+class Fit:
+    """One fit, as far as it has been heard of.
+
+    Attributes
+    ----------
+    id : str
+    number : int
+        Of the fits that the store has seen, from 1.
+    began, heard : float
+        When the first and the last event came, by the clock of the scheduler.
+    started : mapping
+        The `started` event; empty until it comes.
+    replicas, shards : dict of int to mapping
+        The last figures of each, by rank and by number.
+    losses : Series
+        (epoch, loss, validation loss or NaN).
+    rates : Series
+        (seconds since the start, rows a second of each rank in order).
+    stragglers : dict of int to str
+        Ranks that are slow now, and why.
+    log : deque of (float, str, str)
+        When something was heard, of which kind, in words; the newest last.
+    ended : mapping or None
+        The `stopped` or `failed` event.
+    """
+
+    def __init__(self, id: str, number: int, now: float) -> None:
+        self.id = id
+        self.number = number
+        self.began = self.heard = now
+        self.started: Mapping[str, Any] = {}
+        self.replicas: dict[int, Mapping[str, Any]] = {}
+        self.shards: dict[int, Mapping[str, Any]] = {}
+        self.losses = Series(POINTS)
+        self.rates = Series(POINTS)
+        self.stragglers: dict[int, str] = {}
+        self.log: deque[tuple[float, str, str]] = deque(maxlen=SENTENCES)
+        self.ended: Mapping[str, Any] | None = None
+        self._last_epoch: Mapping[str, Any] | None = None
+
+    def add(self, event: Mapping[str, Any], now: float) -> None:
+        """Take in one of its events."""
+        self.heard = now
+        take = getattr(self, f"_take_{event['kind']}", None)
+        if take is None:  # of a newer dps
+            return
+        take(event)
+        said = sentence(event)
+        if said is not None:
+            if event["kind"] == "epochs" and self.log and self.log[-1][1] == "epochs":
+                self.log.pop()  # of a run of epochs the last one says enough
+            self.log.append((now, event["kind"], said))
+
+    def _take_started(self, event: Mapping[str, Any]) -> None:
+        self.started = event
+
+    def _take_replicas(self, event: Mapping[str, Any]) -> None:
+        self.replicas = {replica["rank"]: replica for replica in event["replicas"]}
+        if self.rates.last is None or len(self.rates.last) == len(self.replicas) + 1:
+            rates = [self.replicas[rank]["rows_per_second"] for rank in sorted(self.replicas)]
+            if not event["final"]:  # of a moment
+                self.rates.add(event["seconds"], *rates)
+
+    def _take_shard(self, event: Mapping[str, Any]) -> None:
+        self.shards[event["shard"]] = event
+
+    def _take_epochs(self, event: Mapping[str, Any]) -> None:
+        for epoch in event["epochs"]:
+            validation = epoch["validation_loss"]
+            self.losses.add(
+                epoch["epoch"], epoch["loss"], _NAN if validation is None else validation
+            )
+            self._last_epoch = epoch
+
+    def _take_straggler(self, event: Mapping[str, Any]) -> None:
+        if event["slow"]:
+            self.stragglers[event["rank"]] = event["why"]
+        else:
+            self.stragglers.pop(event["rank"], None)
+
+    def _take_stopped(self, event: Mapping[str, Any]) -> None:
+        self.ended = event
+
+    def _take_failed(self, event: Mapping[str, Any]) -> None:
+        self.ended = event
+
+    @property
+    def name(self) -> str:
+        """What it is called: the estimator's class, and its number."""
+        return f"{self.started.get('name', 'Fit')} {self.number}"
+
+    @property
+    def running(self) -> bool:
+        """Whether no end has been heard of."""
+        return self.ended is None
+
+    @property
+    def outcome(self) -> str:
+        """``"running"``, ``"failed"``, or the reason of its end."""
+        if self.ended is None:
+            return "running"
+        return "failed" if self.ended["kind"] == "failed" else str(self.ended["reason"])
+
+    def silent(self, now: float) -> bool:
+        """Whether it runs, and nothing has been heard for some time."""
+        return self.running and now - self.heard > SILENCE
+
+    def seconds(self, now: float) -> float:
+        """How long it has taken so far, or took."""
+        if self.ended is not None:
+            return float(self.ended["seconds"])
+        return max(0.0, min(now, self.heard + SILENCE) - self.began)
+
+    @property
+    def epochs(self) -> int:
+        """Closed epochs."""
+        if self.ended is not None:
+            return int(self.ended["epochs"])
+        return 0 if self._last_epoch is None else int(self._last_epoch["epoch"])
+
+    @property
+    def loss(self) -> float | None:
+        """Mean training loss of the last closed epoch."""
+        return None if self._last_epoch is None else float(self._last_epoch["loss"])
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Of the last closed epoch, where rows are held out."""
+        validation: float | None = (self._last_epoch or {}).get("validation_loss")
+        return validation
+
+    @property
+    def epoch_done(self) -> float:
+        """Which part of the rows has been seen in the epoch that is open."""
+        rows = self.started.get("rows", 0)
+        if not self.running or not rows:
+            return 0.0
+        seen = sum(
+            replica["epoch_rows"]
+            for replica in self.replicas.values()
+            if replica["epoch"] == self.epochs + 1
+        )
+        return min(1.0, float(seen / rows))
+
+    @property
+    def loss_now(self) -> tuple[float, float] | None:
+        """The open epoch: how far it is (as 3.25 of the fourth), and its mean loss so far."""
+        known = [
+            (replica["loss"], replica["epoch_rows"])
+            for replica in self.replicas.values()
+            if replica["epoch"] == self.epochs + 1 and replica["loss"] is not None
+        ]
+        rows = sum(seen for _, seen in known)
+        if not self.running or not rows:
+            return None
+        return self.epochs + self.epoch_done, sum(value * seen for value, seen in known) / rows
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of all replicas: now, or, of a fit that has ended, of its last epoch."""
+        if self.running and self.replicas:
+            return float(sum(replica["rows_per_second"] for replica in self.replicas.values()))
+        if self._last_epoch is None or not self._last_epoch["seconds"]:
+            return 0.0
+        return float(self._last_epoch["rows"] / self._last_epoch["seconds"])
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to `max_epochs`, at the most; None while that cannot be told."""
+        most = self.started.get("max_epochs")
+        if not self.running or most is None or self._last_epoch is None:
+            return None
+        left = max(0.0, most - self.epochs - self.epoch_done)
+        return float(left * self._last_epoch["seconds"])
+
+
+class Store:
+    """The fits of a cluster, the newest last.
+
+    Parameters
+    ----------
+    limit : int, default=FITS
+        Fits to remember; of more, those that ended first are forgotten.
+
+    Attributes
+    ----------
+    revision : int
+        Grows with every event, so that whoever shows fits knows whether anything is new.
+
+    Examples
+    --------
+    >>> store = Store()
+    >>> store.add({"v": 1, "kind": "stopped", "fit": "f00d", "time": 0.0, "reason": "converged",
+    ...            "epochs": 3, "loss": 0.5, "seconds": 2.0}, now=10.0)
+    >>> [(fit.name, fit.outcome) for fit in store.fits]
+    [('Fit 1', 'converged')]
+    """
+
+    def __init__(self, limit: int = FITS) -> None:
+        self._limit = limit
+        self._fits: dict[str, Fit] = {}
+        self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN)
+        self._count = 0
+        self.revision = 0
+
+    @property
+    def fits(self) -> list[Fit]:
+        """In the order in which they were first heard of."""
+        return list(self._fits.values())
+
+    def get(self, id: str) -> Fit | None:
+        """A fit that is still remembered."""
+        return self._fits.get(id)
+
+    def add(self, event: Any, now: float) -> None:
+        """Take in an event; what is none, or of another version, is left out."""
+        if not isinstance(event, Mapping) or event.get("v") != VERSION:
+            return
+        if event["fit"] in self._forgotten:  # a straggling message is no new fit
+            return
+        fit = self._fits.get(event["fit"])
+        if fit is None:
+            fit = self._fits[event["fit"]] = self._new(event["fit"], now)
+        fit.add(event, now)
+        self.revision += 1
+
+    def _new(self, id: str, now: float) -> Fit:
+        self._count += 1
+        while len(self._fits) >= self._limit:
+            ended = (old for old, fit in self._fits.items() if not fit.running)
+            oldest = next(ended, next(iter(self._fits)))
+            del self._fits[oldest]
+            self._forgotten.append(oldest)
+        return Fit(id, self._count, now)

@@ -1,0 +1,205 @@
+"""Figures and events in words, as pages and reports show them.
+
+Pure functions of an event or a number. It must not know where the words are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "bytes_in_words",
+    "count",
+    "duration",
+    "host",
+    "loss",
+    "percent",
+    "sentence",
+    "staleness",
+]
+
+
+def count(number: float) -> str:
+    """A number that may be large, with three digits.
+
+    Examples
+    --------
+    >>> [count(number) for number in (0, 7, 999, 1234, 28_388_816, 3.2e9, 0.25)]
+    ['0', '7', '999', '1.23k', '28.4M', '3.20G', '0.250']
+    """
+    if not math.isfinite(number):
+        return "∞" if number > 0 else "–"
+    scaled, units = float(number), iter(("", "k", "M", "G", "T"))
+    unit = next(units)
+    while abs(scaled) >= 999.5 and (bigger := next(units, None)) is not None:
+        scaled, unit = scaled / 1000, bigger
+    if not unit and scaled == int(scaled):
+        return str(int(scaled))
+    digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    return f"{scaled:.{digits if unit else digits + 1}f}{unit}"
+
+
+def bytes_in_words(number: float) -> str:
+    """A number of bytes.
+
+    Examples
+    --------
+    >>> bytes_in_words(800), bytes_in_words(31_406), bytes_in_words(3 << 30)
+    ('800 B', '30.7 KiB', '3.0 GiB')
+    """
+    if number < 1024:
+        return f"{number:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        number /= 1024
+        if number < 1024:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1024:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """A span of time.
+
+    Examples
+    --------
+    >>> [duration(span) for span in (0.0042, 0.25, 9.94, 93, 7260, 200_000)]
+    ['4 ms', '0.25 s', '9.9 s', '1 min 33 s', '2 h 1 min', '2 d 7 h']
+    """
+    if seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, most, big, small in ((60, 3600, "min", "s"), (3600, 86400, "h", "min")):
+        if whole < most:
+            return f"{whole // unit} {big} {whole % unit * 60 // unit} {small}"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def loss(value: float | None) -> str:
+    """A loss, or a dash where there is none.
+
+    Examples
+    --------
+    >>> loss(0.46537112), loss(None), loss(123456.0)
+    ('0.4654', '–', '1.235e+05')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share of 1.
+
+    Examples
+    --------
+    >>> percent(0.62), percent(0.003), percent(0.0)
+    ('62%', '<1%', '0%')
+    """
+    return "<1%" if 0 < share < 0.005 else f"{100 * share:.0f}%"
+
+
+def host(worker: str) -> str:
+    """The address of a worker without its protocol.
+
+    Examples
+    --------
+    >>> host("tcp://10.0.0.7:4033"), host("this process")
+    ('10.0.0.7:4033', 'this process')
+    """
+    return worker.rpartition("://")[2]
+
+
+def staleness(counts: Sequence[int]) -> str:
+    """How many pushes had which staleness, in the buckets of :mod:`dps.monitor.events`.
+
+    Examples
+    --------
+    >>> staleness([5, 3, 0, 1])
+    '0: 5, 1: 3, 4–7: 1'
+    """
+    said = []
+    for bucket, pushes in enumerate(counts):
+        low, high = (1 << bucket) >> 1, max(0, (1 << bucket) - 1)
+        if pushes:
+            said.append(f"{low}: {pushes:,}" if low == high else f"{low}–{high}: {pushes:,}")
+    return ", ".join(said)
+
+
+def sentence(event: Mapping[str, Any]) -> str | None:
+    """What an event says; None of those that only carry figures.
+
+    Examples
+    --------
+    >>> sentence({"kind": "stopped", "reason": "converged", "epochs": 1, "loss": 0.5,
+    ...           "seconds": 3.0})
+    'Converged after 1 epoch and 3.0 s, with a loss of 0.5.'
+    >>> sentence({"kind": "shard"})
+    """
+    say = _SENTENCES.get(event["kind"])
+    return None if say is None else say(event)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _started(event: Mapping[str, Any]) -> str:
+    carried = event["epochs_before"]
+    before = f", after {_plural(carried, 'epoch')} before" if carried else ""
+    method = "L-BFGS" if event["optimizer"] == "lbfgs" else event["optimizer"].capitalize()
+    return (
+        f"Starts in {event['mode']} by {method}: "
+        f"{_plural(len(event['replicas']), 'replica')}, {_plural(len(event['shards']), 'shard')}, "
+        f"{_plural(event['rows'], 'row')}, {_plural(event['parameters'], 'parameter')}{before}."
+    )
+
+
+def _epochs(event: Mapping[str, Any]) -> str:
+    last = event["epochs"][-1]
+    validation = last["validation_loss"]
+    held_out = "" if validation is None else f", {loss(validation)} on held-out rows"
+    return f"Epoch {last['epoch']:,}: loss {loss(last['loss'])}{held_out}."
+
+
+def _straggler(event: Mapping[str, Any]) -> str:
+    where = f"Replica {event['rank']} on {host(event['replica_worker'])}"
+    if not event["slow"]:
+        return f"{where} has caught up."
+    return f"{where} is slow: {event['why']}."
+
+
+def _stopped(event: Mapping[str, Any]) -> str:
+    how = {
+        "converged": "Converged",
+        "max_iter": "Ended by max_iter",
+        "interrupted": "Interrupted",
+    }.get(event["reason"], event["reason"])
+    ended = "" if event["loss"] is None else f", with a loss of {loss(event['loss'])}"
+    return (
+        f"{how} after {_plural(event['epochs'], 'epoch')} and {duration(event['seconds'])}{ended}."
+    )
+
+
+def _failed(event: Mapping[str, Any]) -> str:
+    place = [
+        f"replica {event['rank']}" if event["rank"] is not None else "",
+        f"on {host(event['worker'])}" if event["worker"] else "",
+        f"in step {event['step']:,}" if event["step"] is not None else "",
+    ]
+    where = " ".join(part for part in place if part)
+    message = event["message"].rstrip(".")
+    return f"Failed after {duration(event['seconds'])}{', ' if where else ''}{where}: " + (
+        f"{event['error']}: {message}."
+    )
+
+
+_SENTENCES = {
+    "started": _started,
+    "epochs": _epochs,
+    "straggler": _straggler,
+    "stopped": _stopped,
+    "failed": _failed,
+}
