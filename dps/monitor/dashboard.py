@@ -9,8 +9,6 @@ import warnings
 import weakref
 from typing import Any
 
-from dps.monitor.plugin import install
-
 __all__ = ["show_fits"]
 
 #: Clients whose scheduler has been asked.
@@ -34,6 +32,8 @@ def show_fits(client: Any, timeout: float) -> None:
     if client in _asked:
         return
     _asked.add(client)
+    from dps.monitor.plugin import install
+
     try:
         why = client.sync(client._run_on_scheduler, install, wait=True, callback_timeout=timeout)
     except (TimeoutError, OSError) as error:

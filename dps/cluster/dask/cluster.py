@@ -39,6 +39,7 @@ from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.data.streams import is_whole
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
+from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
@@ -101,6 +102,7 @@ class DaskCluster:
                 "start some, or wait for them with client.wait_for_workers(1)"
             )
         check_versions(client, set(self._threads), timeout)
+        show_fits(client, timeout)
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Send an event to the scheduler, which keeps some and hands them on."""

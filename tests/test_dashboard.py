@@ -1,0 +1,174 @@
+"""The page of fits on Dask's dashboard: where it appears, and what happens where it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+import dps
+from dps.monitor.page.document import PLOTS
+
+X = da.from_array(np.random.default_rng(0).normal(size=(400, 5)), chunks=(100, -1))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def fit(client: Client, **parameters: Any) -> dps.LinearClassifier:
+    settings = {"optimizer": "adagrad", "tol": None, "max_iter": 3, "random_state": 0}
+    return dps.LinearClassifier(client=client, **{**settings, **parameters}).fit(X, Y)
+
+
+def address(client: Client, path: str = "") -> str:
+    port = client.scheduler_info()["services"]["dashboard"]
+    return f"http://127.0.0.1:{port}/{path}"
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+#: Has a module missing in a process.
+MISSING = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{0}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@contextlib.contextmanager
+def processes(folder: Path, *options: str, stub: str = "", tls: Any = None) -> Iterator[Client]:
+    """A cluster whose scheduler is a process of its own, in which a module cannot be imported."""
+    file = str(folder / "scheduler.json")
+    environment = dict(os.environ)
+    if stub:
+        (folder / "sitecustomize.py").write_text(MISSING.format(stub))
+        paths = [str(folder), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    command = [sys.executable, "-m", "distributed.cli.dask_"]
+    shared = ["--scheduler-file", file]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    scheduler = [
+        *command[:2], command[2] + "scheduler", "--host", "127.0.0.1", "--port", "0",
+        "--dashboard-address", "127.0.0.1:0", *shared, *options,
+    ]  # fmt: skip
+    worker = [*command[:2], command[2] + "worker", *shared, "--nthreads", "1", "--no-dashboard"]
+    started = [subprocess.Popen(scheduler, env=environment, cwd=folder, **quiet)]
+    try:
+        started.append(subprocess.Popen(worker, **quiet))
+        with Client(scheduler_file=file, set_as_default=False, timeout=60) as client:
+            client.wait_for_workers(1, timeout=60)
+            yield client
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait()
+
+
+def assert_page_is_there(client: Client) -> None:
+    assert 'class="loss"' in read(address(client, "dps"))
+    for path in PLOTS:
+        assert "Bokeh" in read(address(client, path.strip("/")))
+    navigation = read(address(client, "status"))
+    assert '<a href="dps">' in navigation
+    assert navigation.count('<a href="individual-dps-loss">') == 1
+
+
+def test_a_fit_puts_the_page_on_a_dashboard_that_runs_already(client: Client) -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as fresh,
+    ):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            read(address(fresh, "dps"))
+        fit(fresh)
+        fit(fresh)
+        assert_page_is_there(fresh)
+
+
+def test_the_page_appears_where_the_scheduler_is_a_process_of_its_own(tmp_path: Path) -> None:
+    with processes(tmp_path) as client:
+        fit(client)
+        assert_page_is_there(client)
+
+
+def test_the_preload_has_the_page_before_any_fit_and_in_the_list_of_jupyterlab(
+    tmp_path: Path,
+) -> None:
+    with processes(tmp_path, "--preload", "dps.monitor.preload") as client:
+        assert_page_is_there(client)
+        listed = json.loads(read(address(client, "individual-plots.json")))
+        assert set(PLOTS) <= set(listed.values())
+        fit(client)
+        assert_page_is_there(client)
+
+
+@pytest.mark.parametrize("missing", ["bokeh", "dps.monitor.plugin"])
+def test_a_scheduler_without_bokeh_or_this_dps_is_one_warning_and_a_model(
+    missing: str, tmp_path: Path
+) -> None:
+    with processes(tmp_path, stub=missing) as client:
+        match = f"no page of dps: .*{missing}.*Training goes on"
+        with pytest.warns(UserWarning, match=match) as said:
+            first = fit(client)
+        assert len(said) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fit(client).coef_ == pytest.approx(first.coef_)
+
+
+def test_a_scheduler_without_any_dps_is_named_before_dask_refuses_the_tasks(
+    tmp_path: Path,
+) -> None:
+    with (
+        processes(tmp_path, stub="dps") as client,
+        pytest.warns(UserWarning, match="is dps installed there?"),
+        pytest.raises(RuntimeError, match="different environments"),
+    ):
+        fit(client)
+
+
+def test_without_a_dashboard_nobody_is_warned(tmp_path: Path) -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        fit(client)
+
+
+def test_the_page_appears_with_tls() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with it")
+    security = Security.temporary()
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, security=security,
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster, security=security, set_as_default=False) as client,
+    ):  # fmt: skip
+        assert client.scheduler.address.startswith("tls://")
+        fit(client)
+        assert_page_is_there(client)
