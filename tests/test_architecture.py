@@ -39,7 +39,7 @@ BELOW = {
     "losses": {"_kernels"},
     "optimizers": {"_kernels"},
 }
-FOR_ALL = {"errors", "_native", "_parameters", "monitor.events"}
+FOR_ALL = {"errors", "_native", "_parameters", "monitor.advice", "monitor.events", "monitor.words"}
 MAY_IMPORT_DASK = ("cluster/dask/", "data/", "server/", "monitor/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE]
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+from bokeh.core.validation import check_integrity
+from bokeh.document import Document
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
 import dps
-from dps.monitor.page.document import PLOTS
+from dps.monitor.page.document import PLOTS, applications
+from dps.monitor.plugin import NAME, FitsPlugin
+from dps.monitor.store import FITS
 
 X = da.from_array(np.random.default_rng(0).normal(size=(400, 5)), chunks=(100, -1))
 Y = (X[:, 0] > 0).astype(int)
@@ -91,6 +98,16 @@ def assert_page_is_there(client: Client) -> None:
     navigation = read(address(client, "status"))
     assert '<a href="dps">' in navigation
     assert navigation.count('<a href="individual-dps-loss">') == 1
+
+
+@pytest.mark.parametrize("path", ["/dps", *PLOTS])
+def test_bokeh_finds_the_documents_sound(path: str) -> None:
+    document = Document()
+    plugin = FitsPlugin()
+    scheduler = SimpleNamespace(plugins={NAME: plugin})
+    applications()[path](scheduler, {}, document)
+    issues = check_integrity(document.models)
+    assert (issues.error, issues.warning) == ([], [])
 
 
 def test_a_fit_puts_the_page_on_a_dashboard_that_runs_already(client: Client) -> None:
@@ -172,3 +189,29 @@ def test_the_page_appears_with_tls() -> None:
         assert client.scheduler.address.startswith("tls://")
         fit(client)
         assert_page_is_there(client)
+
+
+def test_the_page_keeps_no_more_than_its_bound_of_twenty_and_more_fits(client: Client) -> None:
+    def state(dask_scheduler: Any) -> tuple[list[tuple[str, str, int]], int]:
+        store = dask_scheduler.plugins[NAME].store
+        fits = [(f.id, f.outcome, len(f.losses)) for f in store.fits]
+        return fits, store._count
+
+    fit(client)
+    before = client.run_on_scheduler(state)[1]
+
+    def several() -> None:
+        for _ in range(FITS // 2 + 1):
+            fit(client, n_replicas=1)
+
+    both = [threading.Thread(target=several) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    fits, count = client.run_on_scheduler(state)
+    assert count == before + 2 * (FITS // 2 + 1)
+    assert len(fits) == FITS
+    assert {(outcome, epochs) for _, outcome, epochs in fits} == {("max_iter", 3)}
+    page = read(address(client, "dps"))
+    assert len(re.findall("LinearClassifier \\d+", page)) <= 4 * FITS

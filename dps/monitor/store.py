@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from dps.monitor.advice import Account, advise
 from dps.monitor.events import VERSION
 from dps.monitor.series import Series
 from dps.monitor.words import sentence
@@ -185,6 +186,38 @@ class Fit:
         if not self.running or not rows:
             return None
         return self.epochs + self.epoch_done, sum(value * seen for value, seen in known) / rows
+
+    @property
+    def accounts(self) -> list[Account]:
+        """Where the time of each replica has gone, in rank order."""
+        return [
+            Account(
+                rank=rank,
+                worker=replica["worker"],
+                rows=replica["rows"],
+                load=replica["seconds"]["load"],
+                compute=replica["seconds"]["compute"],
+                communicate=replica["seconds"]["pull"] + replica["seconds"]["push"],
+                wait=replica["seconds"]["wait"],
+            )
+            for rank, replica in sorted(self.replicas.items())
+        ]
+
+    @property
+    def staleness(self) -> float:
+        """Mean over all pushes, on the first shard."""
+        pushes = sum(replica["step"] for replica in self.replicas.values())
+        stale = sum(r["staleness_mean"] * r["step"] for r in self.replicas.values())
+        return float(stale / pushes) if pushes else 0.0
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change; nothing before enough is known."""
+        if not self.started or (self.running and self.epochs == 0):
+            return []
+        full_batch = self.started["optimizer"] == "lbfgs"
+        mode = self.started["mode"]
+        return advise(self.accounts, mode=mode, full_batch=full_batch, staleness=self.staleness)
 
     @property
     def rows_per_second(self) -> float:

@@ -102,7 +102,8 @@ class DaskCluster:
                 "start some, or wait for them with client.wait_for_workers(1)"
             )
         check_versions(client, set(self._threads), timeout)
-        show_fits(client, timeout)
+        if self.watched:
+            show_fits(client, timeout)
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Send an event to the scheduler, which keeps some and hands them on."""

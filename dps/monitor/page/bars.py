@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter
+from bokeh.models import BasicTicker, ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter
 
+from dps.monitor.advice import Account, shares
 from dps.monitor.page.canvas import Canvas, replace
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.words import duration, host, percent
 
-__all__ = ["PARTS", "Times"]
+__all__ = ["Times"]
 
-#: The parts of a bar, in order, and the seconds that each is made of.
-PARTS = {
-    "compute": ("compute",),
-    "communicate": ("pull", "push"),
-    "wait": ("wait",),
-    "load": ("load",),
-}
 #: Replicas whose workers are named at the axis.
 _NAMED = 16
 #: The least share that has its figure written into it.
@@ -56,16 +49,15 @@ class Times:
             )
         )
         canvas.figure.xaxis.formatter = NumeralTickFormatter(format="0%")
-        canvas.figure.yaxis.ticker.min_interval = 1
         canvas.figure.ygrid.visible = False
         self.root = canvas.root
 
     def update(self, view: View) -> None:
         """Draw the replicas of the fit in focus."""
         fit = view.focus
-        rows: list[tuple[Any, ...]] = []
-        for rank, replica in sorted(fit.replicas.items()) if fit is not None else ():
-            rows += self._bar(rank, replica)
+        rows = (
+            [] if fit is None else [cell for account in fit.accounts for cell in self._bar(account)]
+        )
         replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         if fit is None or not rows:
             self._canvas.say("Where the time of each replica goes will be here.")
@@ -78,22 +70,21 @@ class Times:
         }
         if axis.major_label_overrides != labels:
             axis.major_label_overrides = labels
+            axis.ticker = FixedTicker(ticks=list(labels)) if labels else BasicTicker(min_interval=1)
         self._canvas.figure.y_range.update(start=n - 0.4, end=-0.6)
         self._canvas.say(None)
 
-    def _bar(self, rank: int, replica: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        spent = replica["seconds"]
-        whole = sum(spent.values())
+    def _bar(self, account: Account) -> list[tuple[Any, ...]]:
         bar, left = [], 0.0
-        for part, fields in PARTS.items():
-            seconds = sum(spent[field] for field in fields)
-            share = seconds / whole if whole else 0.0
+        for part, share in shares([account]).items():
             if share:
                 bar.append(
                     (
-                        rank, left, left + share, left + share / 2, self._palette.parts[part],
-                        part, percent(share), percent(share) if share >= _WRITTEN else "",
-                        duration(seconds), f"replica {rank} on {host(replica['worker'])}",
+                        account.rank, left, left + share, left + share / 2,
+                        self._palette.parts[part], part, percent(share),
+                        percent(share) if share >= _WRITTEN else "",
+                        duration(getattr(account, part)),
+                        f"replica {account.rank} on {host(account.worker)}",
                     )
                 )  # fmt: skip
             left += share

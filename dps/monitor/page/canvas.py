@@ -18,7 +18,10 @@ __all__ = ["Canvas", "div", "replace"]
 _FONT = "Helvetica, Arial, sans-serif"
 _NOTE = """
 :host { color: var(--dps-faint); font: 14px/1.5 Helvetica, Arial, sans-serif; }
-.note { padding: 24px 16px; text-align: center; text-wrap: balance; }
+.bk-clearfix { height: 100%; }
+.note { height: 100%; box-sizing: border-box; padding: 0 16px 32px; display: flex;
+  align-items: center; justify-content: center; text-align: center; }
+.note span { text-wrap: balance; max-width: 480px; }
 .note b { color: var(--dps-text); }
 """
 
@@ -70,7 +73,6 @@ class Canvas:
                 "background_fill_color": None,
                 "border_fill_color": None,
                 "min_border": 8,
-                "visible": False,
                 **options,
             }
         )
@@ -90,8 +92,9 @@ class Canvas:
         for grid in self.figure.grid:
             grid.grid_line_color = palette.line
         self._note = div(_NOTE)
-        self._note.visible = False
-        self.root = column(self._note, self.figure, sizing_mode="stretch_both", name=name)
+        self._note.sizing_mode = "stretch_both"
+        # A figure without data has no ranges, of which bokeh would complain in the console.
+        self.root = column(self._note, sizing_mode="stretch_both", name=name)
 
     def legend(self, palette: Palette, above: bool = False) -> None:
         """Style the legend that the glyphs have made, and place it above the plot or inside."""
@@ -116,7 +119,9 @@ class Canvas:
 
     def say(self, words: str | None) -> None:
         """Show words instead of the figure, or the figure again."""
-        text = "" if words is None else f'<div class="note">{words}</div>'
-        if self._note.text != text or self.figure.visible == bool(text):
-            self._note.update(text=text, visible=bool(text))
-            self.figure.visible = not text
+        shown = self.figure if words is None else self._note
+        text = "" if words is None else f'<div class="note"><span>{words}</span></div>'
+        if self._note.text != text:
+            self._note.text = text
+        if self.root.children != [shown]:
+            self.root.children = [shown]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, HoverTool
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, HoverTool, Range1d
 
 from dps.monitor.page.canvas import Canvas, replace
 from dps.monitor.page.palette import Palette
@@ -14,8 +15,14 @@ from dps.monitor.words import count, loss
 
 __all__ = ["Losses", "Rates"]
 
+#: x, y, color, name; and of a mark x, y, fill, color, name, figure, what it is.
+Curve = tuple[list[float], list[float], str, str]
+Mark = tuple[float, float, str, str, str, str, str]
+
 #: Points of a curve up to which each has a mark.
 _MARKED = 60
+#: Losses from which it is known which of them are usual.
+_MANY = 12
 #: Replicas that have a curve; of more, as many are drawn, the slow ones among them.
 _DRAWN = 24
 #: Replicas that are named in the legend.
@@ -39,18 +46,24 @@ class Losses:
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
-        self._canvas = canvas = Canvas("loss", palette, "epoch", "loss")
+        self._canvas = canvas = Canvas("loss", palette, "epoch", "loss", y_range=Range1d(0, 1))
         self._marks = ColumnDataSource(
             {name: [] for name in ("x", "y", "fill", "color", "name", "loss", "what")}
         )
         drawn = canvas.figure
-        self._training, self._held_out, self._now = (
-            ColumnDataSource({name: [] for name in ("x", "y", "color", "alpha", "width", "name")})
-            for _ in range(3)
+        self._earlier, self._training, self._held_out = (
+            ColumnDataSource({name: [] for name in ("x", "y", "color", "name")}) for _ in range(3)
         )
-        look = {"line_color": "color", "line_alpha": "alpha", "line_width": "width"}
-        drawn.multi_line("x", "y", source=self._training, legend_field="name", **look)
-        drawn.multi_line("x", "y", source=self._held_out, line_dash=[6, 4], **look)
+        drawn.multi_line(
+            "x", "y", source=self._earlier, line_color="color", line_alpha=0.35, line_width=1.5
+        )
+        training = drawn.multi_line(
+            "x", "y", source=self._training, line_color="color", line_width=2.5,
+            legend_field="name",
+        )  # fmt: skip
+        drawn.multi_line(
+            "x", "y", source=self._held_out, line_color="color", line_width=2, line_dash=[6, 4]
+        )
         marks = drawn.scatter(
             "x", "y", source=self._marks, size=7, fill_color="fill", line_color="color",
             line_width=1.5,
@@ -63,49 +76,80 @@ class Losses:
         )
         canvas.legend(palette)
         drawn.xaxis.ticker.min_interval = 1
+        # What is compared faintly must not decide on the range.
+        drawn.x_range.renderers = [training, marks]
         self.root = canvas.root
 
     def update(self, view: View) -> None:
         """Draw the chosen fits, and earlier ones faintly behind them."""
-        training: list[tuple[object, ...]] = []
-        held_out: list[tuple[object, ...]] = []
-        marks: list[tuple[object, ...]] = []
-        for fit in view.others:
-            if len(fit.losses):
-                x, y, _ = fit.losses.columns()
-                training.append((x, y, self._palette.faint, 0.35, 1.5, "earlier fits"))
+        earlier = [
+            (*fit.losses.columns()[:2], self._palette.faint, "earlier fits")
+            for fit in view.others
+            if len(fit.losses)
+        ]
+        training: list[Curve] = []
+        held_out: list[Curve] = []
+        marks: list[Mark] = []
         for number, fit in enumerate(view.fits):
             color = self._palette.curves[number % len(self._palette.curves)]
             self._draw(fit, color, training, held_out, marks)
         for source, rows in (
-            (self._training, training), (self._held_out, held_out), (self._marks, marks),
+            (self._earlier, earlier), (self._training, training), (self._held_out, held_out),
+            (self._marks, marks),
         ):  # fmt: skip
             names = list(source.data)
             replace(source, {name: [row[i] for row in rows] for i, name in enumerate(names)})
-        self._canvas.say(None if training or marks else _no_losses(view.focus))
+        values = [value for curve in training + held_out for value in curve[1]]
+        values += [mark[1] for mark in marks]
+        if values:
+            low, high = span(values)
+            self._canvas.figure.y_range.update(start=low, end=high)
+        self._canvas.say(None if values else _no_losses(view.focus))
 
     def _draw(
         self,
         fit: Fit,
         color: str,
-        training: list[tuple[object, ...]],
-        held_out: list[tuple[object, ...]],
-        marks: list[tuple[object, ...]],
+        training: list[Curve],
+        held_out: list[Curve],
+        marks: list[Mark],
     ) -> None:
-        card = self._palette.card
         if len(fit.losses):
             x, y, validation = fit.losses.columns()
-            training.append((x, y, color, 1.0, 2.5, fit.name))
+            training.append((x, y, color, fit.name))
             points = [(x, y, "training loss")]
             if not all(map(math.isnan, validation)):
-                held_out.append((x, validation, color, 1.0, 2.0, fit.name))
+                held_out.append((x, validation, color, fit.name))
                 points.append((x, validation, "held-out loss"))
             for xs, ys, what in points:
                 for at, value in list(zip(xs, ys, strict=True))[-1 if len(xs) > _MARKED else 0 :]:
                     marks.append((at, value, color, color, fit.name, loss(value), what))
         if fit.loss_now is not None:
             at, value = fit.loss_now
+            card = self._palette.card
             marks.append((at, value, card, color, fit.name, loss(value), "loss so far"))
+
+
+def span(losses: Sequence[float]) -> tuple[float, float]:
+    """The range in which curves of losses are best seen.
+
+    The first epochs may lie far above all others, and would make a flat line of the rest: they
+    are left to run out of the picture.
+
+    Examples
+    --------
+    >>> span([1.0, 0.5]), span([9.0, *[0.5, 0.6] * 10])
+    ((0.475, 1.025), (0.49, 0.71))
+    """
+    known = sorted(value for value in losses if math.isfinite(value))
+    if not known:
+        return 0.0, 1.0
+    low, high = known[0], known[-1]
+    most = known[int(0.9 * (len(known) - 1))]
+    if len(known) >= _MANY and high - low > 3 * (most - low) > 0:
+        high = low + 2 * (most - low)
+    margin = 0.05 * (high - low) or 0.05 * abs(low) or 1.0
+    return low - margin, high + margin
 
 
 def _no_losses(fit: Fit | None) -> str:

@@ -53,10 +53,10 @@ PLOTS = {
 
 _CHIPS = """
 :host { width: 100%; }
-.bk-btn-group { flex-wrap: wrap; gap: 6px; }
+.bk-btn-group { display: flex !important; flex-wrap: wrap; gap: 6px; }
 .bk-btn { border-radius: 99px !important; border: 1px solid var(--dps-line); font-size: 12px;
   padding: 4px 12px; background: var(--dps-card); color: var(--dps-faint); margin: 0 !important;
-  flex: none; }
+  flex: 0 0 auto !important; width: auto !important; }
 .bk-btn:hover { color: var(--dps-text); border-color: var(--dps-faint);
   background: var(--dps-card); }
 .bk-btn.bk-active, .bk-btn.bk-active:hover { background: var(--dps-accent); color: var(--dps-card);
@@ -135,6 +135,10 @@ def _asked(doc: Any) -> tuple[Palette, list[str]]:
     return DARK if theme == "dark" else LIGHT, fits
 
 
+#: Before the names of fits that run, and of those that failed.
+_SIGNS = {"running": "● ", "failed": "✕ "}
+
+
 class Choice:
     """Buttons with the names of the fits, to choose those that are shown.
 
@@ -165,7 +169,7 @@ class Choice:
         fits = self._store.fits
         self._ids = [fit.id for fit in fits]
         self.chosen = [id for id in self.chosen if id in self._ids]
-        labels = [fit.name for fit in fits]
+        labels = [f"{_SIGNS.get(fit.outcome, '')}{fit.name}" for fit in fits]
         if self.root.labels != labels:
             active = [self._ids.index(id) for id in self.chosen]
             self.root.update(labels=labels, active=active)

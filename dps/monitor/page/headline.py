@@ -38,6 +38,8 @@ _CSS = """
   background: color-mix(in srgb, var(--dps-warn) 12%, transparent); }
 .failure { border-color: var(--dps-bad);
   background: color-mix(in srgb, var(--dps-bad) 12%, transparent); }
+.advice { margin-top: 12px; color: var(--dps-faint); }
+.advice div::before { content: "→ "; color: var(--dps-accent); }
 .empty { text-align: center; padding: 18px 8px; color: var(--dps-faint); }
 .empty b { display: block; font-size: 20px; color: var(--dps-text); margin-bottom: 6px; }
 code { background: var(--dps-page); border: 1px solid var(--dps-line); border-radius: 4px;
@@ -92,7 +94,7 @@ def _html(fit: Fit, now: float) -> str:
         f'<span class="pill {state}">{said}</span>'
         f'<span class="what">{escape(_what(fit))}</span></div>'
         f'<div class="bar {ended}"><i style="width:{100 * _progress(fit):.1f}%"></i></div>'
-        f'<div class="tiles">{tiles}</div>{_stragglers(fit)}{_failure(fit)}'
+        f'<div class="tiles">{tiles}</div>{_stragglers(fit)}{_failure(fit)}{_advice(fit)}'
     )
 
 
@@ -128,11 +130,8 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     tiles.append(("taken", duration(fit.seconds(now))))
     if fit.remaining is not None:
         tiles.append(("left at most", duration(fit.remaining)))
-    stale = [(r["staleness_mean"], r["step"]) for r in fit.replicas.values()]
-    steps = sum(step for _, step in stale)
-    if fit.started.get("mode") == "async" and steps:
-        mean = sum(value * step for value, step in stale) / steps
-        tiles.append(("updates stale, on average", f"{mean:.2f}"))
+    if fit.started.get("mode") == "async" and fit.replicas:
+        tiles.append(("updates stale, on average", f"{fit.staleness:.2f}"))
     return tiles
 
 
@@ -157,3 +156,8 @@ def _failure(fit: Fit) -> str:
     if fit.outcome != "failed":
         return ""
     return f'<div class="failure">{escape(fit.log[-1][2])}</div>'
+
+
+def _advice(fit: Fit) -> str:
+    said = "".join(f"<div>{escape(advice)}</div>" for advice in fit.advice)
+    return f'<div class="advice">{said}</div>' if said else ""

@@ -12,31 +12,43 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import staleness
 
-__all__ = ["Staleness", "typical"]
+__all__ = ["Staleness", "cell"]
 
 _COLUMNS = ("x", "y", "heat", "text", "ink", "counts", "pushes")
 #: Cells that have their figure written into them.
 _WRITTEN = 200
 
 
-def typical(counts: list[int]) -> tuple[int, str]:
-    """The bucket of the median push, and the staleness that it stands for.
+def within(counts: list[int], share: float) -> int:
+    """The first bucket up to which a share of the pushes lies.
 
     Examples
     --------
-    >>> typical([10, 3, 1]), typical([0, 0, 5]), typical([])
-    ((0, '0'), (2, '2–3'), (0, '–'))
+    >>> within([10, 3, 1], 0.5), within([10, 3, 1], 0.95)
+    (0, 2)
     """
-    pushes = sum(counts)
-    if not pushes:
+    needed = share * sum(counts)
+    return next(bucket for bucket in range(len(counts)) if sum(counts[: bucket + 1]) >= needed)
+
+
+def cell(counts: list[int]) -> tuple[int, str]:
+    """How warm a cell is, by what 95% of the pushes stay within, and its words.
+
+    Examples
+    --------
+    >>> cell([10, 3, 1]), cell([0, 0, 5]), cell([5]), cell([])
+    ((2, '0, most ≤ 3'), (2, '2–3'), (0, '0'), (0, '–'))
+    """
+    if not sum(counts):
         return 0, "–"
-    bucket = next(b for b in range(len(counts)) if 2 * sum(counts[: b + 1]) >= pushes)
-    low, high = (1 << bucket) >> 1, max(0, (1 << bucket) - 1)
-    return bucket, str(low) if low == high else f"{low}–{high}"
+    median, most = within(counts, 0.5), within(counts, 0.95)
+    low, high = (1 << median) >> 1, max(0, (1 << median) - 1)
+    words = str(low) if low == high else f"{low}–{high}"
+    return most, words if most == median else f"{words}, most ≤ {(1 << most) - 1}"
 
 
 class Staleness:
-    """A heat map of replicas by shards: the staleness of the median push.
+    """A heat map of replicas by shards: the staleness of the median push, and of most.
 
     Parameters
     ----------
@@ -97,7 +109,7 @@ class Staleness:
         few = len(counts) <= _WRITTEN
         cells = []
         for (number, rank), of_rank in counts.items():
-            bucket, text = typical(of_rank)
+            bucket, text = cell(of_rank)
             ink = self._palette.text if bucket < 3 else self._palette.card
             if self._palette.name == "dark":
                 ink = self._palette.text if bucket < 4 else self._palette.card

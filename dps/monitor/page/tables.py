@@ -18,7 +18,7 @@ __all__ = ["Happenings", "Shards"]
 _CSS = """
 :host { font: 13px/1.5 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%;
   overflow: auto; }
-.empty { color: var(--dps-faint); font-size: 14px; padding: 24px 16px; text-align: center; }
+.empty { color: var(--dps-faint); font-size: 14px; padding: 96px 16px; text-align: center; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: right; font-weight: 400; color: var(--dps-faint); padding: 2px 8px;
   white-space: nowrap; }

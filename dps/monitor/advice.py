@@ -1,0 +1,162 @@
+"""What to change, from where the time of replicas went: the rules, and nothing else.
+
+Pure functions of seconds and rows. It must not know estimators, clusters, or who shows advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dps.monitor.words import duration, host, percent
+
+__all__ = ["Account", "advise", "shares"]
+
+#: A share of all time that is worth doing something about.
+_MUCH = 0.35
+#: A share of computing that is as it should be.
+_MOST = 0.6
+#: A share of waiting for one replica that is worth naming it.
+_SOME = 0.15
+#: Seconds of all replicas below which nothing is to be said of a fit.
+_SHORT = 0.05
+#: How many times the median another replica may compute, or have rows, before it is named.
+_UNEVEN = 1.5
+#: Mean staleness, in updates of each other replica, from which models may suffer.
+_STALE = 4.0
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the time of one replica went.
+
+    Attributes
+    ----------
+    rank : int
+    worker : str
+    rows : int
+        That it has seen.
+    load, compute, communicate, wait : float
+        Seconds.
+    """
+
+    rank: int
+    worker: str
+    rows: int
+    load: float
+    compute: float
+    communicate: float
+    wait: float
+
+    @property
+    def seconds(self) -> float:
+        """All of its time."""
+        return self.load + self.compute + self.communicate + self.wait
+
+
+def shares(accounts: Sequence[Account]) -> dict[str, float]:
+    """The parts of all replicas' time; all zero where nothing was counted.
+
+    Examples
+    --------
+    >>> shares([Account(0, "a", 10, 0.0, 3.0, 0.0, 1.0)])
+    {'compute': 0.75, 'communicate': 0.0, 'wait': 0.25, 'load': 0.0}
+    """
+    whole = sum(account.seconds for account in accounts)
+    parts = ("compute", "communicate", "wait", "load")
+    return {
+        part: sum(getattr(account, part) for account in accounts) / whole if whole else 0.0
+        for part in parts
+    }
+
+
+def advise(
+    accounts: Sequence[Account], *, mode: str, full_batch: bool, staleness: float = 0.0
+) -> list[str]:
+    """What to change, the most useful first; nothing where nothing stands out.
+
+    Parameters
+    ----------
+    accounts : sequence of Account
+        Of all replicas.
+    mode : {"sync", "async", "allreduce"}
+    full_batch : bool
+        Whether each epoch was one step from all rows (L-BFGS).
+    staleness : float, default=0.0
+        Mean staleness of pushes.
+
+    Examples
+    --------
+    >>> busy = [Account(rank, "a", 10, 0.0, 3.0, 0.5, 6.5) for rank in range(2)]
+    >>> advise(busy, mode="sync", full_batch=False)
+    ["65% of the time is waiting: use mode='async', fewer replicas or a larger batch_size."]
+    """
+    part = shares(accounts)
+    whole = sum(account.seconds for account in accounts)
+    if whole < _SHORT:
+        return []
+    said = []
+    if part["load"] > _MUCH:
+        said.append(
+            f"{percent(part['load'])} of the time is reading and converting rows: persist the data "
+            "in the form in which it is trained on (float32 or float64, or CSR) before the fit."
+        )
+    waited_for = _waited_for(accounts, mode, full_batch)
+    if waited_for and part["wait"] > _SOME:
+        said.append(f"{percent(part['wait'])} of the time is waiting for {waited_for}")
+    elif part["wait"] > _MUCH:
+        said.append(f"{percent(part['wait'])} of the time is waiting{_remedy(mode, full_batch)}")
+    if part["communicate"] > _MUCH:
+        said.append(_communicating(accounts, part["communicate"], full_batch))
+    if mode == "async" and staleness > _STALE * max(1, len(accounts) - 1):
+        said.append(
+            f"Gradients are {staleness:.1f} updates old on average: use fewer replicas, a larger "
+            "batch_size, or mode='sync'."
+        )
+    if not said and part["compute"] > _MOST:
+        said.append(
+            f"{percent(part['compute'])} of the time is computing: more workers would make it "
+            "faster, settings would not."
+        )
+    return said
+
+
+def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str | None:
+    """The one replica that is much later than the others, why it is, and what to do."""
+    slowest = max(accounts, key=lambda account: account.compute + account.load)
+    others = [account for account in accounts if account is not slowest]
+    if not others:
+        return None
+    usual = median(account.compute + account.load for account in others)
+    rows = median(account.rows for account in others)
+    name = f"replica {slowest.rank} on {host(slowest.worker)}"
+    if slowest.rows > _UNEVEN * rows:
+        return (
+            f"{name}, which has {slowest.rows / max(1, rows):.1f} times the rows of the others: "
+            "use rebalance=True, or repartition the data."
+        )
+    if slowest.compute + slowest.load > _UNEVEN * usual:
+        remedy = "" if mode == "async" or full_batch else ", or use mode='async'"
+        return (
+            f"{name}, which computes {duration(slowest.compute + slowest.load)} where the others "
+            f"take {duration(usual)}: see what else runs on that machine{remedy}."
+        )
+    return None
+
+
+def _remedy(mode: str, full_batch: bool) -> str:
+    if full_batch:
+        return ": use fewer replicas; there is too little to compute between two meetings."
+    if mode == "async":
+        return ", for the slowest replica at the ends of epochs: use fewer replicas."
+    return ": use mode='async', fewer replicas or a larger batch_size."
+
+
+def _communicating(accounts: Sequence[Account], share: float, full_batch: bool) -> str:
+    begins = f"{percent(share)} of the time is moving parameters and gradients"
+    near = len({host(account.worker).rpartition(":")[0] for account in accounts}) == 1
+    if full_batch:
+        return f"{begins}: use fewer replicas."
+    where = "" if near else ", or workers on one host, which share memory"
+    return f"{begins}: use a larger batch_size, fewer replicas{where}."
