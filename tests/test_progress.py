@@ -54,26 +54,47 @@ def test_a_failed_fit_leaves_no_bar_behind() -> None:
     assert not tqdm._instances
 
 
-def test_verbose_2_is_a_line_an_epoch_in_the_log(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+class Lines(logging.Handler):
+    """The lines of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_verbose_2_is_a_line_an_epoch_in_the_programs_log(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = classifier(verbose=2).fit(X, Y)
-    lines = [r.message for r in caplog.records if r.name == "dps" and r.levelno == logging.INFO]
-    assert [line.partition(":")[0] for line in lines] == [f"epoch {n}" for n in range(1, 6)]
-    assert f"loss {model.loss_:.6g}" in lines[-1]
-    assert not capsys.readouterr().out
+    log, handler = logging.getLogger("dps"), Lines()
+    log.addHandler(handler)
+    try:
+        model = classifier(verbose=2).fit(X, Y)
+    finally:
+        log.removeHandler(handler)
+    assert [line.partition(":")[0] for line in handler.lines] == [f"epoch {n}" for n in range(1, 6)]
+    assert f"loss {model.loss_:.6g}" in handler.lines[-1]
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert not printed.err
 
 
-def test_without_a_handler_verbose_2_shows_the_log_on_stderr_for_that_fit_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("deaf", [False, True])
+def test_without_a_handler_that_hears_verbose_2_shows_the_log_on_stderr_for_that_fit_alone(
+    deaf: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = logging.getLogger("dps")
     monkeypatch.setattr(log, "propagate", False)  # pytest's own handlers are the root's
+    handler = Lines()
+    handler.setLevel(logging.WARNING)
+    monkeypatch.setattr(log, "handlers", [handler] if deaf else [])
     classifier(verbose=2).fit(X, Y)
     assert len(capsys.readouterr().err.splitlines()) == 5
     classifier().fit(X, Y)
     assert not capsys.readouterr().err
-    assert (log.level, log.handlers) == (logging.NOTSET, [])
+    assert (log.level, log.handlers) == (logging.NOTSET, [handler] if deaf else [])
 
 
 def test_two_fits_share_the_log_until_the_last_one_ends() -> None:

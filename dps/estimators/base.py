@@ -11,6 +11,7 @@ from abc import ABCMeta, abstractmethod
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -56,6 +57,7 @@ from dps.preprocessing import FrameEncoder
 from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
 from dps.training.history import History
 from dps.training.plan import batch_rows
+from dps.training.report import FitReport, report_of
 from dps.training.stopping import StoppingRule
 from dps.training.trainer import FitResult, Job, new_fit_id, train
 
@@ -194,6 +196,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         if columns is not None:
             model, result = self._spread(columns, model, result, job.optimizer)
         self._take(model, result, start)
+        self.fit_report_ = report_of(type(self).__name__, job, result)
         if result.error is not None:
             raise result.error
         viewers.end()
@@ -458,6 +461,23 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         if "client" in state:
             state["client"] = None
         return state
+
+    def _repr_html_inner(self) -> str:
+        return self._with_report(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._with_report(bundle["text/html"])
+        return bundle
+
+    def _with_report(self, diagram: str) -> str:
+        """scikit-learn's diagram, and below it how the fit went, to be opened."""
+        report: FitReport | None = getattr(self, "fit_report_", None)
+        if report is None:
+            return diagram
+        summary = f"<summary>{escape(report.summary)}</summary>"
+        return f"{diagram}<details>{summary}{report._repr_html_()}</details>"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -273,6 +273,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
         ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
     plan_ : Plan
         Which replica had which rows.
+    fit_report_ : FitReport
+        How the fit went, as text (``print(est.fit_report_)``) and in notebooks: where the time
+        of each replica went, and what to change.
 
     Examples
     --------
@@ -453,7 +456,8 @@ class LinearRegressor(RegressorMixin, _Linear):
     ----------
     coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
     intercept_ : array of shape (1,) or (n_outputs,)
-    n_features_in_, feature_names_in_, encoder_, n_iter_, loss_, history_, plan_
+    n_features_in_, feature_names_in_, encoder_, n_iter_, loss_, history_, plan_,
+    fit_report_
         As in :class:`LinearClassifier`.
 
     Examples

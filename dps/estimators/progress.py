@@ -73,6 +73,17 @@ def _figures(record: EpochRecord) -> str:
     return ", ".join([*figures, f"{record.rows_per_second:,.0f} rows/s"])
 
 
+def _heard() -> bool:
+    """Whether any handler of the program takes what the logger says of epochs."""
+    logger: logging.Logger | None = _log
+    while logger is not None:
+        for handler in logger.handlers:
+            if handler.level <= logging.INFO and not isinstance(handler, logging.NullHandler):
+                return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
 class _Log:
     """Makes the epochs in the log visible while at least one fit wants it."""
 
@@ -100,7 +111,7 @@ class _Log:
         self._level = _log.level
         if not _log.isEnabledFor(logging.INFO):
             _log.setLevel(logging.INFO)
-        if not _log.hasHandlers():
+        if not _heard():
             self._handler = logging.StreamHandler()
             self._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             _log.addHandler(self._handler)

@@ -1,0 +1,233 @@
+"""The report of a fit: how it ended, where each replica's time went, and what to change.
+
+A plain record with a text and an HTML face. The rules of advice are ``monitor/advice.py``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from dps.monitor.advice import Account, advise, shares
+from dps.monitor.words import count, duration, host, loss, percent
+from dps.training.activity import RankActivity
+from dps.training.history import EpochRecord
+from dps.training.trainer import FitResult, Job
+
+__all__ = ["FitReport", "report_of"]
+
+#: Replicas with a row of their own; of more, those that compute longest.
+_SHOWN = 16
+_PARTS = ("compute", "communicate", "wait", "load")
+_COLORS = {"compute": "#1f9d83", "communicate": "#e3b23c", "wait": "#e2654a", "load": "#8aa0bd"}
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How a fit went: ``print(est.fit_report_)``, or show it in a notebook.
+
+    Attributes
+    ----------
+    name : str
+        Of the estimator's class.
+    mode : str
+    method : str
+        The optimizer.
+    full_batch : bool
+        Whether each epoch was one step from all rows.
+    outcome : str
+        How it ended.
+    epochs : int
+    loss : float
+        Of the last epoch.
+    validation_loss : float or None
+        Likewise, on held-out rows; None without any.
+    rows : int
+        Training rows of an epoch.
+    seconds : float
+        Of all epochs, each as long as its slowest replica took.
+    staleness : float
+        Mean over the last epoch.
+    shards : int
+    accounts : tuple of Account
+        Where the time of each replica went.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import LinearClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> report = LinearClassifier(random_state=0).fit(X, y).fit_report_
+    >>> print(str(report).splitlines()[0])  # doctest: +ELLIPSIS
+    LinearClassifier, sync by L-BFGS: converged after ... epochs and ..., loss ...
+    """
+
+    name: str
+    mode: str
+    method: str
+    full_batch: bool
+    outcome: str
+    epochs: int
+    loss: float
+    validation_loss: float | None
+    rows: int
+    seconds: float
+    staleness: float
+    shards: int
+    accounts: tuple[Account, ...]
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change, the most useful first."""
+        return advise(
+            self.accounts, mode=self.mode, full_batch=self.full_batch, staleness=self.staleness
+        )
+
+    @property
+    def summary(self) -> str:
+        """The first line: what was trained, and how it ended."""
+        held_out = self.validation_loss
+        validation = "" if held_out is None else f", {loss(held_out)} on held-out rows"
+        return (
+            f"{self.name}, {self.mode} by {self.method}: {self.outcome} after {self.epochs:,} "
+            f"epoch{'s' * (self.epochs != 1)} and {duration(self.seconds)}, "
+            f"loss {loss(self.loss)}{validation}"
+        )
+
+    @property
+    def _figures(self) -> str:
+        speed = self.rows * self.epochs / self.seconds if self.seconds else math.inf
+        figures = [
+            f"{self.rows:,} rows an epoch",
+            f"{count(speed)} rows/s",
+            f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
+            f"{self.shards} shard{'s' * (self.shards != 1)}",
+        ]
+        if self.mode == "async":
+            figures.append(f"gradients {self.staleness:.2f} updates old on average")
+        return ", ".join(figures)
+
+    def _shown(self) -> Sequence[Account]:
+        if len(self.accounts) <= _SHOWN:
+            return self.accounts
+        busiest = sorted(self.accounts, key=lambda account: account.compute)[-_SHOWN:]
+        return sorted(busiest, key=lambda account: account.rank)
+
+    def __str__(self) -> str:
+        lines = [self.summary, self._figures]
+        if any(account.seconds for account in self.accounts):
+            lines += ["", *_table(self._shown(), self.accounts)]
+        return "\n".join([*lines, *("\n" + said for said in self.advice)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_bar(account) for account in self._shown() if account.seconds)
+        legend = " ".join(f'<span style="color:{_COLORS[part]}">■</span> {part}' for part in _PARTS)
+        said = "".join(f"<li>{escape(advice)}</li>" for advice in self.advice)
+        return (
+            '<div style="font-family:sans-serif;font-size:13px;max-width:760px">'
+            f"<b>{escape(self.summary)}</b><br>{escape(self._figures)}"
+            + (f'<div style="margin:8px 0 2px">{legend}</div>{rows}{_more(self)}' if rows else "")
+            + (f'<ul style="margin:8px 0;padding-left:20px">{said}</ul>' if said else "")
+            + "</div>"
+        )
+
+
+def _more(report: FitReport) -> str:
+    left = len(report.accounts) - len(report._shown())
+    return f"<div>and {left} replicas that compute less</div>" if left else ""
+
+
+def _table(shown: Sequence[Account], accounts: Sequence[Account]) -> list[str]:
+    head = ("replica", "worker", "rows", "time", *_PARTS)
+    body = [
+        (str(a.rank), host(a.worker), count(a.rows), duration(a.seconds), *_percents([a]))
+        for a in shown
+    ]
+    if len(accounts) > len(shown):
+        body.append(("...", f"{len(accounts) - len(shown)} that compute less", *[""] * 6))
+    if len(accounts) > 1:
+        whole = sum(account.seconds for account in accounts)
+        rows = sum(account.rows for account in accounts)
+        body.append(("all", "", count(rows), duration(whole), *_percents(accounts)))
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number == 1 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *body)
+    ]
+
+
+def _percents(accounts: Sequence[Account]) -> list[str]:
+    parts = shares(accounts)
+    return [percent(parts[part]) for part in _PARTS]
+
+
+def _bar(account: Account) -> str:
+    parts = shares([account])
+    pieces = "".join(
+        f'<span title="{part} {percent(parts[part])}" style="display:inline-block;height:14px;'
+        f'width:{100 * parts[part]:.2f}%;background:{_COLORS[part]}"></span>'
+        for part in _PARTS
+    )
+    return (
+        '<div style="display:flex;gap:8px;align-items:center;line-height:18px">'
+        f'<span style="flex:none;width:190px;overflow:hidden;white-space:nowrap">{account.rank} '
+        f'<span style="opacity:.6">{escape(host(account.worker))}</span></span>'
+        f'<span style="flex:1;display:flex">{pieces}</span>'
+        f'<span style="flex:none;width:64px;text-align:right">{duration(account.seconds)}</span>'
+        "</div>"
+    )
+
+
+def report_of(name: str, job: Job, result: FitResult) -> FitReport:
+    """The report of a fit that has at least one closed epoch.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator's class.
+    job : Job
+    result : FitResult
+    """
+    last = result.history[-1]
+    return FitReport(
+        name=name,
+        mode=job.mode.name,
+        method=type(job.optimizer).__name__ if job.full_batch is None else "L-BFGS",
+        full_batch=job.full_batch is not None,
+        outcome=_outcome(last, result.error),
+        epochs=len(result.history),
+        loss=last.loss,
+        validation_loss=None if math.isnan(last.validation_loss) else last.validation_loss,
+        rows=last.rows,
+        seconds=sum(record.seconds for record in result.history),
+        staleness=last.staleness_mean,
+        shards=len(result.plan.shards),
+        accounts=tuple(_account(activity) for activity in result.activity),
+    )
+
+
+def _account(activity: RankActivity) -> Account:
+    return Account(
+        rank=activity.rank,
+        worker=activity.worker,
+        rows=activity.rows,
+        load=activity.load,
+        compute=activity.compute,
+        communicate=activity.pull + activity.push,
+        wait=activity.wait,
+    )
+
+
+def _outcome(last: EpochRecord, error: BaseException | None) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if error is not None:
+        return "failed"
+    if last.converged:
+        return "converged"
+    return "ended by max_iter" if last.last else "stopped by a callback"
