@@ -91,11 +91,11 @@ def processes(folder: Path, *options: str, stub: str = "", tls: Any = None) -> I
             process.wait()
 
 
-def assert_page_is_there(client: Client) -> None:
-    assert 'class="loss"' in read(address(client, "dps"))
+def assert_page_is_there(client: Client, prefix: str = "") -> None:
+    assert 'class="loss"' in read(address(client, f"{prefix}dps"))
     for path in PLOTS:
-        assert "Bokeh" in read(address(client, path.strip("/")))
-    navigation = read(address(client, "status"))
+        assert "Bokeh" in read(address(client, prefix + path.strip("/")))
+    navigation = read(address(client, f"{prefix}status"))
     assert '<a href="dps">' in navigation
     assert navigation.count('<a href="individual-dps-loss">') == 1
 
@@ -117,17 +117,22 @@ def test_a_fit_puts_the_page_on_a_dashboard_that_runs_already(client: Client) ->
         ) as cluster,
         Client(cluster, set_as_default=False) as fresh,
     ):
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
             read(address(fresh, "dps"))
+        missing.value.close()
         fit(fresh)
         fit(fresh)
         assert_page_is_there(fresh)
 
 
-def test_the_page_appears_where_the_scheduler_is_a_process_of_its_own(tmp_path: Path) -> None:
-    with processes(tmp_path) as client:
+@pytest.mark.parametrize("prefix", ["", "behind/proxy/"])
+def test_the_page_appears_where_the_scheduler_is_a_process_of_its_own(
+    prefix: str, tmp_path: Path
+) -> None:
+    options = ["--dashboard-prefix", prefix.rstrip("/")] if prefix else []
+    with processes(tmp_path, *options) as client:
         fit(client)
-        assert_page_is_there(client)
+        assert_page_is_there(client, prefix)
 
 
 def test_the_preload_has_the_page_before_any_fit_and_in_the_list_of_jupyterlab(

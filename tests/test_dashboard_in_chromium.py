@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
-from distributed import Client
+from distributed import Client, get_worker
 
 import dps
+from dps.losses import LogLoss
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
@@ -101,6 +104,38 @@ def test_the_curves_move_during_a_fit_and_the_console_is_silent(
         browser.wait(f"{words}.includes({tell!r})", "staleness is shown, or why there is none")
     browser.wait(f"{HEADLINE}.includes('>failed<')", "the end is shown")
     browser.wait(f"{HEADLINE}.includes('Enough')", "and why it came")
+    assert browser.complaints == []
+
+
+def uneven(worker: str) -> LogLoss:
+    """A loss that takes four times as long on one worker; made here, so that it is pickled."""
+
+    @dataclass(frozen=True)
+    class Uneven(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            time.sleep(0.08 if get_worker().address == worker else 0.02)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Uneven()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_replica_slowed_down_four_times_is_named(
+    mode: str, client: Client, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = max(client.nthreads())
+    browser.complaints.clear()
+    with endless_fit(client, monkeypatch, mode=mode, n_replicas=2, loss=uneven(slow)):
+        browser.open(page(client))
+        browser.wait(READY, "bokeh has drawn the page")
+        named = browser.wait(
+            f"{HEADLINE}.match(/Replica (\\d)<.b> on ([\\d.:]+) is slow/)", "the slow one is named"
+        )
+        assert named[2] == slow.removeprefix("tcp://")
+        labels = "Bokeh.documents[0].get_model_by_name('times').children[0].left[0]"
+        marked = f"{labels}.major_label_overrides"
+        values = f"({marked} instanceof Map ? [...{marked}.values()] : Object.values({marked}))"
+        browser.wait(f"{values}.some(it => it.startsWith('⚠ {named[1]}'))", "its bar is marked")
     assert browser.complaints == []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 import dps
 
@@ -134,6 +137,36 @@ def test_history_plots_loss_and_throughput(validated: bool) -> None:
     _, own = pyplot.subplots(1, 2)
     assert list(history.plot(own)) == list(own)
     pyplot.close("all")
+
+
+def test_the_warning_of_max_iter_points_at_the_callers_line() -> None:
+    with pytest.warns(ConvergenceWarning) as said:
+        classifier(max_iter=1, tol=1e-9).fit(X, Y)
+    assert said[0].filename == __file__
+
+
+def test_estimators_work_where_scikit_learn_has_no_callbacks() -> None:
+    program = """
+import sys
+sys.modules["sklearn.callback"] = None  # as before 1.9
+import warnings
+warnings.simplefilter("error")
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+import dps
+X = np.random.default_rng(0).normal(size=(100, 3))
+y = (X[:, 0] > 0).astype(int)
+model = clone(dps.LinearClassifier(max_iter=2, optimizer="adagrad"))
+assert not hasattr(model, "set_callbacks")
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    model.set_params(tol=1e-9).fit(X, y)
+assert [(w.category, w.filename) for w in said] == [(ConvergenceWarning, "<string>")], said
+print(model.n_iter_)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 callback = pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 has callbacks")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,9 +13,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import sklearn
-from distributed import Client
+from distributed import Client, get_worker
 
 import dps
+from dps.losses import LogLoss
 from dps.monitor.advice import Account
 from dps.training.report import FitReport
 
@@ -110,6 +112,33 @@ def test_a_fit_on_a_cluster_accounts_for_the_time_of_each_replica(
         assert account.rows == 5 * rank.rows
         assert account.compute > 0
     assert pickle.loads(pickle.dumps(model)).fit_report_ == report
+
+
+def uneven(worker: str) -> LogLoss:
+    """A loss that takes four times as long on one worker; made here, so that it is pickled."""
+
+    @dataclass(frozen=True)
+    class Uneven(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            time.sleep(0.04 if get_worker().address == worker else 0.01)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Uneven()
+
+
+def test_a_replica_slowed_down_four_times_is_named_in_the_report(client: Client) -> None:
+    slow = max(client.nthreads())
+    X = da.random.default_rng(0).normal(size=(4_000, 5), chunks=(1_000, -1))
+    report = (
+        dps.LinearClassifier(
+            loss=uneven(slow), optimizer="sgd", max_iter=3, tol=None, batch_size=400,
+            n_replicas=2, client=client,
+        )
+        .fit(X, (X[:, 0] > 0).astype(int))
+        .fit_report_
+    )  # fmt: skip
+    (rank,) = [account.rank for account in report.accounts if account.worker == slow]
+    assert f"waiting for replica {rank} on {slow.removeprefix('tcp://')}" in str(report)
 
 
 def test_the_repr_in_notebooks_includes_the_report() -> None:

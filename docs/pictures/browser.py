@@ -144,18 +144,24 @@ class Browser:
 
     def close(self) -> None:
         """End Chromium, and what is left of it."""
-        if self._socket is not None:
-            self._socket.close()
-            # The connection ends in its loop.
-            self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
-        self._process.terminate()
-        self._process.wait()
-        self._folder.cleanup()
+        try:
+            if self._socket is not None:
+                self._loop.run_until_complete(_end(self._socket))
+        finally:
+            self._loop.close()
+            self._process.terminate()
+            self._process.wait()
+            self._folder.cleanup()
 
 
 async def _socket(address: str) -> WebSocketClientConnection:
     return await websocket_connect(address, max_message_size=1 << 28)
+
+
+async def _end(socket: WebSocketClientConnection) -> None:
+    socket.close()
+    while await socket.read_message() is not None:  # until the other side has closed it, too
+        continue
 
 
 def wait(condition: Callable[[], Any], what: str, seconds: float = _PATIENCE) -> Any:

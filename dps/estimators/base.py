@@ -38,7 +38,7 @@ from dps.data.partitions import (
     meta_of,
 )
 from dps.data.targets import TargetEncoding
-from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
+from dps.estimators.callbacks import FRAMES, CallbackSupportMixin, with_callbacks
 from dps.estimators.choices import (
     choose_batch_size,
     choose_full_batch,
@@ -205,7 +205,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
                 "epochs: raise max_iter, or tol",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=3 + FRAMES,
             )
         return self
 

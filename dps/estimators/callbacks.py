@@ -13,10 +13,14 @@ from dps.training.history import EpochRecord
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
+#: Frames of the stack that :func:`with_callbacks` puts around a method.
+FRAMES = 1
+
 try:
     from sklearn.callback import CallbackSupportMixin
     from sklearn.callback import with_callbacks as _managed
 except ImportError:  # scikit-learn before 1.9
+    FRAMES = 0
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Nothing to support."""
@@ -25,7 +29,7 @@ except ImportError:  # scikit-learn before 1.9
         return method
 
 
-__all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
+__all__ = ["FRAMES", "CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
 
 
 def with_callbacks(method: _Method) -> _Method:

@@ -14,7 +14,7 @@ from distributed import SchedulerPlugin
 from dps.monitor.events import TOPIC
 from dps.monitor.store import Store
 
-__all__ = ["NAME", "FitsPlugin", "install"]
+__all__ = ["NAME", "FitsPlugin", "install", "plugin_of"]
 
 NAME = "dps-fits"
 
@@ -75,6 +75,17 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._application = None
 
 
+def plugin_of(scheduler: Any) -> FitsPlugin:
+    """The plugin of a scheduler; if there is none, a new one that knows what was said before."""
+    if NAME not in scheduler.plugins:
+        plugin = FitsPlugin()
+        scheduler.add_plugin(plugin, name=NAME)
+        for _, event in scheduler.get_events(TOPIC):
+            plugin.log_event(TOPIC, event)
+    found: FitsPlugin = scheduler.plugins[NAME]
+    return found
+
+
 def install(dask_scheduler: Any) -> str | None:
     """Add the plugin and the page to a scheduler that runs, if they are not there.
 
@@ -85,8 +96,4 @@ def install(dask_scheduler: Any) -> str | None:
     """
     if NAME in dask_scheduler.plugins:
         return None
-    plugin = FitsPlugin()
-    dask_scheduler.add_plugin(plugin, name=NAME)
-    for _, event in dask_scheduler.get_events(TOPIC):  # of fits before it
-        plugin.log_event(TOPIC, event)
-    return plugin.show(dask_scheduler)
+    return plugin_of(dask_scheduler).show(dask_scheduler)

@@ -22,7 +22,7 @@ from dps.monitor.page.heat import Staleness
 from dps.monitor.page.palette import DARK, LIGHT, Palette
 from dps.monitor.page.tables import Happenings, Shards
 from dps.monitor.page.view import Panel, view_of
-from dps.monitor.plugin import NAME, FitsPlugin
+from dps.monitor.plugin import plugin_of
 from dps.monitor.store import Store
 
 __all__ = ["PANELS", "PLOTS", "applications", "enter"]
@@ -93,7 +93,7 @@ def _page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
 
     folders = [Path(__file__).parent, Path(dask_pages.__file__).parents[2] / "http" / "templates"]
     environment = Environment(loader=ChoiceLoader([FileSystemLoader(f) for f in folders]))
-    store = _store(scheduler)
+    store = plugin_of(scheduler).store
     palette, chosen = _asked(doc)
     choice = Choice(store, chosen)
     panels = {name: panel(palette) for name, panel in PANELS.items()}
@@ -114,12 +114,7 @@ def _single(name: str, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> No
     doc.template = environment.get_template("single.html")
     doc.template_variables.update(palette=palette)
     doc.add_root(panel.root)
-    _follow(doc, _store(scheduler), [panel], None)
-
-
-def _store(scheduler: Any) -> Store:
-    plugin: FitsPlugin = scheduler.plugins[NAME]
-    return plugin.store
+    _follow(doc, plugin_of(scheduler).store, [panel], None)
 
 
 def _alone() -> dict[str, str]:
