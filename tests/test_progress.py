@@ -221,6 +221,9 @@ def test_a_callback_ends_the_fit(mode: str, client: Client) -> None:
     assert 3 <= model.n_iter_ == len(model.history_) < 10**6
     assert recorder.told[-2:] == ["end fit", "teardown"]
     assert model.score(X, Y) > 0.9
+    assert model.fit_report_.outcome == "stopped by a callback"
+    ends = [event for _, event in client.get_events("dps") if event["kind"] == "stopped"]
+    assert (ends[-1]["reason"], ends[-1]["epochs"]) == ("interrupted", model.n_iter_)
 
 
 def test_callbacks_are_torn_down_when_a_fit_fails() -> None:

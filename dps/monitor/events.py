@@ -316,7 +316,7 @@ class StoppedEvent(Event):
     Attributes
     ----------
     reason : str
-        ``"converged"``, ``"max_iter"`` or ``"interrupted"`` (Ctrl-C).
+        ``"converged"``, ``"max_iter"`` or ``"interrupted"`` (by Ctrl-C or a callback).
     epochs : int
         Closed.
     loss : float or None

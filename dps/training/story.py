@@ -67,10 +67,10 @@ class Story:
             self.failed(result.error)
             return
         last = result.history[-1]
-        reason = "converged" if last.converged else "max_iter"
+        by_rule = "converged" if last.converged else "max_iter"
         self._say(
             "stopped",
-            reason="interrupted" if result.error is not None else reason,
+            reason=by_rule if last.last and result.error is None else "interrupted",
             epochs=len(result.history),
             loss=_number(last.loss),
             seconds=self._seconds(),
