@@ -17,6 +17,7 @@ from distributed import Client, get_worker
 
 import dps
 from dps.losses import LogLoss
+from dps.monitor.dashboard import show_fits
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
@@ -79,6 +80,7 @@ def endless_fit(
 
 
 def page(client: Client, path: str = "dps") -> str:
+    show_fits(client, 10.0)  # as the fit does, which may not have come to it yet
     return f"http://127.0.0.1:{client.scheduler_info()['services']['dashboard']}/{path}"
 
 
@@ -88,10 +90,6 @@ def test_the_curves_move_during_a_fit_and_the_console_is_silent(
 ) -> None:
     browser.complaints.clear()
     with endless_fit(client, monkeypatch, mode=mode, n_replicas=2, early_stopping=True):
-        # The page is added by the fit itself.
-        from dps.monitor.dashboard import show_fits
-
-        show_fits(client, 10.0)
         browser.open(page(client))
         browser.wait(READY, "bokeh has drawn the page")
         first = browser.wait(LAST_EPOCH, "the curve has a point")
@@ -113,7 +111,7 @@ def uneven(worker: str) -> LogLoss:
     @dataclass(frozen=True)
     class Uneven(LogLoss):
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-            time.sleep(0.08 if get_worker().address == worker else 0.02)
+            time.sleep(0.04 if get_worker().address == worker else 0.01)
             return LogLoss.evaluate(self, y, raw, weight, out)
 
     return Uneven()
@@ -125,7 +123,9 @@ def test_a_replica_slowed_down_four_times_is_named(
 ) -> None:
     slow = max(client.nthreads())
     browser.complaints.clear()
-    with endless_fit(client, monkeypatch, mode=mode, n_replicas=2, loss=uneven(slow)):
+    with endless_fit(
+        client, monkeypatch, mode=mode, n_replicas=2, loss=uneven(slow), batch_size=1_000
+    ):
         browser.open(page(client))
         browser.wait(READY, "bokeh has drawn the page")
         named = browser.wait(
