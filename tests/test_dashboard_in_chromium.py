@@ -21,8 +21,8 @@ from dps.monitor.dashboard import show_fits
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-X = da.random.default_rng(0).normal(size=(40_000, 20), chunks=(10_000, -1))
-Y = (X[:, 0] + da.random.default_rng(1).normal(size=40_000, chunks=10_000) > 0).astype(int)
+X = da.random.default_rng(0).normal(size=(20_000, 20), chunks=(5_000, -1))
+Y = (X[:, 0] + da.random.default_rng(1).normal(size=20_000, chunks=5_000) > 0).astype(int)
 
 #: The last epoch of the curve of training loss of the fit in focus.
 LAST_EPOCH = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -245,7 +246,10 @@ def test_nothing_is_left_on_disk(client: Client, monkeypatch: pytest.MonkeyPatch
         return sum(client.run(open_files).values()) + open_files()
 
     seen: list[int] = []
-    monkeypatch.setattr("dps.estimators.base._print_epoch", lambda record: seen.append(held()))
+    monkeypatch.setattr(
+        "dps.estimators.viewers.showing",
+        lambda *_: contextlib.nullcontext(lambda records: seen.extend([held()] * len(records))),
+    )
     for where, files in ((client, 2), (None, 1)):
         fitted(CONTAINERS["array"], where, "disk", max_iter=2, verbose=1)
         assert seen == [files] * 2
@@ -338,7 +342,9 @@ def test_rows_of_what_was_read_of_a_frame_encode_as_rows_of_the_frame() -> None:
     expected = encoder.transform(odd.drop(columns="gone"))
     for start, stop in ((0, ROWS), (17, 900), (40, 40)):
         found = encoder.encode(table.rows(start, stop))
-        np.testing.assert_array_equal(found.toarray(), expected[start:stop].toarray())
+        assert found.shape == (stop - start, expected.shape[1])
+        assert (found != expected[start:stop]).nnz == 0
+        assert found.nnz == expected[start:stop].nnz
 
 
 def test_a_stream_needs_no_values_once_it_is_encoded() -> None:
@@ -346,9 +352,7 @@ def test_a_stream_needs_no_values_once_it_is_encoded() -> None:
     values = (keep_frame(read_frame(FRAME, list(FRAME.columns)), hashed=False), Y, None)
     stream = Stream(0, kept_of(*values)).then(encoder.encode)
     assert b"JFK" not in pickle.dumps(stream)
-    np.testing.assert_array_equal(
-        stream.read(5, 900)[0].toarray(), encoder.transform(FRAME)[5:900].toarray()
-    )
+    assert (stream.read(5, 900)[0] != encoder.transform(FRAME)[5:900]).nnz == 0
     copies = pickle.loads(pickle.dumps([encoder.encode])) + pickle.loads(
         pickle.dumps([encoder.encode])
     )
