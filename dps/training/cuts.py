@@ -1,8 +1,7 @@
 """A rank's pieces as the cuts that it reads: of partitions in memory, or of streams.
 
-The same cuts for both where their order matters, so that rows which are streamed are trained on
-as if they lay in memory: a batch is a sum over its parts of cuts. L-BFGS reads what lies in memory
-in one piece.
+Where all of a rank's rows lie in memory its pieces are its cuts: whole ones mix best, and are read
+fastest. Where some are streamed all of them are cut alike, as small as groups of them ask for.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
         One for each of its pieces, or what stands for them.
     """
     whole: dict[int, Block] = {}  # of partitions that lie here
+    most = spec.cut_rows if _streamed(partitions) else None
     for piece, partition in zip(spec.pieces, partitions, strict=True):
         if isinstance(partition.X, Stream):
             yield from _coming(spec, piece, partition.X)
@@ -51,14 +51,15 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
             known = _block(spec, piece, values, first, held)
             if not piece.moved:
                 whole[piece.partition] = known
-        yield from _lying(spec, known, piece.start - known.first, piece.stop - known.first)
+        start, stop = piece.start - known.first, piece.stop - known.first
+        for at in cut_at(start, stop, most or max(1, piece.rows)):
+            # Nothing but scratch memory, which features get with their first use, is its own.
+            features = copy.copy(known.features)
+            yield Lying(replace(known, features=features, start=at[0], stop=at[1]))
 
 
-def _lying(spec: ReplicaSpec, block: Block, start: int, stop: int) -> Iterator[Lying]:
-    whole = spec.full_batch is not None  # the order of sums is nothing to it but rounding
-    for first, last in [(start, stop)] if whole else cut_at(start, stop, spec.cut_rows):
-        # Nothing but scratch memory, which features get with their first use, is its own.
-        yield Lying(replace(block, features=copy.copy(block.features), start=first, stop=last))
+def _streamed(partitions: Sequence[Partition]) -> bool:
+    return any(isinstance(partition.X, Stream) for partition in partitions)
 
 
 def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]:

@@ -59,7 +59,7 @@ class ReplicaSpec:
     pieces : tuple of Piece
         Its rows.
     cut_rows : int
-        Rows of a partition that are read, or shuffled, together; at the most.
+        Rows of a streamed partition that are read together, at the most.
     steps : int
         Steps of an epoch.
     stopping : StoppingRule

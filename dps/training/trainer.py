@@ -54,8 +54,8 @@ _MOST_KEYS = (1 << 31) - 1
 _COST_OF_A_KEY = 8
 #: Epochs of stochastic steps from which it pays to move rows.
 _EPOCHS_WORTH = 10
-#: Bytes of X that are read, or shuffled, together: 16 such cuts and 16 more are in memory.
-_CUT = 1 << 20
+#: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
+_CUT = 1 << 18
 _FEWEST_CUT = 256
 _HISTORY = 1 << 16  # closed epochs a window keeps; they are fetched once a tick
 
@@ -349,7 +349,7 @@ def _shard_specs(
 
 
 def _cut_rows(summary: DataSummary) -> int:
-    """Rows that are read, or shuffled, together."""
+    """Rows of a stream that are read together."""
     stored = np.dtype(summary.dtype).itemsize + (4 if summary.sparse else 0)
     return max(_FEWEST_CUT, int(_CUT * summary.total / (summary.elements * stored + 1)))
 
