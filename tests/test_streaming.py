@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import logging
 import os
 import pickle
 import subprocess
@@ -214,6 +215,19 @@ def test_partitions_that_share_work_are_kept_with_a_word(client: Client) -> None
         model = fitted(lambda: (shared, array(Y)), client, None)
     known = fitted(lambda: (shared, array(Y)), client, "memory")
     np.testing.assert_array_equal(model.coef_, known.coef_)
+
+
+def test_partitions_that_share_work_are_computed_together_with_a_message(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = array(X)
+    shared = shared - shared.mean(axis=0)
+    with caplog.at_level(logging.INFO, "dps"):
+        fitted(lambda: (array(X), array(Y)), client, "auto")
+        assert "share work" not in caplog.text
+        fitted(lambda: (shared, array(Y)), client, "auto")
+    assert "the partitions share work" in caplog.text
+    assert "Dask computes them together, and spills what does not fit" in caplog.text
 
 
 def test_partitions_in_memory_stay_there(client: Client) -> None:

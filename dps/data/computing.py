@@ -5,6 +5,7 @@ Owns what is said of a partition that fails in this process: the keys that were 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from dps.data.recipes import Recipe, recipes_of
 from dps.errors import ClusterError
 
 __all__ = ["computed", "delayed_keep", "keeping_of", "recipes_or_error"]
+
+_log = logging.getLogger("dps")
 
 
 def computed(
@@ -80,11 +83,20 @@ def delayed_keep(
 
 
 def keeping_of(fit: str, cache: str | None, partitions: Sequence[Partition]) -> Keeping:
-    """Where partitions are kept; somewhere, if they cannot be computed again each by itself."""
-    if cache is None and recipes_of(partitions) is None:
+    """Where partitions are kept; somewhere, if they cannot be computed again each by itself.
+
+    Of a large graph it takes a while to see that they cannot: with "auto" it is looked at, and
+    said, where messages of level INFO are heard.
+    """
+    heard = cache == "auto" and _log.isEnabledFor(logging.INFO)
+    if (cache is None or heard) and recipes_of(partitions) is None:
+        why = "the partitions share work, as after a shuffle, or lie in memory in part"
+        if heard:
+            _log.info("%s: Dask computes them together, and spills what does not fit", why)
+            return Keeping(fit, cache)
         warnings.warn(
-            "the partitions share work, as after a shuffle, or lie in memory in part: they are "
-            "kept as with cache='auto', since cache=None would do all that work again for each",
+            f"{why}: they are kept as with cache='auto', since cache=None would do all that work "
+            "again for each",
             UserWarning,
             stacklevel=2,
         )
