@@ -290,6 +290,24 @@ def test_nothing_is_left_on_disk(client: Client, monkeypatch: pytest.MonkeyPatch
             assert time.monotonic() < deadline
 
 
+def test_a_fit_that_fails_before_it_trains_leaves_nothing_written_down(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_down() -> int:  # as Dask does when memory is short
+        for file in disk._files.values():
+            disk._written_down[file.token] = file
+        return len(disk._written_down)
+
+    def fails(*_: Any, **__: Any) -> None:
+        assert sum(client.run(write_down).values()) == 2
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dps.estimators.base.combine", fails)
+    with pytest.raises(ZeroDivisionError):
+        fitted(CONTAINERS["array"], client, "disk")
+    assert sum(client.run(lambda: len(disk._written_down)).values()) == 0
+
+
 def test_an_exchange_asks_for_memory(client: Client) -> None:
     with pytest.raises(ValueError, match="shuffle='global' exchanges rows in memory, and part"):
         fitted(CONTAINERS["array"], client, "disk", shuffle="global")

@@ -18,7 +18,7 @@ from dps.data.partitions import Partition
 from dps.data.recipes import Recipe, recipes_of
 from dps.errors import ClusterError
 
-__all__ = ["computed", "delayed_keep", "keeping_of", "recipes_or_error"]
+__all__ = ["computed", "delayed_keep", "keeping_of", "recipes_of_absent"]
 
 _log = logging.getLogger("dps")
 
@@ -56,12 +56,8 @@ def computed(
         if running.keys:  # others may have been at work beside it
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")
         raise
-    sizes = dict(enumerate(map(absent_bytes, made)))
-    absent = {number: size for number, size in sizes.items() if size is not None}
-    if absent:
-        recipes = recipes_or_error(partitions, *next(iter(absent.items())))
-        for number in absent:
-            made[number] = make_again(made[number], recipes[number])
+    for number, recipe in recipes_of_absent(partitions, list(map(absent_bytes, made))).items():
+        made[number] = make_again(made[number], recipe)
     return [Partition(values, None, None) for values in made]
 
 
@@ -104,28 +100,34 @@ def keeping_of(fit: str, cache: str | None, partitions: Sequence[Partition]) -> 
     return Keeping(fit, cache)
 
 
-def recipes_or_error(partitions: Sequence[Partition], number: int, nbytes: int) -> list[Recipe]:
-    """How partitions are computed again, of which one could not be kept.
+def recipes_of_absent(
+    partitions: Sequence[Partition], sizes: Sequence[int | None]
+) -> dict[int, Recipe]:
+    """How partitions are computed again that could not be kept, by their number.
 
     Parameters
     ----------
     partitions : sequence of Partition
-    number, nbytes : int
-        Of that one.
+    sizes : sequence of int or None
+        Bytes of those that could not be, None for the others.
 
     Raises
     ------
     ClusterError
         They share work, so that none is computed alone.
     """
+    absent = {number: size for number, size in enumerate(sizes) if size is not None}
+    if not absent:
+        return {}
     recipes = recipes_of(partitions)
     if recipes is None:
+        number, nbytes = next(iter(absent.items()))
         raise ClusterError(
             f"partition {number} ({nbytes / 2**30:.3g} GiB) fits neither in memory nor on the "
             "disk, and cannot be computed again by itself, since partitions share work or lie in "
             "memory in part: give workers more memory, or a local directory on a larger disk"
         )
-    return recipes
+    return {number: recipes[number] for number in absent}
 
 
 class _Running(Callback):  # type: ignore[misc]

@@ -96,7 +96,6 @@ def keep_partition(
 
     if prepare is not None:
         X = prepare(X, number)
-    nbytes = sum(map(sizeof, (X, y, weight)))
     if keeping.in_memory(0):  # the values are there already
         return X, y, weight
     give_back_unused()
@@ -108,6 +107,7 @@ def keep_partition(
             file = file_of(keeping.fit, _folder())
             if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
+    nbytes = sum(map(sizeof, (X, y, weight)))
     return Stream(number, Absent(kept.n_rows, nbytes), () if prepare is None else (prepare,))
 
 

@@ -161,16 +161,16 @@ def run_replica(
             )
         else:
             _train(spec, channel, source)
-        _account(channel)
+        _say(channel, Channel.account)
     except StoppedError as error:
-        _account(channel)
+        _say(channel, Channel.account)
         return Outcome(rank, _located(error, spec, channel), None, _activity(spec, channel))
     except DPSError as error:
-        _abort(channel)
+        _say(channel, Channel.abort)
         cause = error.__cause__
         return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
     except Exception as error:
-        _abort(channel)
+        _say(channel, Channel.abort)
         failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
@@ -274,19 +274,8 @@ def _activity(spec: ReplicaSpec, channel: Channel | None) -> RankActivity | None
     return RankActivity.of(spec.channel.rank, spec.worker, channel.activity.rows)
 
 
-def _account(channel: Channel | None) -> None:
-    if channel is None:
-        return
-    try:
-        channel.account()
-    except DPSError:  # the shard is gone: there is nobody left to tell
-        return
-
-
-def _abort(channel: Channel | None) -> None:
-    if channel is None:
-        return
-    try:
-        channel.abort()
-    except DPSError:  # the shard is gone: there is nobody left to stop
-        return
+def _say(channel: Channel | None, what: Callable[[Channel], None]) -> None:
+    """Tell the shards something, if there is anybody left to tell."""
+    if channel is not None:
+        with suppress(DPSError):
+            what(channel)

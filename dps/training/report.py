@@ -20,8 +20,8 @@ __all__ = ["FitReport", "report_of"]
 
 #: Replicas with a row of their own; of more, those that compute longest.
 _SHOWN = 16
-_PARTS = ("compute", "communicate", "wait", "load")
 _COLORS = {"compute": "#1f9d83", "communicate": "#e3b23c", "wait": "#e2654a", "load": "#8aa0bd"}
+_PARTS = tuple(_COLORS)
 
 
 @dataclass(frozen=True)

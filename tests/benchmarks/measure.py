@@ -80,19 +80,21 @@ def memory(pids: Iterable[int]) -> float:
     return 1024.0 * total
 
 
-class Peak:
-    """The largest memory of processes while a block runs, in bytes, and that before it."""
+class Watch:
+    """Looks at something now and then while a block runs."""
 
-    def __init__(self, pids: Sequence[int], every: float = 0.005) -> None:
-        self.pids = pids
-        self.every = every
-        self.before = self.peak = memory(pids)
+    def __init__(self, every: float) -> None:
+        self._every = every
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
+    def look(self) -> None:
+        """Called every so many seconds."""
+        raise NotImplementedError
+
     def _watch(self) -> None:
-        while not self._over.wait(self.every):
-            self.peak = max(self.peak, memory(self.pids))
+        while not self._over.wait(self._every):
+            self.look()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -101,6 +103,18 @@ class Peak:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+class Peak(Watch):
+    """The largest memory of processes while a block runs, in bytes, and that before it."""
+
+    def __init__(self, pids: Sequence[int], every: float = 0.005) -> None:
+        super().__init__(every)
+        self.pids = pids
+        self.before = self.peak = memory(pids)
+
+    def look(self) -> None:
+        self.peak = max(self.peak, memory(self.pids))
 
     @property
     def added(self) -> float:

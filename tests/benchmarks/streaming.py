@@ -17,14 +17,13 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -37,38 +36,28 @@ from dps import LinearClassifier
 from dps.preprocessing import FrameEncoder
 from encode import known, late
 from flights import DATA, csr_bytes
-from measure import bars, options, table, timed
+from measure import Watch, bars, options, table, timed
 
 EPOCHS, ROWS_A_FILE, WORKERS = 3, 200_000, 2
 
 
-class Health:
+class Health(Watch):
     """The largest memory of any worker, and its longest pause, while a block runs."""
 
     def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(every=0.05)
         self._scheduler = cluster.scheduler
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._paused: dict[str, float] = {}
         self.memory = self.pause = 0.0
 
-    def _watch(self) -> None:
-        paused: dict[str, float] = {}
-        while not self._over.wait(0.05):
-            for worker in list(self._scheduler.workers.values()):
-                self.memory = max(self.memory, float(worker.memory.process))
-                if worker.status.name != "paused":
-                    paused.pop(worker.address, None)
-                    continue
-                since = paused.setdefault(worker.address, time.monotonic())
-                self.pause = max(self.pause, time.monotonic() - since)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+    def look(self) -> None:
+        for worker in list(self._scheduler.workers.values()):
+            self.memory = max(self.memory, float(worker.memory.process))
+            if worker.status.name != "paused":
+                self._paused.pop(worker.address, None)
+                continue
+            since = self._paused.setdefault(worker.address, time.monotonic())
+            self.pause = max(self.pause, time.monotonic() - since)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from dps.cluster.dask.loading import compute, naming_partitions, scatter
 from dps.cluster.dask.spans import FitSpan
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, itself
 from dps.cluster.dask.telling import Teller
-from dps.data.computing import keeping_of, recipes_or_error
+from dps.data.computing import keeping_of, recipes_of_absent
 from dps.data.disk import forget_files
 from dps.data.exchange import Deal
 from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
@@ -132,6 +132,7 @@ class DaskCluster:
             lying = prepare is None and all(isinstance(p.X, Future) for p in partitions)
             if not lying:
                 self._keeping = keeping_of(self._fit, cache, partitions)
+                self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._await_partitions(partitions, partitions)
             with self._span():
                 self._partitions, self._owned = compute(
@@ -151,7 +152,7 @@ class DaskCluster:
         self._holders = [min(held[key]) for key in keys]
         if not set(self._holders) <= set(self._threads):
             self._welcome()
-        if self._keeping.cache != "memory":
+        if self._streams:
             self._tell_recipes(partitions)
         return self._holders
 
@@ -162,29 +163,27 @@ class DaskCluster:
 
     def _tell_recipes(self, partitions: Sequence[Partition]) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
-        sizes = dict(enumerate(self._look(call_unopened, absent_bytes)))
-        absent = {number: size for number, size in sizes.items() if size is not None}
-        if absent:
-            recipes = recipes_or_error(partitions, *next(iter(absent.items())))
+        recipes = recipes_of_absent(partitions, self._look(call_unopened, absent_bytes))
+        if recipes:
             self._looks += 1
             self._put(
                 {
                     number: self._submit(
-                        make_again, self._partitions[number].X, recipes[number],
+                        make_again, self._partitions[number].X, recipe,
                         workers=[self._holders[number]], pure=False,
                         key=f"dps-recipe-{self._fit}-{self._looks}-{number}",
                     )
-                    for number in absent
+                    for number, recipe in recipes.items()
                 }
             )  # fmt: skip
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
-        if self._keeping.cache == "memory":
+        if not self._streams:
             return {}
         found = dict(enumerate(self._look(call_unopened, is_whole)))
         streams = {number: whole for number, whole in found.items() if whole is not None}
-        self._streams |= bool(streams)
+        self._streams = bool(streams)
         return streams
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:

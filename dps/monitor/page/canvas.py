@@ -13,7 +13,7 @@ from bokeh.plotting import figure
 
 from dps.monitor.page.palette import Palette
 
-__all__ = ["Canvas", "div", "replace"]
+__all__ = ["Canvas", "div", "replace", "write"]
 
 _FONT = "Helvetica, Arial, sans-serif"
 _NOTE = """
@@ -39,6 +39,12 @@ def replace(source: ColumnDataSource, data: dict[str, list[Any]]) -> None:
     """Send new data to the browsers, if it is new."""
     if source.data != data:
         source.data = data
+
+
+def write(place: Div, text: str) -> None:
+    """Send new HTML to the browsers, if it is new."""
+    if place.text != text:
+        place.text = text
 
 
 class Canvas:
@@ -121,7 +127,6 @@ class Canvas:
         """Show words instead of the figure, or the figure again."""
         shown = self.figure if words is None else self._note
         text = "" if words is None else f'<div class="note"><span>{words}</span></div>'
-        if self._note.text != text:
-            self._note.text = text
+        write(self._note, text)
         if self.root.children != [shown]:
             self.root.children = [shown]

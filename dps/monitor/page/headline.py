@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from dps.monitor.page.canvas import div
+from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
@@ -76,8 +76,7 @@ class Headline:
     def update(self, view: View) -> None:
         """Write them anew."""
         text = _EMPTY if view.focus is None else _html(view.focus, view.now)
-        if self.root.text != text:
-            self.root.text = text
+        write(self.root, text)
 
 
 def _html(fit: Fit, now: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from dps.monitor.page.canvas import div
+from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
@@ -66,8 +66,7 @@ class Shards:
                 "<table><tr><th>shard</th><th>parameters</th><th>memory</th><th>updates</th>"
                 f"<th>pushes/s{now}</th><th>received/s{now}</th><th>at work</th></tr>{rows}</table>"
             )
-        if self.root.text != text:
-            self.root.text = text
+        write(self.root, text)
 
 
 def _row(fit: Fit, shard: Mapping[str, Any]) -> str:
@@ -115,5 +114,4 @@ class Happenings:
         )
         nothing = '<div class="empty">What happens in a fit will be told here.</div>'
         text = f"<ol>{items}</ol>" if items else nothing
-        if self.root.text != text:
-            self.root.text = text
+        write(self.root, text)
