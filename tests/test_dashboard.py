@@ -18,7 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from bokeh.core.validation import check_integrity
 from bokeh.document import Document
@@ -29,6 +31,7 @@ import dps
 from dps.monitor.page.document import PLOTS, applications
 from dps.monitor.plugin import NAME, FitsPlugin
 from dps.monitor.store import FITS
+from dps.preprocessing import FrameEncoder
 
 X = da.from_array(np.random.default_rng(0).normal(size=(400, 5)), chunks=(100, -1))
 Y = (X[:, 0] > 0).astype(int)
@@ -160,15 +163,53 @@ def test_a_scheduler_without_bokeh_or_this_dps_is_one_warning_and_a_model(
             assert fit(client).coef_ == pytest.approx(first.coef_)
 
 
-def test_a_scheduler_without_any_dps_is_named_before_dask_refuses_the_tasks(
-    tmp_path: Path,
+@pytest.fixture(scope="module")
+def scheduler_without_dps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A cluster whose scheduler cannot import dps, after the one warning of that."""
+    with processes(tmp_path_factory.mktemp("scheduler"), stub="dps") as client:
+        with pytest.warns(UserWarning, match="is dps installed there?") as said:
+            fit(client)
+        assert len(said) == 1
+        yield client
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("optimizer", ["auto", "adagrad"])
+def test_training_does_without_dps_on_the_scheduler(
+    scheduler_without_dps: Client, client: Client, mode: str, optimizer: str
 ) -> None:
-    with (
-        processes(tmp_path, stub="dps") as client,
-        pytest.warns(UserWarning, match="is dps installed there?"),
-        pytest.raises(RuntimeError, match="different environments"),
-    ):
-        fit(client)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = {"mode": mode, "optimizer": optimizer, "n_replicas": 1}
+        found = fit(scheduler_without_dps, **chosen)
+        assert found.coef_ == pytest.approx(fit(client, **chosen).coef_)
+        right = (found.predict(X) == Y).mean()
+        assert found.score(X, Y) == scheduler_without_dps.compute(right, sync=True) > 0.75
+
+
+@pytest.mark.parametrize("cache", ["memory", "disk", None])
+def test_dataframes_are_encoded_without_dps_on_the_scheduler(
+    scheduler_without_dps: Client, cache: str | None
+) -> None:
+    frame = dd.from_pandas(
+        pd.DataFrame({"letter": list("abcd") * 100, "number": np.arange(400.0)}), npartitions=4
+    )
+    y = frame["number"].map_partitions(lambda values: values % 4 == 0, meta=("y", bool))
+    with scheduler_without_dps.as_current(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = dps.LinearClassifier(cache=cache).fit(frame, y)
+        assert model.score(frame, y) == 1.0
+        probabilities = model.predict_proba(frame).compute()
+        assert (probabilities[True] > 0.5).sum() == 100
+        blocks = FrameEncoder().fit(frame).transform(frame)
+        assert blocks.compute().shape == (400, 5)
+
+
+def test_rows_are_dealt_out_without_dps_on_the_scheduler(scheduler_without_dps: Client) -> None:
+    rows = da.from_array(np.linspace(-1.0, 1.0, 400)[:, None], chunks=(50, -1))
+    labels = rows[:, 0] > 0
+    model = dps.LinearClassifier(shuffle="global", client=scheduler_without_dps)
+    assert model.fit(rows, labels).score(rows, labels) > 0.9
 
 
 def test_without_a_dashboard_nobody_is_warned(tmp_path: Path) -> None:

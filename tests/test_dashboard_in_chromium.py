@@ -155,6 +155,17 @@ def test_fits_are_compared_when_they_are_chosen(client: Client, browser: Browser
     # A click, as bokeh's own view of the button would make it.
     browser.value(f"{choice}.active = [{len(names) - 2}], 1")
     browser.wait(f"{HEADLINE}.includes('>{names[-2]}<')", "the chosen fit is shown")
+    # What is chosen stands in the address, and goes along to the other look and to single plots.
+    searched = "new URLSearchParams(location.search)"
+    (fit,) = browser.wait(f"{searched}.getAll('fit')", "the address says what is chosen")
+    browser.value("document.querySelector('#choice > a').click()")
+    browser.wait(f"{searched}.get('theme') == 'light' && {READY}", "the other look is there")
+    assert f">{names[-2]}<" in browser.value(HEADLINE)
+    browser.value("document.querySelector('section.loss h2 a').click()")
+    browser.wait(f"location.pathname == '/individual-dps-loss' && {READY}", "the plot is there")
+    assert browser.value(f"{searched}.getAll('fit')") == [fit]
+    figures = "Bokeh.documents[0].get_model_by_name('loss').children"
+    assert browser.value(f"{figures}[0].renderers[1].data_source.data.x.length") == 1
     assert browser.complaints == []
 
 

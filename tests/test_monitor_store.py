@@ -7,8 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from bokeh.document import Document
+from bokeh.models import GlyphRenderer, Plot
 
 from dps.monitor.events import event
+from dps.monitor.page.bars import Times
+from dps.monitor.page.curves import Losses, Rates
+from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.view import view_of
 from dps.monitor.series import Series
 from dps.monitor.store import FITS, POINTS, SENTENCES, SILENCE, Fit, Store
@@ -225,3 +230,27 @@ def test_every_event_that_people_should_know_of_has_words() -> None:
     assert sentence(event("failed", "f", **failed, **nowhere)) == (
         "Failed after 2.0 s: WorkerLostError: it died."
     )
+
+
+@pytest.mark.parametrize("panel", [Losses, Rates, Times])
+def test_a_figure_that_is_seen_is_never_emptied(panel: type[Losses | Rates | Times]) -> None:
+    """Browsers paint between two changes, and complain of a figure that has no data by then."""
+    store, document = Store(), Document()
+    shown = panel(LIGHT)
+    document.add_root(shown.root)
+    seen: list[bool] = []
+
+    def look(_: object) -> None:
+        for figure in shown.root.children:
+            if isinstance(figure, Plot):
+                sources = [glyph.data_source.data for glyph in figure.select(GlyphRenderer)]
+                seen.append(any(data["y"] for data in sources))
+
+    document.on_change(look)
+    for fit in ("first", "second"):
+        for one in (started(fit), epochs(fit, 1, 2), replicas(fit), replicas(fit, seconds=2.0)):
+            store.add(one, 0.0)
+            shown.update(view_of(store, [fit], 0.0))
+        store.add(stopped(fit), 0.0)
+    assert seen
+    assert all(seen)

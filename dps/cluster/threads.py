@@ -96,7 +96,7 @@ class ThreadCluster:
         """Put something else in the place of X, one partition after the other."""
         for number in range(len(self._partitions)) if numbers is None else numbers:
             part = self._partitions[number]
-            made = remake_partition(self._keeping, function, part.X, number)
+            made = remake_partition(self._keeping, number, function, part.X)
             self._partitions[number] = replace(part, X=made)
 
     def exchange(self, deal: Deal, homes: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from dask.callbacks import Callback
 from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
 from dps.data.partitions import Partition
 from dps.data.recipes import Recipe, recipes_of
+from dps.data.sealed import itself, sealed
 from dps.errors import ClusterError
 
 __all__ = ["computed", "delayed_keep", "keeping_of", "recipes_of_absent"]
@@ -67,11 +68,11 @@ def delayed_keep(
     partitions: Mapping[int, Partition],
 ) -> list[Any]:
     """Delayed objects that keep partitions, by number; one task holds `prepare` for all of them."""
-    shared = None if prepare is None else dask.delayed(prepare, traverse=False, pure=False)
-    keep = dask.delayed(keep_partition, pure=False)
+    shared = None if prepare is None else dask.delayed(sealed(itself, prepare), pure=False)()
+    keep = dask.delayed(sealed(keep_partition, keeping), pure=False)
     return [
         keep(
-            keeping, shared, number, part.X, part.y, part.weight,
+            shared, number, part.X, part.y, part.weight,
             dask_key_name=f"dps-keep-{keeping.fit}-{number}",
         )
         for number, part in partitions.items()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.alignment import parts_of
+from dps.data.sealed import itself, sealed
 
 __all__ = ["csr_blocks", "of_each_partition"]
 
@@ -26,8 +27,8 @@ def of_each_partition(frame: Any, function: Callable[..., Any]) -> list[Any]:
     """
     import dask
 
-    look = dask.delayed(look_at_partition)
-    return list(dask.compute(*[look(function, part) for part in parts_of(frame)]))
+    look = dask.delayed(sealed(function))
+    return list(dask.compute(*map(look, parts_of(frame))))
 
 
 def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: Any) -> Any:
@@ -46,18 +47,13 @@ def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: 
     import scipy.sparse
 
     meta = scipy.sparse.csr_matrix((0, n_columns), dtype=dtype)
-    shared = dask.delayed(function, traverse=False, pure=True)  # once in the graph
-    encode = dask.delayed(encode_partition, pure=True)
+    shared = dask.delayed(sealed(itself, function), pure=True)()  # once in the graph
+    encode = dask.delayed(sealed(encode_partition), pure=True)
     blocks = [
         da.from_delayed(encode(shared, part, number), (np.nan, n_columns), dtype, meta=meta)
         for number, part in enumerate(parts_of(frame))
     ]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)
-
-
-def look_at_partition(function: Callable[[Any], Any], part: Any) -> Any:
-    """The task that looks."""
-    return function(part)
 
 
 def encode_partition(function: Callable[[Any, int], Any], part: Any, number: int) -> Any:

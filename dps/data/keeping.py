@@ -123,7 +123,7 @@ def make_again(stream: Stream, recipe: Recipe) -> Stream:
 
 
 def remake_partition(
-    keeping: Keeping, function: Callable[[Any, int], Any], values: Any, number: int
+    keeping: Keeping, number: int, function: Callable[[Any, int], Any], values: Any
 ) -> Any:
     """The task that puts ``function(X, number)`` in the place of a partition's X.
 
@@ -132,10 +132,11 @@ def remake_partition(
     Parameters
     ----------
     keeping : Keeping
+    number : int
+        Of the partition.
     function : callable
         May have a method ``nbytes(X)``, the bytes of what it is going to make.
     values : X, or what stands for X, y and weight
-    number : int
     """
     if isinstance(values, Stream):
         return values.then(function)

@@ -17,6 +17,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_features
 from dps.data.partitions import check_columns, is_dask, is_list
+from dps.data.sealed import itself, sealed
 
 __all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
 
@@ -129,9 +130,10 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     import dask
 
     # A task of its own: each worker gets the model once, and no task has a copy in it.
-    model = dask.delayed(predict, traverse=False, pure=True)
+    model = dask.delayed(sealed(itself, predict), pure=True)()
+    predict_block = sealed(_predict_block)
     if is_list(X):
-        apply = dask.delayed(_predict_block, pure=False)
+        apply = dask.delayed(predict_block, pure=False)
         return [apply(part, model, f" in partition {number}") for number, part in enumerate(X)]
     like = X._meta if hasattr(X, "divisions") else X
     empty = predict.nothing(like)
@@ -140,13 +142,13 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
 
         meta: Any = pd.Series(empty) if columns is None else pd.DataFrame(empty, columns=columns)
         meta.index = X._meta.index[:0]
-        return X.map_partitions(_predict_frame, model, columns, meta=meta)
+        return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
     if len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     if columns is None:
-        return X.map_blocks(_predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
+        return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
     chunks = (X.chunks[0], (len(columns),))
-    return X.map_blocks(_predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
+    return X.map_blocks(predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
 
 
 def _dtype_of(X: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.alignment import partitions_of
+from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 from dps.losses.base import as_columns
 
@@ -61,8 +62,9 @@ def _of_partitions(
 ) -> list[Any]:
     import dask
 
+    sums = dask.delayed(sealed(function))
     tasks = [
-        dask.delayed(function)(part.X, part.y, part.weight, number)
+        sums(part.X, part.y, part.weight, number)
         for number, part in enumerate(partitions_of(predicted, y, weight, multi_output=True))
     ]
     if client is None:

@@ -1,6 +1,7 @@
 """The client's side of the page: have the scheduler show it, once, and warn where it cannot.
 
-Whether there is a page never decides whether there is a fit.
+The scheduler serves metrics of fits from then on, too. Whether there is a page never
+decides whether there is a fit.
 """
 
 from __future__ import annotations

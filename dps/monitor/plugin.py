@@ -12,6 +12,7 @@ from typing import Any
 from distributed import SchedulerPlugin
 
 from dps.monitor.events import TOPIC
+from dps.monitor.fit_metrics import install_metrics
 from dps.monitor.store import Store
 
 __all__ = ["NAME", "FitsPlugin", "install", "plugin_of"]
@@ -87,7 +88,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
 
 
 def install(dask_scheduler: Any) -> str | None:
-    """Add the plugin and the page to a scheduler that runs, if they are not there.
+    """Add plugin, metrics and page to a scheduler that runs, if they are not there.
 
     Returns
     -------
@@ -96,4 +97,5 @@ def install(dask_scheduler: Any) -> str | None:
     """
     if NAME in dask_scheduler.plugins:
         return None
+    install_metrics(dask_scheduler)
     return plugin_of(dask_scheduler).show(dask_scheduler)

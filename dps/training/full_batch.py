@@ -93,7 +93,7 @@ def train_full_batch(
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     """
-    rows = Pieces.of(model, source, how.row_elements, channel.beat)
+    rows = Pieces.of(model, source, how.row_elements, channel)
     descent = _Descent(how, rank, channel, model, rows)
     descent.rehearse()
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)

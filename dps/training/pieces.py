@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.activity import COMPUTE, LOAD
 from dps._kernels.moments import column_moments
 from dps.data.blocks import Block
 from dps.data.sources import Source
 from dps.models import Model
+from dps.modes import Channel
 
 __all__ = ["Pieces"]
 
@@ -33,24 +36,23 @@ Rows = tuple[Block, NDArray[np.int64] | None]
 class Pieces:
     """A rank's training rows, in pieces that fit in a core's cache.
 
-    `beat` is called now and then while a pass is under way: it may take longer than the
-    others wait for somebody who gives no sign.
+    Beats now and then while a pass is under way: it may take longer than the others wait for
+    somebody who gives no sign.
     """
 
     @classmethod
-    def of(
-        cls, model: Model, source: Source, row_elements: float, beat: Callable[[], None]
-    ) -> Pieces:
+    def of(cls, model: Model, source: Source, row_elements: float, channel: Channel) -> Pieces:
         """All training rows of a source."""
         if source.streamed:
-            return cls(model, lambda: _all(source.blocks()), source.rows, row_elements, beat, True)
-        return cls._lying(model, list(_all(source.blocks())), row_elements, beat)
+            passes = partial(_all, source)
+            return cls(model, passes, source.rows, row_elements, channel, streamed=True)
+        return cls._lying(model, list(_all(source)), row_elements, channel)
 
     @classmethod
     def _lying(
-        cls, model: Model, rows: list[Rows], row_elements: float, beat: Callable[[], None]
+        cls, model: Model, rows: list[Rows], row_elements: float, channel: Channel
     ) -> Pieces:
-        return cls(model, lambda: iter(rows), sum(map(_count, rows)), row_elements, beat)
+        return cls(model, lambda: iter(rows), sum(map(_count, rows)), row_elements, channel)
 
     def __init__(
         self,
@@ -58,11 +60,11 @@ class Pieces:
         passes: Callable[[], Iterator[Rows]],
         count: int,
         row_elements: float,
-        beat: Callable[[], None],
+        channel: Channel,
         streamed: bool = False,
     ) -> None:
         self._model = model
-        self._beat = beat
+        self._channel = channel
         self._passes = passes
         self._streamed = streamed
         self.count = count
@@ -82,12 +84,12 @@ class Pieces:
         Those of a stream are copied.
         """
         some: list[Rows] = []
-        for block, order in self._passes():
+        for block, order in self._blocks():
             seed = block.partition, block.place
             picks = _runs(_count((block, order)), share, np.random.default_rng(seed))
             picks = picks + block.start if order is None else order[picks]
             some.append((block.copied(picks), None) if self._streamed else (block, picks))
-        return Pieces._lying(self._model, some, self.row_elements, self._beat)
+        return Pieces._lying(self._model, some, self.row_elements, self._channel)
 
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
         """Sums of losses and of gradients, the latter in double while they grow."""
@@ -103,7 +105,7 @@ class Pieces:
             loss += self._add(params, block, order, start, stop)
             summed += stop - start
             if time.monotonic() - beaten > _BEAT_EVERY:
-                self._beat()
+                self._channel.beat()
                 beaten = time.monotonic()
         if summed:
             total += self._sum
@@ -112,10 +114,20 @@ class Pieces:
     def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
         # A kernel keeps rows in cache by itself.
         most = self._at_once if self._model.kernel is None else _SUMMED
-        for block, order in self._passes():
+        for block, order in self._blocks():
             first, last = (block.start, block.stop) if order is None else (0, len(order))
             for start in range(first, last, most):
                 yield block, order, start, min(start + most, last)
+
+    def _blocks(self) -> Iterator[Rows]:
+        activity, rows = self._channel.activity, self._passes()
+        while True:
+            activity.lap(COMPUTE)
+            block = next(rows, None)
+            activity.lap(LOAD)
+            if block is None:
+                return
+            yield block
 
     def _add(
         self,
@@ -136,14 +148,14 @@ class Pieces:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Sums over the rows of the features' distances from a centre, and of their squares."""
         sums = np.zeros((2, n_features))
-        for block, order in self._passes():
+        for block, order in self._blocks():
             numbers = np.arange(block.start, block.stop) if order is None else order
             column_moments(block.for_kernels, numbers, centre, *sums)
         return sums[0], sums[1]
 
 
-def _all(blocks: Iterator[Block]) -> Iterator[Rows]:
-    return ((block, block.training_rows()) for block in blocks)
+def _all(source: Source) -> Iterator[Rows]:
+    return ((block, block.training_rows()) for block in source.blocks())
 
 
 def _count(rows: Rows) -> int:

@@ -11,6 +11,7 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dask
@@ -30,13 +31,14 @@ from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, naming_partitions, scatter
 from dps.cluster.dask.spans import FitSpan
-from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out, itself
+from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.telling import Teller
 from dps.data.computing import keeping_of, recipes_of_absent
 from dps.data.disk import forget_files
 from dps.data.exchange import Deal
 from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
+from dps.data.sealed import itself, sealed
 from dps.data.streams import is_whole
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
@@ -169,7 +171,7 @@ class DaskCluster:
             self._put(
                 {
                     number: self._submit(
-                        make_again, self._partitions[number].X, recipe,
+                        partial(make_again, recipe=recipe), self._partitions[number].X,
                         workers=[self._holders[number]], pure=False,
                         key=f"dps-recipe-{self._fit}-{self._looks}-{number}",
                     )
@@ -188,11 +190,9 @@ class DaskCluster:
 
     def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
-        return self._look(call_on_each, function, options)
+        return self._look(call_on_each, partial(function, **options))
 
-    def _look(
-        self, task: Callable[..., list[Any]], function: Callable[..., Any], *options: Any
-    ) -> list[Any]:
+    def _look(self, task: Callable[..., list[Any]], function: Callable[..., Any]) -> list[Any]:
         self._looks += 1
         look = f"{self._fit}-{self._looks}"
         numbers: dict[str, list[int]] = {}
@@ -200,7 +200,7 @@ class DaskCluster:
             numbers.setdefault(holder, []).append(number)
         futures = [
             self._submit(
-                task, function, [self._values(number) for number in held], *options,
+                partial(task, function), [self._values(number) for number in held],
                 workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
             )
             for holder, held in numbers.items()
@@ -226,13 +226,14 @@ class DaskCluster:
         name = f"{self._fit}-{self._looks}"
         # It may be large: one task holds it for all.
         shared = self._submit(
-            itself, function, pure=False, workers=[self._holders[numbers[0]]],
+            partial(itself, function), pure=False, workers=[self._holders[numbers[0]]],
             key=f"dps-shared-{name}",
         )  # fmt: skip
         self._put(
             {
                 number: self._submit(
-                    remake_partition, self._keeping, shared, self._partitions[number].X, number,
+                    partial(remake_partition, self._keeping, number),
+                    shared, self._partitions[number].X,
                     workers=[self._holders[number]], pure=False,
                     key=f"dps-convert-{name}-{number}",
                 )
@@ -279,7 +280,7 @@ class DaskCluster:
         """Make an Actor a shard, each on its worker."""
         for number, (spec, worker) in enumerate(zip(specs, workers, strict=True)):
             future = self._submit(
-                ReportingShard, spec, actor=True, workers=[worker],
+                partial(ReportingShard, spec), actor=True, workers=[worker],
                 key=f"dps-shard-{self._fit}-{number}",
             )  # fmt: skip
             self._actors.append(future)
@@ -309,9 +310,11 @@ class DaskCluster:
         futures = {}
         for task in tasks:
             futures[task.rank] = self._submit(
-                run_replica_task, function, task.spec, server,
+                partial(
+                    run_replica_task, function, task.spec, server,
+                    (self._fit, task.rank) if self.watched else None,
+                ),
                 [moved.get(piece, self._values(piece.partition)) for piece in task.pieces],
-                (self._fit, task.rank) if self.watched else None,
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{self._fit}-{task.rank}",
             )  # fmt: skip
@@ -335,9 +338,9 @@ class DaskCluster:
         return futures
 
     def _submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future:
-        """Submit a task of this fit."""
+        """Submit a task of this fit; what of dps it takes is bound to the function."""
         with self._span():
-            return self._client.submit(function, *args, **options)
+            return self._client.submit(sealed(function), *args, **options)
 
     def _await(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""

@@ -13,6 +13,7 @@ from distributed import Client, Future
 from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
 from dps.data.exchange import Deal
 from dps.data.partitions import Partition
+from dps.data.sealed import sealed
 
 __all__ = ["exchange"]
 
@@ -56,10 +57,11 @@ def exchange(
     drawn = {}
     for place, (holder, numbers) in enumerate(lying.items()):
         drawn[holder] = client.submit(
-            draw_each, deal, numbers,
+            sealed(draw_each, deal, numbers),
             workers=[holder], pure=False, key=f"dps-draw-{name}-{place}",
         )  # fmt: skip
     owned += drawn.values()
+    pick, join, take = sealed(pick_rows), sealed(join_pieces), sealed(item)
     made: list[Partition] = []
     at_once = len(set(homes))
     for first in range(0, len(homes), at_once):
@@ -68,20 +70,20 @@ def exchange(
         for goal in range(first, min(first + at_once, len(homes))):
             pieces = [
                 client.submit(
-                    pick_rows, [_values(partitions[number]) for number in numbers],
+                    pick, [_values(partitions[number]) for number in numbers],
                     drawn[holder], goal,
                     workers=[holder], pure=False, key=f"dps-pick-{name}-{goal}-{place}",
                 )
                 for place, (holder, numbers) in enumerate(lying.items())
             ]  # fmt: skip
             joined = client.submit(
-                join_pieces, pieces,
+                join, pieces,
                 workers=[homes[goal]], pure=False, key=f"dps-join-{name}-{goal}",
             )  # fmt: skip
             passing += [*pieces, joined]
             parts = [
                 client.submit(
-                    item, joined, at,
+                    take, joined, at,
                     workers=[homes[goal]], pure=False, key=f"dps-{part}-{name}-{goal}",
                 )
                 for at, part in enumerate(("X", "y", "weight")[: 2 + weighted])

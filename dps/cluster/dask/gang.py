@@ -109,8 +109,8 @@ def run_replica_task(
     function: Callable[..., Any],
     spec: Any,
     server: ParameterServer,
-    partitions: Sequence[tuple[Any, Any, Any]],
     shown_as: tuple[str, int] | None,
+    partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:
     """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,16 @@ __all__ = [
     "cut_out",
     "draw_each",
     "item",
-    "itself",
     "join_pieces",
     "pick_rows",
 ]
 
 
-def itself(value: Any) -> Any:
-    """The task that holds something for others."""
-    return value
-
-
 def call_on_each(
-    function: Callable[..., Any],
-    partitions: Sequence[tuple[Any, Any, Any]],
-    options: Mapping[str, Any],
+    function: Callable[..., Any], partitions: Sequence[tuple[Any, Any, Any]]
 ) -> list[Any]:
     """The task that looks at a worker's partitions, in turn."""
-    return [function(*open_partition(*part), **options) for part in partitions]
+    return [function(*open_partition(*part)) for part in partitions]
 
 
 def call_unopened(

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from distributed import Client
 
 from dps.monitor.events import TOPIC
-from dps.monitor.fit_metrics import install_metrics
 
 __all__ = ["Teller"]
-
-# Clients whose scheduler has been asked to serve the metrics of fits.
-_asked: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Teller:
@@ -37,14 +32,7 @@ class Teller:
     def tell(self, event: Mapping[str, Any]) -> None:
         """Send an event, once those before it are there."""
         loop = self._client.loop.asyncio_loop
-        if self._client not in _asked:
-            _asked.add(self._client)
-            self._last = asyncio.run_coroutine_threadsafe(self._ask(), loop)
         self._last = asyncio.run_coroutine_threadsafe(self._send(self._last, event), loop)
-
-    async def _ask(self) -> None:
-        with contextlib.suppress(Exception):  # whatever the scheduler's process is made of
-            await self._client._run_on_scheduler(install_metrics, wait=True)
 
     async def _send(
         self, before: concurrent.futures.Future[None] | None, event: Mapping[str, Any]

@@ -58,10 +58,10 @@ class Times:
         rows = (
             [] if fit is None else [cell for account in fit.accounts for cell in self._bar(account)]
         )
-        replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         if fit is None or not rows:
             self._canvas.say("Where the time of each replica goes will be here.")
             return
+        replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         axis, n = self._canvas.figure.yaxis[0], max(fit.replicas) + 1
         labels = {
             rank: f"{'⚠ ' if rank in fit.stragglers else ''}{rank}  {host(replica['worker'])}"

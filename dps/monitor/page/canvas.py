@@ -50,6 +50,9 @@ def write(place: Div, text: str) -> None:
 class Canvas:
     """A figure that gives way to words while there is nothing to draw.
 
+    Words come first, and what the figure has is left: browsers are told of one change at a time,
+    and one that paints an emptied figure complains in its console.
+
     Parameters
     ----------
     name : str

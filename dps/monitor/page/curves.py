@@ -93,18 +93,20 @@ class Losses:
         for number, fit in enumerate(view.fits):
             color = self._palette.curves[number % len(self._palette.curves)]
             self._draw(fit, color, training, held_out, marks)
+        values = [value for curve in training + held_out for value in curve[1]]
+        values += [mark[1] for mark in marks]
+        if not values:
+            self._canvas.say(_no_losses(view.focus))
+            return
         for source, rows in (
             (self._earlier, earlier), (self._training, training), (self._held_out, held_out),
             (self._marks, marks),
         ):  # fmt: skip
             names = list(source.data)
             replace(source, {name: [row[i] for row in rows] for i, name in enumerate(names)})
-        values = [value for curve in training + held_out for value in curve[1]]
-        values += [mark[1] for mark in marks]
-        if values:
-            low, high = span(values)
-            self._canvas.figure.y_range.update(start=low, end=high)
-        self._canvas.say(None if values else _no_losses(view.focus))
+        low, high = span(values)
+        self._canvas.figure.y_range.update(start=low, end=high)
+        self._canvas.say(None)
 
     def _draw(
         self,

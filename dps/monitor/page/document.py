@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from bokeh.models import CheckboxButtonGroup, InlineStyleSheet
+from bokeh.models import CheckboxButtonGroup, CustomJS, InlineStyleSheet
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
 from dps.monitor.page.bars import Times
@@ -108,13 +108,14 @@ def _page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
 def _single(name: str, scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
     """One plot alone, as notebooks and JupyterLab embed it."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent))
-    palette, _ = _asked(doc)
+    palette, chosen = _asked(doc)
     panel = PANELS[name](palette)
     doc.title = f"dps: {name}"
     doc.template = environment.get_template("single.html")
     doc.template_variables.update(palette=palette)
     doc.add_root(panel.root)
-    _follow(doc, plugin_of(scheduler).store, [panel], None)
+    store = plugin_of(scheduler).store
+    _follow(doc, store, [panel], Choice(store, chosen))
 
 
 def _alone() -> dict[str, str]:
@@ -129,6 +130,20 @@ def _asked(doc: Any) -> tuple[Palette, list[str]]:
     fits = [value.decode() for value in arguments.get("fit", [])]
     return DARK if theme == "dark" else LIGHT, fits
 
+
+#: Keeps the fits that are chosen in the address, in the order of the clicks.
+_REMEMBER = """
+const address = new URL(location.href)
+const chosen = cb_obj.active.map((at) => cb_obj.tags[at])
+const before = address.searchParams.getAll("fit")
+const kept = before.filter((fit) => chosen.includes(fit))
+const fits = [...kept, ...chosen.filter((fit) => !kept.includes(fit))]
+if (fits.join() != before.join()) {
+  address.searchParams.delete("fit")
+  fits.forEach((fit) => address.searchParams.append("fit", fit))
+  history.replaceState(null, "", address)
+}
+"""
 
 #: Before the names of fits that run, and of those that failed.
 _SIGNS = {"running": "● ", "failed": "✕ "}
@@ -152,6 +167,7 @@ class Choice:
             labels=[], active=[], name="choice", stylesheets=[InlineStyleSheet(css=_CHIPS)]
         )
         self.root.on_change("active", self._click)
+        self.root.js_on_change("active", CustomJS(code=_REMEMBER))
 
     def _click(self, name: str, old: list[int], new: list[int]) -> None:
         clicked = [self._ids[at] for at in new if at < len(self._ids)]
@@ -167,24 +183,23 @@ class Choice:
         labels = [f"{_SIGNS.get(fit.outcome, '')}{fit.name}" for fit in fits]
         if self.root.labels != labels:
             active = [self._ids.index(id) for id in self.chosen]
-            self.root.update(labels=labels, active=active)
+            self.root.update(tags=self._ids, labels=labels, active=active)
 
 
-def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice | None) -> None:
+def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice) -> None:
     """Show what the store has, now and whenever it has something new."""
     shown: list[object] = []
 
     def update() -> None:
         now = time()
-        chosen = [] if choice is None else list(choice.chosen)
+        chosen = list(choice.chosen)
         # A fit that falls silent says so without an event.
         silent = [fit.id for fit in store.fits if fit.silent(now)]
         state: list[object] = [store.revision, chosen, silent]
         if state == shown:
             return
         shown[:] = state
-        if choice is not None:
-            choice.update()
+        choice.update()
         view = view_of(store, chosen, now)
         for panel in panels:
             panel.update(view)
