@@ -77,6 +77,39 @@ def test_reductions_are_the_same_for_all_and_do_not_mix() -> None:
     assert all(values == seen[0] for values in seen.values())
 
 
+def test_means_and_broadcasts_follow_each_other_and_do_not_mix() -> None:
+    shard = window(4)
+    seen: dict[int, list[list[float]]] = {}
+
+    def rank(link: MappedLink, number: int) -> Any:
+        def run() -> None:
+            seen[number] = []
+            for k in range(1, 600, 2):
+                values = np.full(40, 4.0 * k + number)
+                mean, sums = link.run(operations.mean, k, values, 2, [number, k])
+                seen[number].append([*set(mean.tolist()), *sums])
+                given = np.full(40, -k, float) if number == 0 else None
+                ahead, notes = link.run(operations.broadcast, k + 1, given, [k + 10.0 * number])
+                seen[number].append([*set(ahead.tolist()), *notes])
+
+        return run
+
+    in_threads([rank(link, number) for number, link in enumerate(links(shard))])
+    wanted = [[[(16.0 * k + 6) / 8, 6.0, 4.0 * k], [-k, k]] for k in range(1, 600, 2)]
+    assert seen[0] == [row for pair in wanted for row in pair]
+    assert all(values == seen[0] for values in seen.values())
+
+
+def test_a_broadcast_that_comes_again_finds_what_was_said() -> None:
+    shard = window(2)
+    first, second = links(shard)
+    second.start(operations.broadcast, 1, None, [0.0])
+    for values in (np.full(40, 2.0), np.full(40, 3.0)):  # the second one is late, and ignored
+        assert first.run(operations.broadcast, 1, values, [5.0])[0][0] == 2.0
+    values, notes = second.finish()
+    assert (values[0], *notes) == (2.0, 5.0)
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     first, _ = links(window(2), timeout=0.5)
     with pytest.raises(StalledError) as caught:

@@ -5,6 +5,7 @@
 #define DPS_WAITING_H
 
 #include <limits.h>
+#include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -53,6 +54,9 @@ static inline void dps_pause(void) {
     __asm__ __volatile__("yield");
 #endif
 }
+
+/* Let another thread have the core, if one wants it. */
+static inline void dps_yield(void) { sched_yield(); }
 
 static inline double dps_now(void) {
     struct timespec t;

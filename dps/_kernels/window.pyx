@@ -8,13 +8,15 @@
 # written with sequentially consistent atomics.
 #
 # Waiting is an event count. A writer stores its word, then rings: bell += 1,
-# and wakes whoever sleeps if there is a sleeper. A waiter spins; then it counts
-# itself a sleeper, reads the bell, looks at its condition *again* and sleeps
-# only while the bell is what it read. If the writer's store came after that
-# look, its ring comes later still, so the bell differs or the wake finds the
-# sleeper: no wake-up is lost. A waiter that is killed asleep leaves `sleepers`
-# one too high, which costs a system call a ring and nothing else. Sleeps are
-# bounded all the same (0.05 s), so that a stopped window is always noticed.
+# and wakes whoever sleeps if there is a sleeper. A waiter spins, and then offers
+# its core to others for a while, since a core that has gone to sleep is slow to
+# wake. Then it counts itself a sleeper, reads the bell, looks at its condition
+# *again* and sleeps only while the bell is what it read. If the writer's store
+# came after that look, its ring comes later still, so the bell differs or the
+# wake finds the sleeper: no wake-up is lost. A waiter that is killed asleep
+# leaves `sleepers` one too high, which costs a system call a ring and nothing
+# else. Sleeps are bounded all the same (0.05 s), so that a stopped window is
+# always noticed.
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -26,6 +28,7 @@ cdef extern from "waiting.h" nogil:
     int64_t dps_add(int64_t *word, int64_t value)
     int dps_claim(int64_t *word, int64_t value)
     void dps_pause()
+    void dps_yield()
     double dps_now()
     void dps_sleep(int32_t *bell, int32_t heard, double seconds)
     void dps_wake(int32_t *bell)
@@ -36,6 +39,8 @@ cdef extern from "waiting.h" nogil:
 cdef enum:
     LINE = 16                       # int64 words a line
     SPINS = 2000
+
+cdef double YIELDS = 1e-3           # seconds
 
 PORTABLE = bool(DPS_IS_PORTABLE)
 LINE_BYTES = LINE * 8
@@ -104,6 +109,11 @@ cdef int wait_for(
         if is_ready(words, field, word, value):
             return 0
         dps_pause()
+    left = dps_now() + min(seconds, YIELDS)
+    while dps_now() < left and load(words, words.stop) == 0:
+        if is_ready(words, field, word, value):
+            return 0
+        dps_yield()
     deadline = dps_now() + seconds
     while True:
         dps_add(words.base + LINE, 1)

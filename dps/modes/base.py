@@ -24,7 +24,7 @@ from dps.server import operations
 from dps.server.keyed import Keys
 from dps.server.links import ACCESSES, Link, MappedLink
 from dps.server.placement import PLACEMENTS, Placement
-from dps.server.window import Field, Wait, Word
+from dps.server.window import Field, Operation, Wait, Word
 
 __all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
 
@@ -314,7 +314,9 @@ class Channel(ABC):
         )
         return total
 
-    def mean(self, values: NDArray[np.floating], rows: int) -> NDArray[np.floating]:
+    def mean(
+        self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
         """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
 
         All ranks call it, equally often, once they have settled; no push follows.
@@ -325,29 +327,81 @@ class Channel(ABC):
             As long as the parameters.
         rows : int
             Of all ranks, at least one has some.
+        notes : sequence of float
+            A few doubles to be summed by the way.
 
         Returns
         -------
         (n,) array
-            Valid until the next call.
+            The mean; valid until the next call of this or of :meth:`broadcast`.
+        float64 array
+            The sums of the notes.
 
         Raises
         ------
         NonFiniteError
             The values hold NaN or infinity.
         """
+        return self._for_all(
+            operations.mean,
+            [(self._spec.placement.take(shard, values), rows) for shard in range(len(self._links))],
+            notes,
+        )
+
+    def broadcast(
+        self, values: NDArray[np.floating] | None, notes: Sequence[float]
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+        """Rank 0's values and notes, for all ranks.
+
+        They call it as often as each other, as they do :meth:`mean`.
+
+        Parameters
+        ----------
+        values : (n,) array or None
+            Of rank 0; None elsewhere.
+        notes : sequence of float
+            A few doubles, as many on all ranks.
+
+        Returns
+        -------
+        (n,) array
+            Valid until the next call of this or of :meth:`mean`.
+        float64 array
+            The notes.
+
+        Raises
+        ------
+        NonFiniteError
+            The values hold NaN or infinity.
+        """
+        take = self._spec.placement.take
+        return self._for_all(
+            operations.broadcast,
+            [
+                (None if values is None else take(shard, values),)
+                for shard in range(len(self._links))
+            ],
+            notes,
+        )
+
+    def _for_all(
+        self,
+        operation: Callable[..., Operation],
+        given: Sequence[tuple[Any, ...]],
+        notes: Sequence[float],
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+        """An operation on all shards, which makes vectors; the notes go along with the first."""
         if self._total is None:
             self._total = np.empty(self._spec.size, self._spec.dtype)
             # Ranks may have pushed unequally often: no number may come twice.
             self._sequence = int(self.reduce([self._sequence])[0])
         self._sequence += 1
-        placement = self._spec.placement
         for shard, link in enumerate(self._links):
-            piece = placement.take(shard, values)
-            link.start(operations.mean, self._sequence, piece, rows)
-        for shard, link in enumerate(self._links):
-            placement.put(shard, link.finish(), self._total)
-        return self._total
+            link.start(operation, self._sequence, *given[shard], [] if shard else list(notes))
+        results = [link.finish() for link in self._links]
+        for shard, (part, _) in enumerate(results):
+            self._spec.placement.put(shard, part, self._total)
+        return self._total, results[0][1]
 
     def beat(self) -> None:
         """Say that this rank is alive while it reads."""

@@ -39,6 +39,7 @@ __all__ = [
     "account",
     "await_closed",
     "beat",
+    "broadcast",
     "check_fence",
     "claim",
     "close_epoch",
@@ -176,18 +177,61 @@ def exchange(
 
 
 def mean(
-    window: Window, rank: int, sequence: int, values: NDArray[np.floating], rows: int
+    window: Window,
+    rank: int,
+    sequence: int,
+    values: NDArray[np.floating],
+    rows: int,
+    notes: Sequence[float],
 ) -> Operation:
-    """The sum of all ranks' values over the sum of their rows, in rank order.
+    """The sum of all ranks' values over the sum of their rows, and the sums of their notes.
 
-    It stays in the window until every rank has arrived with its next values.
+    All in rank order. The mean stays in the window until every rank has arrived with what comes
+    next. Two sets of places for notes are enough: a rank writes those of k + 2 only after
+    DONE of all at k + 1, and nobody has arrived there who had not read those of k.
     """
+    place = window.notes[sequence % 2]
+    if window.words.rank_load(rank, Field.ARRIVED) < sequence:
+        place[rank, : len(notes)] = notes
 
     def use(part: NDArray[np.floating], start: int, stop: int) -> None:
         window.total[start:stop] = part
 
     yield from exchange(window, rank, sequence, values, rows, use)
-    return window.total
+    return window.total, _rank_sum(place[:, : len(notes)])
+
+
+def broadcast(
+    window: Window,
+    rank: int,
+    sequence: int,
+    values: NDArray[np.floating] | None,
+    notes: Sequence[float],
+) -> Operation:
+    """The values and notes of rank 0, for all; they stay as those of :func:`mean` do.
+
+    The others have nothing to do, so they are DONE as soon as they have ARRIVED, which says that
+    they have read what stood there before. Rank 0 waits for that, writes, and then is DONE: for
+    the others it is one barrier. A crash of rank 0 in between leaves them waiting.
+
+    Raises
+    ------
+    NonFiniteError
+        Rank 0's values hold NaN or infinity; it is not done.
+    """
+    words, place = window.words, window.notes[sequence % 2]
+    words.rank_store(rank, Field.ARRIVED, sequence)
+    if rank == 0:
+        yield Wait(Field.ARRIVED, sequence)
+        if words.rank_load(rank, Field.DONE) < sequence:
+            assert values is not None
+            deliver(window, rank, sequence, values, window.total)
+            place[0, : len(notes)] = notes
+            words.rank_store(rank, Field.DONE, sequence)
+    else:
+        words.rank_store(rank, Field.DONE, sequence)
+    yield Wait(Field.DONE, sequence)
+    return window.total, place[0, : len(notes)].copy()
 
 
 def deliver(

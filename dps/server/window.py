@@ -68,9 +68,10 @@ __all__ = [
 FINISHED = 1
 ABORTED = 2
 
-#: Doubles of a reduction, of a rank's report of an epoch, and of a closed record, which has one
-#: more for each rank.
+#: Doubles of a reduction, of notes, of a rank's report of an epoch, and of a closed record, which
+#: has one more for each rank.
 REDUCTION_WIDTH = 64
+NOTES_WIDTH = 8
 RECORD_WIDTH = 16
 
 _IDENTITY = 64  # bytes: token (16), digest (32)
@@ -181,6 +182,7 @@ class WindowSpec:
             "words": ((words,), "int64"),
             "activity": ((self.n_ranks, WIDTH), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
+            "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, RECORD_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "params": ((held,), self.dtype),
@@ -232,6 +234,8 @@ class Window:
     total_counts : (n_ranks,) int64 array
         The same of `total`; each rank's values begin where its slice does.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
+    notes : (2, n_ranks, NOTES_WIDTH) float64 array
+        What goes along with the values of a mean or a broadcast of even or odd number.
     reports : (2, n_ranks, RECORD_WIDTH) float64 array
     history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
@@ -255,6 +259,7 @@ class Window:
     total_keys: NDArray[np.int32]
     total_counts: NDArray[np.int64]
     reductions: NDArray[np.float64]
+    notes: NDArray[np.float64]
     reports: NDArray[np.float64]
     history: NDArray[np.float64]
     snapshots: NDArray[np.floating]

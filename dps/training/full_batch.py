@@ -2,9 +2,9 @@
 
 It is the same in every mode, and all replicas wait for each other. A pass over the rows
 is one epoch: every rank sums the gradient of its rows at the same point, the channel
-brings the sums together, rank 0 decides on the next point and hands it to the others in
-the same way. Ranks therefore hold identical bits also on unlike processors. A crash at
-any point leaves the snapshot of the last closed epoch, which holds the best point so far.
+brings the sums together, rank 0 decides on the next point and hands it to the others.
+Ranks therefore hold identical bits also on unlike processors. A crash at any point leaves
+the snapshot of the last closed epoch, which holds the best point so far.
 
 As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
 for stochastic epochs in front: steps taken where features vary alike made them pointless
@@ -16,6 +16,7 @@ Training" (Derezinski et al., 2018), where that part says enough of each paramet
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -191,22 +192,22 @@ class _Descent:
         loss, gradient = self._rows.evaluate(self.point)
         activity.lap(COMPUTE)
         activity.stepped(self._rows.count, self._rows.count, loss)
-        total = float(channel.reduce([loss])[0])
-        finite = bool(np.isfinite(total))
+        if not math.isfinite(loss):
+            gradient.fill(0)  # the loss says enough
+        mean, (total,) = channel.mean(gradient, self._rows.count, [loss])
+        finite = math.isfinite(total)
         if not (finite or self._begun):
             raise NonFiniteError("the loss is NaN or infinite where the search starts")
         self._begun = True
-        mean = channel.mean(gradient, self._rows.count) if finite else None
         activity.lap(PUSH)
-        accepted = False
-        ahead = np.zeros_like(self.point)
+        accepted, ahead = False, None
         if self._rank == 0:
-            accepted = self._tell(total, mean)
-            self._coordinates.params(self._search.point, out=ahead)
+            accepted = self._tell(float(total), mean if finite else None)
+            ahead = self._coordinates.params(self._search.point, out=np.empty_like(self.point))
             activity.lap(COMPUTE)
-        accepted, self.enough = map(bool, channel.reduce([accepted, self.enough]))
-        # Rank 0 has all of it; the sum with nothing is exact.
-        self.point = np.array(channel.mean(ahead, int(self._rank == 0)))
+        ahead, notes = channel.broadcast(ahead, [accepted, self.enough])
+        accepted, self.enough = map(bool, notes)
+        self.point = np.array(ahead)
         activity.lap(PUSH)
         return loss, accepted
 
@@ -232,7 +233,7 @@ class _Coordinates(Protocol):
     """Where the search takes its steps."""
 
     def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
-        """Write the parameters at a point."""
+        """Return the parameters at a point, written to `out`."""
 
     def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
         """The point of parameters."""
@@ -244,8 +245,9 @@ class _Coordinates(Protocol):
 class _Parameters:
     """The parameters themselves as coordinates."""
 
-    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> None:
+    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
         out[:] = point
+        return out
 
     def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
         return params.astype(np.float64)
@@ -280,4 +282,4 @@ def _over_ranks(
     """The mean of fewer values than there are parameters."""
     padded = np.zeros(model.layout.size, model.dtype)
     padded[: len(values)] = values
-    return channel.mean(padded, count)[: len(values)].astype(np.float64)
+    return channel.mean(padded, count)[0][: len(values)].astype(np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class EpochReport:
 
     def row(self) -> tuple[float, ...]:
         """As doubles."""
-        return tuple(float(value) for value in astuple(self))
+        return tuple(map(float, vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class EpochRecord:
 
     def row(self) -> tuple[float, ...]:
         """As doubles; those of the replicas come last, behind their number."""
-        *values, replicas = astuple(self)
-        return tuple(float(value) for value in (*values, len(replicas), *replicas))
+        *values, replicas = vars(self).values()
+        return tuple(map(float, (*values, len(replicas), *replicas)))
 
     @classmethod
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
