@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import scipy.sparse
 
 import dps
 from dps._kernels import activity as words
-from dps._kernels.activity import COMPUTE, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
+from dps._kernels.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._kernels.steps import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.losses import LogLoss
@@ -27,6 +29,7 @@ from dps.server.links import MappedLink
 from dps.server.placement import place
 from dps.server.window import Window, WindowSpec
 from dps.training.activity import RankActivity
+from dps.training.pieces import Pieces
 from dps.training.trainer import FitResult
 
 
@@ -73,6 +76,22 @@ def test_all_time_goes_to_one_phase_and_waits_to_none_but_theirs() -> None:
     assert counts[COMPUTE] >= 20_000_000
     assert 0 <= counts[PUSH] < waited
     assert counts[[COMPUTE, PUSH, WAIT]].sum() <= after - before
+
+
+def test_a_pass_over_a_stream_counts_what_it_waits_for_blocks_as_load() -> None:
+    model = LinearModel(2, 1, LogLoss())
+    block = Block(0, features_of(np.ones((64, 2)), "float64"), np.ones((64, 1)), None, 0, 64)
+    counts = row()
+    channel: Any = SimpleNamespace(activity=Activity([counts]), beat=lambda: None)
+
+    def blocks() -> Iterator[tuple[Block, None]]:
+        for _ in range(3):
+            time.sleep(0.01)
+            yield block, None
+
+    pieces = Pieces(model, blocks, 192, 2.0, channel, streamed=True)
+    pieces.evaluate(model.initial())
+    assert counts[LOAD] >= 30_000_000
 
 
 def test_who_is_not_timed_counts_and_reads_no_clock() -> None:
