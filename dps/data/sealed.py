@@ -1,18 +1,17 @@
-"""Functions for Dask's graphs that travel closed, and are opened where they are called.
+"""Functions for Dask's graphs that need not be known to the scheduler, which passes them on.
 
 Dask's scheduler unpickles the graphs that it is sent, and pickles their tasks anew for workers. It
-runs none of them, so it should not need dps: what of dps is in a graph is bytes until then.
+runs none of them, so it should not need dps. A sealed function travels as bytes, and is opened as
+soon as it is unpickled, as any function is; but where that fails it stays closed until it is
+called, or unpickled elsewhere. (Not in the call: tasks run in several threads, and first imports of
+the same packages from several threads at once can fail.)
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import cloudpickle
-from dask.utils import funcname
 
 __all__ = ["itself", "sealed"]
 
@@ -28,31 +27,53 @@ class sealed:
     """
 
     def __init__(self, function: Callable[..., Any], *constants: Any, **options: Any) -> None:
-        self.__name__ = funcname(function)
         if constants or options:
             function = partial(function, *constants, **options)
-        self._contents: bytes = cloudpickle.dumps(function)
+        self._function = function
+        while isinstance(function, partial):
+            function = function.func
+        self.__name__ = function.__name__  # Dask names tasks by it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Open and call it."""
-        return pickle.loads(self._contents)(*args, **kwargs)
+        """Call it."""
+        return self._function(*args, **kwargs)
 
-    def __dask_tokenize__(self) -> tuple[str, bytes]:
-        return "dps-sealed", self._contents
+    def __dask_tokenize__(self) -> Any:
+        from dask.tokenize import normalize_token
+
+        return "dps-sealed", normalize_token(self._function)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return cloudpickle.loads, (cloudpickle.dumps(_opener(self._contents)),)
+        import cloudpickle
+
+        return cloudpickle.loads, (cloudpickle.dumps(_closed(cloudpickle.dumps(self._function))),)
 
 
-def _opener(contents: bytes) -> Callable[..., Any]:
-    """What is left of it elsewhere: a function that is no module's, and so is pickled whole."""
+def _closed(contents: bytes) -> Callable[..., Any]:
+    """A pickled function, closed. What is made here is no module's, and so is pickled whole."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def opened(contents: bytes) -> Callable[..., Any]:
         import pickle
 
-        return pickle.loads(contents)(*args, **kwargs)
+        try:
+            function: Callable[..., Any] = pickle.loads(contents)
+        except Exception:  # whatever is missing or other there
+            return Closed(contents)
+        return function
 
-    return call
+    class Closed:
+        def __init__(self, contents: bytes) -> None:
+            self.contents = contents
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            import pickle
+
+            return pickle.loads(self.contents)(*args, **kwargs)
+
+        def __reduce__(self) -> Any:
+            return opened, (self.contents,)
+
+    return Closed(contents)
 
 
 def itself(value: Any) -> Any:

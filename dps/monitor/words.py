@@ -16,6 +16,7 @@ __all__ = [
     "host",
     "loss",
     "percent",
+    "plural",
     "sentence",
     "staleness",
 ]
@@ -142,18 +143,25 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     return None if say is None else say(event)
 
 
-def _plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> plural(1, "shard"), plural(2_000, "row")
+    ('1 shard', '2,000 rows')
+    """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _started(event: Mapping[str, Any]) -> str:
     carried = event["epochs_before"]
-    before = f", after {_plural(carried, 'epoch')} before" if carried else ""
+    before = f", after {plural(carried, 'epoch')} before" if carried else ""
     method = "L-BFGS" if event["optimizer"] == "lbfgs" else event["optimizer"].capitalize()
     return (
         f"Starts in {event['mode']} by {method}: "
-        f"{_plural(len(event['replicas']), 'replica')}, {_plural(len(event['shards']), 'shard')}, "
-        f"{_plural(event['rows'], 'row')}, {_plural(event['parameters'], 'parameter')}{before}."
+        f"{plural(len(event['replicas']), 'replica')}, {plural(len(event['shards']), 'shard')}, "
+        f"{plural(event['rows'], 'row')}, {plural(event['parameters'], 'parameter')}{before}."
     )
 
 
@@ -179,7 +187,7 @@ def _stopped(event: Mapping[str, Any]) -> str:
     }.get(event["reason"], event["reason"])
     ended = "" if event["loss"] is None else f", with a loss of {loss(event['loss'])}"
     return (
-        f"{how} after {_plural(event['epochs'], 'epoch')} and {duration(event['seconds'])}{ended}."
+        f"{how} after {plural(event['epochs'], 'epoch')} and {duration(event['seconds'])}{ended}."
     )
 
 

@@ -8,7 +8,7 @@ from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import count, duration, host, loss
+from dps.monitor.words import count, duration, host, loss, plural
 
 __all__ = ["Headline"]
 
@@ -105,7 +105,8 @@ def _what(fit: Fit) -> str:
     return (
         f"{started['mode']} · {method} · {started['loss']} · "
         f"{count(started['rows'])} rows · {count(started['parameters'])} parameters · "
-        f"{len(started['replicas'])} replicas · {len(started['shards'])} shards"
+        f"{plural(len(started['replicas']), 'replica')} · "
+        f"{plural(len(started['shards']), 'shard')}"
     )
 
 
