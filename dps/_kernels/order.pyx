@@ -25,7 +25,16 @@ cdef extern from *:
         return (uint64_t)(product >> 64);
     }
     """
+    uint64_t dps_next(uint64_t* state) noexcept nogil
     uint64_t dps_below(uint64_t* state, uint64_t n) noexcept nogil
+
+
+def derived(uint64_t key, uint64_t first, uint64_t second):
+    """A key for each pair of numbers."""
+    cdef uint64_t state = key
+    state = dps_next(&state) ^ first
+    state = dps_next(&state) ^ second
+    return dps_next(&state)
 
 
 def shuffle(int64_t[::1] values, uint64_t key):

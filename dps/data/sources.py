@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dps._kernels.order import shuffle
+from dps._kernels.order import derived, shuffle
 from dps.data.batches import Group, Part, key_of, spread
 from dps.data.blocks import Block
 from dps.data.prefetch import ahead
@@ -164,17 +164,17 @@ class Source:
             return
         most = _MIXED_AHEAD if self.streamed else _MIXED
         n_groups = -(-sum(cut.size for cut in self.cuts) // most)
-        for group in spread(len(self.cuts), n_groups, key_of(self.seed, epoch, self.rank)):
-            yield [self._shuffled(self.cuts[number], epoch) for number in group]
+        key = key_of(self.seed, epoch, self.rank)
+        for group in spread(len(self.cuts), n_groups, key):
+            yield [self._shuffled(self.cuts[number], key) for number in group]
 
-    def _shuffled(self, cut: Cut, epoch: int) -> Part:
-        assert self.seed is not None
+    def _shuffled(self, cut: Cut, key: int) -> Part:
         block = cut.open()
         chosen = block.training_rows()
         if chosen is None:
             chosen = np.arange(block.start, block.stop, dtype=np.int64)
         # Two cuts of one partition must not keep step with each other.
-        shuffle(chosen, key_of(self.seed, epoch, self.rank, 1 + cut.partition, cut.place))
+        shuffle(chosen, derived(key, 1 + cut.partition, cut.place))
         return Part(block, chosen)
 
 

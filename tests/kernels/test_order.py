@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dps._kernels.order import shuffle
+from dps._kernels.order import derived, shuffle
 
 
 def shuffled(n, key):
@@ -44,3 +44,9 @@ def test_all_orders_are_equally_likely():
     expected = 1000
     chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
     assert chi_squared < 49.7  # of 23 degrees of freedom: once in a thousand
+
+
+def test_each_pair_of_numbers_has_a_key_of_its_own():
+    pairs = [(first, second) for first in range(100) for second in range(0, 10**6, 10**4)]
+    assert len({derived(7, *pair) for pair in pairs}) == len(pairs)
+    assert derived(7, 1, 2) == derived(7, 1, 2) != derived(8, 1, 2)
