@@ -55,6 +55,7 @@ class BuildKernels(build_ext):
         )
         for extension, made in zip(self.extensions, translated, strict=True):
             extension.sources = made.sources
+        self.parallel = self.parallel or os.cpu_count()
         super().run()
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dps.errors import FencedError, StalledError, StoppedError
+from dps.errors import FencedError, NonFiniteError, StalledError, StoppedError
 from dps.modes import asynchronous, synchronous
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import memory, operations
 from dps.server.links import MappedLink
 from dps.server.memory import SharedFile
-from dps.server.window import ABORTED, Window, WindowSpec, Word
+from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 
 
 def window(n_ranks: int, size: int = 40, **options: Any) -> Window:
@@ -108,6 +108,31 @@ def test_a_broadcast_that_comes_again_finds_what_was_said() -> None:
         assert first.run(operations.broadcast, 1, values, [5.0])[0][0] == 2.0
     values, notes = second.finish()
     assert (values[0], *notes) == (2.0, 5.0)
+
+
+def test_a_broadcast_that_comes_again_after_the_next_sets_nobody_back() -> None:
+    shard = window(2)
+    for number in (1, 2):
+        first, second = links(shard)
+        second.start(operations.broadcast, number, None, [])
+        first.run(operations.broadcast, number, np.ones(40), [])
+        second.finish()
+    for rank, link in enumerate(links(shard)):
+        link.run(operations.broadcast, 1, np.zeros(40), [])
+        assert shard.words.rank_load(rank, Field.ARRIVED) == 2
+        assert shard.words.rank_load(rank, Field.DONE) == 2
+    assert (shard.total == 1.0).all()
+
+
+def test_what_cannot_be_broadcast_is_an_error_of_rank_0() -> None:
+    first, second = links(window(2), timeout=0.5)
+    second.start(operations.broadcast, 1, None, [])
+    with pytest.raises(NonFiniteError, match="an update overflowed"):
+        first.run(operations.broadcast, 1, np.full(40, np.inf), [])
+    with pytest.raises(StalledError):
+        second.finish()
+    with pytest.raises(ValueError, match="8 notes at most, got 9"):
+        first.run(operations.mean, 2, np.zeros(40), 1, range(9))
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:

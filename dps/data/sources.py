@@ -174,7 +174,7 @@ class Source:
         if chosen is None:
             chosen = np.arange(block.start, block.stop, dtype=np.int64)
         # Two cuts of one partition must not keep step with each other.
-        shuffle(chosen, derived(key, 1 + cut.partition, cut.place))
+        shuffle(chosen, derived(key, cut.partition, cut.place))
         return Part(block, chosen)
 
 

@@ -342,14 +342,12 @@ class Channel(ABC):
         NonFiniteError
             The values hold NaN or infinity.
         """
-        return self._for_all(
-            operations.mean,
-            [(self._spec.placement.take(shard, values), rows) for shard in range(len(self._links))],
-            notes,
-        )
+        shards, take = range(len(self._links)), self._spec.placement.take
+        given = [(take(shard, values), rows) for shard in shards]
+        return self._for_all(operations.mean, given, notes)
 
     def broadcast(
-        self, values: NDArray[np.floating] | None, notes: Sequence[float]
+        self, values: NDArray[np.floating], notes: Sequence[float]
     ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
         """Rank 0's values and notes, for all ranks.
 
@@ -357,8 +355,8 @@ class Channel(ABC):
 
         Parameters
         ----------
-        values : (n,) array or None
-            Of rank 0; None elsewhere.
+        values : (n,) array
+            Of rank 0; those of others are not looked at.
         notes : sequence of float
             A few doubles, as many on all ranks.
 
@@ -372,17 +370,12 @@ class Channel(ABC):
         Raises
         ------
         NonFiniteError
-            The values hold NaN or infinity.
+            Rank 0's values hold NaN or infinity; raised there.
         """
-        take = self._spec.placement.take
-        return self._for_all(
-            operations.broadcast,
-            [
-                (None if values is None else take(shard, values),)
-                for shard in range(len(self._links))
-            ],
-            notes,
-        )
+        shards, take = range(len(self._links)), self._spec.placement.take
+        sent = self._spec.rank == 0
+        given = [(take(shard, values) if sent else None,) for shard in shards]
+        return self._for_all(operations.broadcast, given, notes)
 
     def _for_all(
         self,

@@ -26,6 +26,7 @@ from dps._kernels.reduce import all_finite, copy_finite, mean_of_slots
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.window import (
     FINISHED,
+    NOTES_WIDTH,
     REDUCTION_WIDTH,
     Field,
     Operation,
@@ -190,15 +191,15 @@ def mean(
     next. Two sets of places for notes are enough: a rank writes those of k + 2 only after
     DONE of all at k + 1, and nobody has arrived there who had not read those of k.
     """
-    place = window.notes[sequence % 2]
+    place = _notes(window, sequence, notes)
     if window.words.rank_load(rank, Field.ARRIVED) < sequence:
-        place[rank, : len(notes)] = notes
+        place[rank] = notes
 
     def use(part: NDArray[np.floating], start: int, stop: int) -> None:
         window.total[start:stop] = part
 
     yield from exchange(window, rank, sequence, values, rows, use)
-    return window.total, _rank_sum(place[:, : len(notes)])
+    return window.total, _rank_sum(place)
 
 
 def broadcast(
@@ -219,19 +220,27 @@ def broadcast(
     NonFiniteError
         Rank 0's values hold NaN or infinity; it is not done.
     """
-    words, place = window.words, window.notes[sequence % 2]
-    words.rank_store(rank, Field.ARRIVED, sequence)
+    words, place = window.words, _notes(window, sequence, notes)
+    if words.rank_load(rank, Field.ARRIVED) < sequence:
+        words.rank_store(rank, Field.ARRIVED, sequence)
     if rank == 0:
         yield Wait(Field.ARRIVED, sequence)
-        if words.rank_load(rank, Field.DONE) < sequence:
-            assert values is not None
-            deliver(window, rank, sequence, values, window.total)
-            place[0, : len(notes)] = notes
-            words.rank_store(rank, Field.DONE, sequence)
-    else:
+    if words.rank_load(rank, Field.DONE) < sequence:
+        if rank == 0:
+            given = np.require(values, window.spec.dtype, ["C", "A"])
+            if not copy_finite(given, window.total):
+                raise NonFiniteError.of("update", rank=rank, step=sequence)
+            place[0] = notes
         words.rank_store(rank, Field.DONE, sequence)
     yield Wait(Field.DONE, sequence)
-    return window.total, place[0, : len(notes)].copy()
+    return window.total, place[0].copy()
+
+
+def _notes(window: Window, sequence: int, notes: Sequence[float]) -> NDArray[np.float64]:
+    """Where the ranks' notes are: (n_ranks, len(notes))."""
+    if len(notes) > NOTES_WIDTH:
+        raise ValueError(f"there are {NOTES_WIDTH} notes at most, got {len(notes)}")
+    return window.notes[sequence % 2, :, : len(notes)]
 
 
 def deliver(

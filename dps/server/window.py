@@ -15,8 +15,10 @@ Words of the window
 
 Words of a rank (only that rank, or the Actor on its behalf, writes them)
     CLAIM     the attempt that owns the rank; set once, 0 before (the fence)
-    ARRIVED   sequence number of the last gradient that lies complete in the slot
-    DONE      sequence number of the last update whose slice this rank has applied
+    ARRIVED   sequence number of the last gradient that lies complete in the slot, or of the last
+              broadcast before which this rank has read what there was
+    DONE      sequence number of the last update whose slice this rank has applied, or of the last
+              broadcast for which it has nothing left to do
     REDUCED   number of reductions this rank has contributed to
     FREE      1: not pushing; 0: in the middle of a push (async)
     ENDED     epochs this rank has reported
@@ -169,7 +171,7 @@ class WindowSpec:
 
     def identity(self) -> bytes:
         """32 bytes that differ where the layouts of two windows would."""
-        return hashlib.sha256(repr(astuple(self)).encode()).digest()
+        return hashlib.sha256(repr((astuple(self), self.regions())).encode()).digest()
 
     def regions(self) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
         """Offset in bytes, shape and dtype of each region; and the bytes of all."""
@@ -222,7 +224,7 @@ class Window:
         A gradient sum for each rank.
     total : (n,) array
         A mean over ranks: of gradients where parameters are not held, and what
-        :func:`~dps.server.operations.mean` is given.
+        :func:`~dps.server.operations.mean` is given; or what rank 0 has broadcast.
     since : (n,) int32 array
         The step of the epoch up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
     keys : (n_ranks, >= n) int32 array

@@ -192,22 +192,29 @@ class _Descent:
         loss, gradient = self._rows.evaluate(self.point)
         activity.lap(COMPUTE)
         activity.stepped(self._rows.count, self._rows.count, loss)
-        if not math.isfinite(loss):
-            gradient.fill(0)  # the loss says enough
-        mean, (total,) = channel.mean(gradient, self._rows.count, [loss])
+        told = loss
+        if not (math.isfinite(loss) and np.isfinite(gradient).all()):
+            told = math.inf  # there is no value here, for all ranks
+            gradient.fill(0)
+        mean, (total,) = channel.mean(gradient, self._rows.count, [told])
         finite = math.isfinite(total)
         if not (finite or self._begun):
-            raise NonFiniteError("the loss is NaN or infinite where the search starts")
+            raise NonFiniteError(
+                "the loss or its gradient is NaN or infinite where the search starts; "
+                "scale the features",
+                step=channel.steps,
+            )
         self._begun = True
         activity.lap(PUSH)
-        accepted, ahead = False, None
+        accepted = False
+        ahead = np.zeros_like(self.point)
         if self._rank == 0:
             accepted = self._tell(float(total), mean if finite else None)
-            ahead = self._coordinates.params(self._search.point, out=np.empty_like(self.point))
+            self._coordinates.params(self._search.point, out=ahead)
             activity.lap(COMPUTE)
-        ahead, notes = channel.broadcast(ahead, [accepted, self.enough])
+        point, notes = channel.broadcast(ahead, [accepted, self.enough])
         accepted, self.enough = map(bool, notes)
-        self.point = np.array(ahead)
+        self.point = np.array(point)
         activity.lap(PUSH)
         return loss, accepted
 
@@ -233,7 +240,7 @@ class _Coordinates(Protocol):
     """Where the search takes its steps."""
 
     def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
-        """Return the parameters at a point, written to `out`."""
+        """Write the parameters at a point."""
 
     def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
         """The point of parameters."""
@@ -245,9 +252,8 @@ class _Coordinates(Protocol):
 class _Parameters:
     """The parameters themselves as coordinates."""
 
-    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
+    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> None:
         out[:] = point
-        return out
 
     def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
         return params.astype(np.float64)

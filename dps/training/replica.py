@@ -161,16 +161,16 @@ def run_replica(
             )
         else:
             _train(spec, channel, source)
-        _say(channel, Channel.account)
+        _say(channel, lambda channel: channel.account())
     except StoppedError as error:
-        _say(channel, Channel.account)
+        _say(channel, lambda channel: channel.account())
         return Outcome(rank, _located(error, spec, channel), None, _activity(spec, channel))
     except DPSError as error:
-        _say(channel, Channel.abort)
+        _say(channel, lambda channel: channel.abort())
         cause = error.__cause__
         return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
     except Exception as error:
-        _say(channel, Channel.abort)
+        _say(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
