@@ -11,11 +11,15 @@ from fractions import Fraction
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
+from dask.tokenize import tokenize
+from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol import pickle as of_dask
 
 from dps.data.partitions import Partition
 from dps.data.sealed import itself, sealed
+from dps.estimators.prediction import LinearPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
 PASS_ON = """
@@ -61,3 +65,42 @@ def test_here_it_is_the_function() -> None:
     assert half(2) == Fraction(1, 2)
     assert half.__name__ == "Fraction"
     assert sealed(operator.add)("a", "b") == "ab"
+
+
+class OfDaskAlone:
+    """Something that only Dask knows how to serialise, as an h5py.Dataset."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it cannot be pickled")
+
+
+@dask_serialize.register(OfDaskAlone)
+def _(value: OfDaskAlone) -> tuple[dict[str, str], list[bytes]]:
+    return {"name": value.name}, []
+
+
+@dask_deserialize.register(OfDaskAlone)
+def _(header: dict[str, str], frames: list[bytes]) -> OfDaskAlone:
+    return OfDaskAlone(header["name"])
+
+
+def test_what_dask_can_send_can_be_sealed() -> None:
+    assert pickle.loads(pickle.dumps(sealed(itself, OfDaskAlone("data"))))().name == "data"
+
+
+def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:
+    def predictor(value: float) -> LinearPredictor:
+        return LinearPredictor(np.full((2, 1), value), np.zeros(1), np.ravel)
+
+    functions = [
+        sealed(itself), sealed(operator.add), sealed(itself, 1), sealed(itself, 2),
+        sealed(lambda: 1), sealed(lambda: 2), sealed(itself, predictor(1)),
+        sealed(itself, predictor(2)),
+    ]  # fmt: skip
+    tokens = [tokenize(function) for function in functions]
+    assert len(set(tokens)) == len(tokens)
+    assert tokens == [tokenize(function) for function in functions]
+    assert tokenize(sealed(itself, predictor(1))) == tokens[-2]

@@ -4,7 +4,8 @@ Dask's scheduler unpickles the graphs that it is sent, and pickles their tasks a
 runs none of them, so it should not need dps. A sealed function travels as bytes, and is opened as
 soon as it is unpickled, as any function is; but where that fails it stays closed until it is
 called, or unpickled elsewhere. (Not in the call: tasks run in several threads, and first imports of
-the same packages from several threads at once can fail.)
+the same packages from several threads at once can fail.) What opens it travels as byte code, like
+anything in a notebook: all processes have one minor version of Python, which Dask asks for anyway.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class sealed:
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         import cloudpickle
+        from distributed.protocol.pickle import dumps  # it knows more than cloudpickle does
 
-        return cloudpickle.loads, (cloudpickle.dumps(_closed(cloudpickle.dumps(self._function))),)
+        return cloudpickle.loads, (cloudpickle.dumps(_closed(dumps(self._function))),)
 
 
 def _closed(contents: bytes) -> Callable[..., Any]:

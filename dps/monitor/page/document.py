@@ -194,7 +194,7 @@ def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice) -> None
         now = time()
         chosen = list(choice.chosen)
         # A fit that falls silent says so without an event.
-        silent = [fit.id for fit in store.fits if fit.silent(now)]
+        silent = [(fit.id, int(now)) for fit in store.fits if fit.silent(now)]
         state: list[object] = [store.revision, chosen, silent]
         if state == shown:
             return
