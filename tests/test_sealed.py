@@ -25,12 +25,7 @@ from dps.estimators.prediction import LinearPredictor
 PASS_ON = """
 import sys
 
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name == "dps":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Missing())
+sys.modules["dps"] = None  # as if it were not installed
 from distributed.protocol import pickle
 
 function = pickle.loads(sys.stdin.buffer.read())

@@ -104,17 +104,17 @@ cdef int wait_for(
     """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
     cdef int _spin
     cdef int32_t heard
-    cdef double deadline, left, nap = 1e-6
+    cdef double began, deadline, left, nap = 1e-6
     for _spin in range(SPINS):
         if is_ready(words, field, word, value):
             return 0
         dps_pause()
-    left = dps_now() + min(seconds, YIELDS)
-    while dps_now() < left and load(words, words.stop) == 0:
+    began = dps_now()
+    deadline = began + seconds
+    while dps_now() < began + min(seconds, YIELDS) and load(words, words.stop) == 0:
         if is_ready(words, field, word, value):
             return 0
         dps_yield()
-    deadline = dps_now() + seconds
     while True:
         dps_add(words.base + LINE, 1)
         heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
