@@ -51,10 +51,15 @@ DPS_INLINE DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
 }
 #endif
 
-/* out[i] = bias + row i . w */
+/* A row that is asked for while row i is at work: number n from `ahead`, where that is one. */
+#define DPS_SOON(n) DPS_ROW(ahead + (n) < reach ? ahead + (n) : i)
+#define DPS_FETCH(p) __builtin_prefetch(p, 0, 2)
+
+/* out[i] = bias + row i . w; meanwhile half as many rows from `ahead` are asked for. */
 static void DPS_NAME(dps_dot_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
-    const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f)
+    const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f,
+    ptrdiff_t ahead, ptrdiff_t reach)
 {
     enum { step = DPS_BYTES / sizeof(DPS_T), few = 16 / sizeof(DPS_T) };
     ptrdiff_t whole = f - f % DPS_LANES, fours = f - f % few, last = m - 1;
@@ -63,12 +68,17 @@ static void DPS_NAME(dps_dot_rows)(
         const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),
             DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};
         DPS_VEC part[4][DPS_PARTS] = {0};
-        for (ptrdiff_t j = 0; j < whole; j += DPS_LANES)
+        const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};
+        for (ptrdiff_t j = 0; j < whole; j += DPS_LANES) {
+            for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + j);
             for (int p = 0; p < DPS_PARTS; p++) {
                 DPS_VEC v = *(const DPS_VEC *)(w + j + p * step);
                 for (int r = 0; r < 4; r++)
                     part[r][p] += *(const DPS_VEC *)(row[r] + j + p * step) * v;
             }
+        }
+        if (whole < f)
+            for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + whole);
         DPS_V16 lanes[4];
         for (int r = 0; r < 4; r++) lanes[r] = DPS_FOLD(part[r]);
         for (ptrdiff_t j = whole; j < fours; j += few) {
@@ -86,12 +96,6 @@ static void DPS_NAME(dps_dot_rows)(
     }
 }
 
-/* Ask for the next `count` rows of those ahead. */
-#define DPS_FETCH(count)                                                                           \
-    for (ptrdiff_t r = i; r < i + count && r < n_ahead; r++)                                       \
-        for (ptrdiff_t j = 0; j < f; j += DPS_LANES)                                               \
-            __builtin_prefetch(x + ahead[r] * stride + j, 0, 2);
-
 /* The sum over eight rows of d[r] * row r at columns j.. as one VEC. */
 #define DPS_EIGHT(VEC, j)                                                                          \
     (((*(const VEC *)(row[0] + (j)) * d[i] + *(const VEC *)(row[1] + (j)) * d[i + 1])              \
@@ -99,19 +103,27 @@ static void DPS_NAME(dps_dot_rows)(
         + ((*(const VEC *)(row[4] + (j)) * d[i + 4] + *(const VEC *)(row[5] + (j)) * d[i + 5])     \
             + (*(const VEC *)(row[6] + (j)) * d[i + 6] + *(const VEC *)(row[7] + (j)) * d[i + 7])))
 
-/* grad += sum_i d[i] * row i; rows ahead[0..n_ahead] come next and are fetched meanwhile. */
+/* grad += sum_i d[i] * row i; meanwhile half as many rows from `ahead` are asked for. */
 static void DPS_NAME(dps_add_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
-    const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f,
-    const int64_t *restrict ahead, ptrdiff_t n_ahead)
+    const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f, ptrdiff_t ahead,
+    ptrdiff_t reach)
 {
     enum { step = DPS_BYTES / sizeof(DPS_T), few = 16 / sizeof(DPS_T) };
     ptrdiff_t i = 0;
     for (; i + 8 <= m; i += 8) {
         const DPS_T *row[8];
         for (int r = 0; r < 8; r++) row[r] = DPS_ROW(i + r);
-        DPS_FETCH(8)
+        const DPS_T *soon[4];
+        for (int r = 0; r < 4; r++) soon[r] = DPS_SOON(i / 2 + r);
         ptrdiff_t j = 0;
+        for (; j + DPS_LANES <= f; j += DPS_LANES) {
+            for (int r = 0; r < 4; r++) DPS_FETCH(soon[r] + j);
+            for (ptrdiff_t p = j; p < j + DPS_LANES; p += step)
+                *(DPS_VEC *)(grad + p) += DPS_EIGHT(DPS_VEC, p);
+        }
+        if (j < f)
+            for (int r = 0; r < 4; r++) DPS_FETCH(soon[r] + j);
         for (; j + step <= f; j += step) *(DPS_VEC *)(grad + j) += DPS_EIGHT(DPS_VEC, j);
         for (; j + few <= f; j += few) *(DPS_V16 *)(grad + j) += DPS_EIGHT(DPS_V16, j);
         for (; j < f; j++) grad[j] += DPS_EIGHT(DPS_T, j);
@@ -131,12 +143,14 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
     aligned(sizeof(DPS_T)), may_alias));
 
 /* out[i, c] = bias[c] + row i . w[:, c] for one tile of W outputs, of which `used` are real.
-   w has rows of `padded` elements and is at the tile's first column, as are bias and out. */
+   w has rows of `padded` elements and is at the tile's first column, as are bias and out. For
+   `ahead` and `reach` see dps_dot_rows. */
 #define DPS_FORWARD_TILE(W, VEC)                                                                   \
     DPS_INLINE void DPS_NAME(dps_forward_##W)(                                                     \
         const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
         const DPS_T *restrict w, ptrdiff_t padded, const DPS_T *restrict bias,                     \
-        DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used)                \
+        DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used,                \
+        ptrdiff_t ahead, ptrdiff_t reach)                                                          \
     {                                                                                              \
         enum { step = sizeof(VEC) / sizeof(DPS_T), parts = W * sizeof(DPS_T) / sizeof(VEC) };      \
         for (ptrdiff_t i = 0; i < m; i += 4) {                                                     \
@@ -144,11 +158,16 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
             const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),                  \
                 DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};             \
             VEC sum[4][parts] = {0};                                                               \
-            for (ptrdiff_t j = 0; j < f; j++)                                                      \
-                for (int p = 0; p < parts; p++) {                                                  \
-                    VEC v = *(const VEC *)(w + j * padded + p * step);                             \
-                    for (int r = 0; r < 4; r++) sum[r][p] += row[r][j] * v;                        \
-                }                                                                                  \
+            const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};                         \
+            for (ptrdiff_t start = 0; start < f; start += DPS_LANES) {                             \
+                ptrdiff_t stop = start + DPS_LANES < f ? start + DPS_LANES : f;                    \
+                for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + start);                            \
+                for (ptrdiff_t j = start; j < stop; j++)                                           \
+                    for (int p = 0; p < parts; p++) {                                              \
+                        VEC v = *(const VEC *)(w + j * padded + p * step);                         \
+                        for (int r = 0; r < 4; r++) sum[r][p] += row[r][j] * v;                    \
+                    }                                                                              \
+            }                                                                                      \
             DPS_T block[4 * W];                                                                    \
             memcpy(block, sum, sizeof(block));                                                     \
             for (ptrdiff_t r = 0; r < 4 && i + r < m; r++)                                         \
@@ -162,15 +181,13 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
     DPS_INLINE void DPS_NAME(dps_backward_##W)(                                                    \
         const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
         const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,                              \
-        ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used,                                     \
-        const int64_t *restrict ahead, ptrdiff_t n_ahead)                                          \
+        ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used, ptrdiff_t ahead, ptrdiff_t reach)   \
     {                                                                                              \
         enum { step = sizeof(VEC) / sizeof(DPS_T), parts = W * sizeof(DPS_T) / sizeof(VEC) };      \
         for (ptrdiff_t i = 0; i < m; i += 4) {                                                     \
             ptrdiff_t n = m - i < 4 ? m - i : 4;                                                   \
             const DPS_T *row[4];                                                                   \
             DPS_T block[4 * W] = {0};                                                              \
-            DPS_FETCH(4)                                                                           \
             for (ptrdiff_t r = 0; r < n; r++)                                                      \
                 for (ptrdiff_t l = 0; l < used; l++) block[r * W + l] = d[(i + r) * k + l];        \
             for (ptrdiff_t r = 0; r < n; r++) row[r] = DPS_ROW(i + r);                             \
@@ -183,12 +200,17 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
             }                                                                                      \
             VEC scale[4][parts];                                                                   \
             memcpy(scale, block, sizeof(block));                                                   \
-            for (ptrdiff_t j = 0; j < f; j++)                                                      \
-                for (int p = 0; p < parts; p++) {                                                  \
-                    VEC *v = (VEC *)(w + j * padded + p * step);                                   \
-                    *v += (row[0][j] * scale[0][p] + row[1][j] * scale[1][p])                      \
-                        + (row[2][j] * scale[2][p] + row[3][j] * scale[3][p]);                     \
-                }                                                                                  \
+            const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};                         \
+            for (ptrdiff_t start = 0; start < f; start += DPS_LANES) {                             \
+                ptrdiff_t stop = start + DPS_LANES < f ? start + DPS_LANES : f;                    \
+                for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + start);                            \
+                for (ptrdiff_t j = start; j < stop; j++)                                           \
+                    for (int p = 0; p < parts; p++) {                                              \
+                        VEC *v = (VEC *)(w + j * padded + p * step);                               \
+                        *v += (row[0][j] * scale[0][p] + row[1][j] * scale[1][p])                  \
+                            + (row[2][j] * scale[2][p] + row[3][j] * scale[3][p]);                 \
+                    }                                                                              \
+            }                                                                                      \
         }                                                                                          \
     }
 
@@ -199,44 +221,48 @@ DPS_BACKWARD_TILE(4, DPS_NAME(dps_tile_4))
 DPS_BACKWARD_TILE(8, DPS_NAME(dps_tile_8))
 DPS_BACKWARD_TILE(16, DPS_VEC)
 
-/* out = bias + rows . w, where w is padded to tiles. */
+/* out = bias + rows . w, where w is padded to tiles; for `ahead` and `reach` see dps_dot_rows. */
 static void DPS_NAME(dps_forward_tiles)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict w, ptrdiff_t padded, const DPS_T *restrict bias,
-    DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k)
+    DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t ahead, ptrdiff_t reach)
 {
     ptrdiff_t tile = dps_tile(k);
     for (ptrdiff_t c = 0; c < k; c += tile) {
         ptrdiff_t used = k - c < tile ? k - c : tile;
+        if (c) reach = 0; /* they come with the first tile */
         const DPS_T *b = bias ? bias + c : bias;
         if (tile == 4)
-            DPS_NAME(dps_forward_4)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+            DPS_NAME(dps_forward_4)(
+                x, stride, order, w + c, padded, b, out + c, m, f, k, used, ahead, reach);
         else if (tile == 8)
-            DPS_NAME(dps_forward_8)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+            DPS_NAME(dps_forward_8)(
+                x, stride, order, w + c, padded, b, out + c, m, f, k, used, ahead, reach);
         else
-            DPS_NAME(dps_forward_16)(x, stride, order, w + c, padded, b, out + c, m, f, k, used);
+            DPS_NAME(dps_forward_16)(
+                x, stride, order, w + c, padded, b, out + c, m, f, k, used, ahead, reach);
     }
 }
 
-/* w += rows^T . d, where w is padded to tiles; for `ahead` see dps_add_rows. */
+/* w += rows^T . d, where w is padded to tiles; for `ahead` and `reach` see dps_add_rows. */
 static void DPS_NAME(dps_backward_tiles)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,
-    ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, const int64_t *restrict ahead, ptrdiff_t n_ahead)
+    ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t ahead, ptrdiff_t reach)
 {
     ptrdiff_t tile = dps_tile(k);
     for (ptrdiff_t c = 0; c < k; c += tile) {
         ptrdiff_t used = k - c < tile ? k - c : tile;
-        if (c) n_ahead = 0;
+        if (c) reach = 0;
         if (tile == 4)
             DPS_NAME(dps_backward_4)(
-                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, reach);
         else if (tile == 8)
             DPS_NAME(dps_backward_8)(
-                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, reach);
         else
             DPS_NAME(dps_backward_16)(
-                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, n_ahead);
+                x, stride, order, d + c, w + c, padded, m, f, k, used, ahead, reach);
     }
 }
 
@@ -249,5 +275,6 @@ static void DPS_NAME(dps_backward_tiles)(
 #undef DPS_FOLD
 #undef DPS_EIGHT
 #undef DPS_FETCH
+#undef DPS_SOON
 #undef DPS_FORWARD_TILE
 #undef DPS_BACKWARD_TILE

@@ -11,11 +11,11 @@ cdef void add_unpadded(
 cdef void forward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* w,
     const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
+    Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil
 cdef void backward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
-    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
-    Py_ssize_t n_ahead,
+    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil
 cdef void forward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,

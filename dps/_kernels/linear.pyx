@@ -18,32 +18,32 @@ cdef extern from "dense.h" nogil:
     Py_ssize_t dps_tile(Py_ssize_t k) noexcept
     void dps_dot_rows_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* w, float bias,
-        float* out, Py_ssize_t m, Py_ssize_t f) noexcept
+        float* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_add_rows_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* grad,
-        Py_ssize_t m, Py_ssize_t f, const int64_t* ahead, Py_ssize_t n_ahead) noexcept
+        Py_ssize_t m, Py_ssize_t f, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_forward_tiles_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* w,
         Py_ssize_t padded, const float* bias, float* out, Py_ssize_t m, Py_ssize_t f,
-        Py_ssize_t k) noexcept
+        Py_ssize_t k, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_backward_tiles_float(
         const float* x, Py_ssize_t stride, const int64_t* order, const float* d, float* w,
-        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
-        Py_ssize_t n_ahead) noexcept
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, Py_ssize_t ahead,
+        Py_ssize_t reach) noexcept
     void dps_dot_rows_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* w, double bias,
-        double* out, Py_ssize_t m, Py_ssize_t f) noexcept
+        double* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_add_rows_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* grad,
-        Py_ssize_t m, Py_ssize_t f, const int64_t* ahead, Py_ssize_t n_ahead) noexcept
+        Py_ssize_t m, Py_ssize_t f, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_forward_tiles_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* w,
         Py_ssize_t padded, const double* bias, double* out, Py_ssize_t m, Py_ssize_t f,
-        Py_ssize_t k) noexcept
+        Py_ssize_t k, Py_ssize_t ahead, Py_ssize_t reach) noexcept
     void dps_backward_tiles_double(
         const double* x, Py_ssize_t stride, const int64_t* order, const double* d, double* w,
-        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
-        Py_ssize_t n_ahead) noexcept
+        Py_ssize_t padded, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, Py_ssize_t ahead,
+        Py_ssize_t reach) noexcept
 
 
 cdef extern from "sparse.h" nogil:
@@ -89,38 +89,45 @@ cdef void add_unpadded(
 cdef void forward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* w,
     const floating* bias, floating* out, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k,
+    Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil:
-    """out = bias + rows @ w; where there are several outputs w lies in tiles, see `pad`."""
+    """out = bias + rows @ w; where there are several outputs w lies in tiles, see `pad`.
+
+    Meanwhile half as many rows from number ``ahead`` on are fetched, of those below ``reach``.
+    """
     cdef floating shift = bias[0] if bias is not NULL else 0
     if k == 1:
         if floating is float:
-            dps_dot_rows_float(x, stride, order, w, shift, out, m, f)
+            dps_dot_rows_float(x, stride, order, w, shift, out, m, f, ahead, reach)
         else:
-            dps_dot_rows_double(x, stride, order, w, shift, out, m, f)
+            dps_dot_rows_double(x, stride, order, w, shift, out, m, f, ahead, reach)
     elif floating is float:
-        dps_forward_tiles_float(x, stride, order, w, padded_outputs(k), bias, out, m, f, k)
+        dps_forward_tiles_float(
+            x, stride, order, w, padded_outputs(k), bias, out, m, f, k, ahead, reach
+        )
     else:
-        dps_forward_tiles_double(x, stride, order, w, padded_outputs(k), bias, out, m, f, k)
+        dps_forward_tiles_double(
+            x, stride, order, w, padded_outputs(k), bias, out, m, f, k, ahead, reach
+        )
 
 
 cdef void backward(
     const floating* x, Py_ssize_t stride, const int64_t* order, const floating* d,
-    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, const int64_t* ahead,
-    Py_ssize_t n_ahead,
+    floating* grad, Py_ssize_t m, Py_ssize_t f, Py_ssize_t k, Py_ssize_t ahead, Py_ssize_t reach,
 ) noexcept nogil:
-    """grad += rows.T @ d, in tiles as in `forward`; fetches the rows ``ahead`` meanwhile."""
+    """grad += rows.T @ d, in tiles as in `forward`, which see for ``ahead`` and ``reach``."""
     if k == 1:
         if floating is float:
-            dps_add_rows_float(x, stride, order, d, grad, m, f, ahead, n_ahead)
+            dps_add_rows_float(x, stride, order, d, grad, m, f, ahead, reach)
         else:
-            dps_add_rows_double(x, stride, order, d, grad, m, f, ahead, n_ahead)
+            dps_add_rows_double(x, stride, order, d, grad, m, f, ahead, reach)
     elif floating is float:
         dps_backward_tiles_float(
-            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, n_ahead
+            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, reach
         )
     else:
         dps_backward_tiles_double(
-            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, n_ahead
+            x, stride, order, d, grad, padded_outputs(k), m, f, k, ahead, reach
         )
 
 
@@ -162,7 +169,7 @@ def dense_forward(
         pad(w, &tiles[0, 0], f, k)
         w = &tiles[0, 0]
     with nogil:
-        forward(x, stride, picks, w, bias, &out[0, 0], m, f, k)
+        forward(x, stride, picks, w, bias, &out[0, 0], m, f, k, 0, 0)
 
 
 cdef void add_columns(
@@ -223,7 +230,7 @@ def dense_backward(
             w = &tiles[0, 0]
     with nogil:
         if f:
-            backward(&X[0, 0], stride, picks, &d[0, 0], w, m, f, k, NULL, 0)
+            backward(&X[0, 0], stride, picks, &d[0, 0], w, m, f, k, 0, 0)
             if k > 1:
                 add_unpadded(w, &grad_coef[0, 0], f, k)
         if bias is not NULL:

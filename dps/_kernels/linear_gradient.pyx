@@ -1,8 +1,9 @@
 """The gradient of linear models, one read of each row: forward, loss and backward block by block.
 
-Owns how many rows a block has: as many as stay in the second cache, from the widths alone, so that
-the bits do not depend on the machine. Rows that come next are asked for while the block before them
-is at work; only dense rows in order the processor fetches well enough itself. It must not know
+Owns how many rows a block has, from the widths alone, so that the bits do not depend on the
+machine: dense ones as many as stay in the first cache, CSR ones in the second. Rows that come next
+are asked for meanwhile. Dense ones are asked for evenly, half of them by the forward and half by the
+backward product: else the memory is idle during one of these and limits the other. It must not know
 batches, ranks or modes.
 """
 from cython cimport floating
@@ -27,10 +28,13 @@ cdef extern from *:
     void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
-    CACHED = 192 * 1024     # bytes of X in a block
+    NEAR = 20 * 1024        # bytes of X in a dense block
+    DISTANCE = 2            # dense blocks from the one at work to the rows that are asked for
+    CACHED = 192 * 1024     # bytes of X in a CSR block, or that are laid side by side first
     MOST = 512              # rows of a block
     PICKED = 128            # CSR rows of a block in a shuffled order, which are scattered lines
     GROUP = 8               # rows that are summed together
+    LANES = 16              # slopes that are computed together
 
 
 cdef struct Linear:
@@ -39,11 +43,12 @@ cdef struct Linear:
     bint intercept
     LossSpec loss
     Py_ssize_t block        # rows of a dense block
+    Py_ssize_t laid         # rows of x
     char* raw               # (MOST, k)
     char* slope             # (MOST, k)
     char* y                 # (MOST, k)
     char* weight            # (MOST,)
-    char* x                 # (block, f), of rows that are not read where they lie
+    char* x                 # (laid, f), of rows that are not read where they lie
     char* coef              # (f, padded outputs)
     char* grad
 
@@ -61,13 +66,33 @@ cdef inline void _pick(
             out[i * width + c] = source[order[i] * width + c]
 
 
+cdef void _lay(
+    const Linear* model, const Rows* rows, const int64_t* picks, Py_ssize_t at, Py_ssize_t n
+) noexcept nogil:
+    """Copy n rows side by side, from ``picks`` or from row ``at``."""
+    cdef Py_ssize_t i, row, width = model.f * (4 if rows.single else 8)
+    if rows.kind == COLUMNS:
+        if rows.single:
+            fill_rows(rows.columns, model.f, picks, at, n, <float*> model.x)
+        else:
+            fill_rows(rows.columns, model.f, picks, at, n, <double*> model.x)
+        return
+    for i in range(n):
+        row = picks[i] if picks is not NULL else at + i
+        memcpy(model.x + i * width, rows.values + row * rows.stride, width)
+
+
 cdef double _block(
     const Linear* model, const Rows* rows, const int64_t* picks, Py_ssize_t at, Py_ssize_t first,
-    Py_ssize_t n, Py_ssize_t n_ahead, const floating* coef, const floating* bias, floating* grad,
-    floating* grad_bias,
+    Py_ssize_t n, Py_ssize_t n_ahead, const floating* laid, Py_ssize_t n_laid,
+    const floating* coef, const floating* bias, floating* grad, floating* grad_bias,
 ) noexcept nogil:
-    """n rows from ``picks`` or from row ``at``; ``first`` is their place in the batch."""
-    cdef Py_ssize_t f = model.f, k = model.k, stride = rows.stride, i, row, width, target
+    """n rows from ``picks`` or from row ``at``; ``first`` is their place in the batch.
+
+    They are the first of ``n_laid`` that have been laid side by side, unless that is NULL.
+    """
+    cdef Py_ssize_t f = model.f, k = model.k, stride = rows.stride, target
+    cdef Py_ssize_t ahead = DISTANCE * n, reach = n + n_ahead
     cdef floating* raw = <floating*> model.raw
     cdef floating* slope = <floating*> model.slope
     cdef const floating* x = <const floating*> rows.values
@@ -86,20 +111,14 @@ cdef double _block(
             raw, n, k,
         )
     else:
-        if rows.kind == DENSE:
+        if laid is NULL:
             x += at * stride
         else:
-            if rows.kind == COLUMNS:
-                fill_rows(rows.columns, f, order, at, n, <floating*> model.x)
-            else:
-                width = f * sizeof(floating)
-                for i in range(n):
-                    row = order[i] if order is not NULL else at + i
-                    memcpy(model.x + i * width, rows.values + row * stride, width)
-            x = <const floating*> model.x
+            x = laid
             stride = f
             order = NULL
-        forward(x, stride, order, coef, bias, raw, n, f, k)
+            reach = n_laid
+        forward(x, stride, order, coef, bias, raw, n, f, k, ahead, reach)
 
     if picks is not NULL and not rows.picked:
         _pick(y, picks, <floating*> model.y, n, rows.y_width, n_ahead)
@@ -125,10 +144,7 @@ cdef double _block(
             grad, n, k, n_ahead,
         )
     else:
-        backward(
-            x, stride, order, slope, grad, n, f, k, order + n if order is not NULL else NULL,
-            n_ahead if order is not NULL else 0,
-        )
+        backward(x, stride, order, slope, grad, n, f, k, ahead + (n + 1) // 2, reach)
     if grad_bias is not NULL:
         add_columns(slope, grad_bias, n, k)
     return loss
@@ -152,6 +168,9 @@ cdef double _add(
     cdef floating* grad_bias = out + f * k if model.intercept else NULL
     cdef const int64_t* picks = NULL
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
+    cdef bint lying = sparse or rows.kind == DENSE
+    cdef const floating* laid = NULL
+    cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
     if sparse:
         size = MOST if order is NULL else PICKED
@@ -169,9 +188,16 @@ cdef double _add(
         elif sparse:
             while n > GROUP and _stored(rows, at, n) * <Py_ssize_t> sizeof(floating) > CACHED:
                 n //= 2
+        if not lying:
+            done = first % model.laid
+            if done == 0:
+                count = min(model.laid, m - first)
+                _lay(model, rows, picks, at, count)
+            laid = <const floating*> model.x + done * f
         first += n
         loss += _block(
-            model, rows, picks, at, first - n, n, m + ahead - first, coef, bias, grad, grad_bias
+            model, rows, picks, at, first - n, n, m + ahead - first, laid, count - done, coef, bias,
+            grad, grad_bias,
         )
     if k > 1 and not sparse:
         add_unpadded(grad, out, f, k)
@@ -207,6 +233,8 @@ cdef class LinearGradient(Gradient):
     ):
         cdef Linear* model = &self.model
         cdef Py_ssize_t f = n_features, k = n_outputs, itemsize = 4 if single else 8
+        cdef Py_ssize_t width = max(1, f * itemsize)
+        cdef Py_ssize_t fewest = LANES if LANES * width <= CACHED else GROUP
         self._arrays = ()
         self.size = (f + intercept) * k
         self.single = single
@@ -215,12 +243,13 @@ cdef class LinearGradient(Gradient):
         model.k = k
         model.intercept = intercept
         model.loss = loss.spec
-        model.block = min(MOST, max(GROUP, CACHED // max(1, f * itemsize) // GROUP * GROUP))
+        model.block = min(MOST, max(fewest, NEAR // width // LANES * LANES))
+        model.laid = max(1, CACHED // width // model.block) * model.block
         model.raw = self._room(MOST * k)
         model.slope = self._room(MOST * k)
         model.y = self._room(MOST * k)
         model.weight = self._room(MOST)
-        model.x = self._room(model.block * f)
+        model.x = self._room(model.laid * f)
         model.coef = self._room(f * padded_outputs(k))
         model.grad = self._room(f * padded_outputs(k))
 

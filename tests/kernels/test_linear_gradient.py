@@ -1,8 +1,9 @@
-"""The gradient of linear models on CSR rows against NumPy, over several blocks of rows."""
+"""The gradient of linear models against NumPy, over several blocks of rows."""
 
 import numpy as np
 import pytest
 
+from dps._kernels.gather import ColumnTable
 from dps._kernels.linear_gradient import LinearGradient
 from dps._kernels.losses import LossKernel
 from dps._kernels.rows import BlockRows
@@ -20,6 +21,51 @@ def example(rows, stored, dtype, index):
     dense = np.zeros((rows, FEATURES))
     dense[np.repeat(np.arange(rows), lengths), np.concatenate(indices)] = data
     return (data, np.concatenate(indices).astype(index), indptr), dense
+
+
+def moved(X):
+    """The same rows, where no element is aligned."""
+    return np.frombuffer(b"-" + X.tobytes(), X.dtype, X.size, 1).reshape(X.shape)
+
+
+#: The forms in which the kernel takes dense rows.
+DENSE = {
+    "dense": BlockRows.dense,
+    "strided": lambda X, *rest: BlockRows.dense(np.hstack([X, X])[:, : X.shape[1]], *rest),
+    "bytes": lambda X, *rest: BlockRows.dense(moved(X), *rest),
+    "columns": lambda X, *rest: BlockRows.columns(ColumnTable(list(X.T)), *rest),
+}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize(("rows", "f"), [(1, 1), (7, 100), (3000, 7), (3001, 37), (90, 5000)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_dense_gradient_is_that_of_numpy_in_the_same_bits_in_each_form(
+    dtype, rows, f, k, ordered
+):
+    rng = np.random.default_rng(f)
+    X, y = rng.normal(size=(rows, f)).astype(dtype), rng.normal(size=(rows, k)).astype(dtype)
+    weight = rng.random(rows).astype(dtype)
+    params = (rng.normal(size=(f + 1) * k) / np.sqrt(f)).astype(dtype)
+    kernel = LinearGradient(f, k, LossKernel("squared"), True, dtype == np.float32)
+    order = rng.permutation(rows) if ordered else None
+    # Some rows come behind the batch: it may ask for them, and must not add them.
+    start, stop = rows // 10, rows - rows // 20
+    picks = (np.arange(rows) if order is None else order)[start:stop]
+    found = set()
+    for form in DENSE.values():
+        out = np.ones_like(params)
+        loss = kernel.add_batch(form(X, y, weight), order, start, stop, params, out)
+        found.add((loss, out.tobytes()))
+    assert len(found) == 1
+    coef, bias = params[:-k].astype(float).reshape(f, k), params[-k:]
+    error = X[picks].astype(float) @ coef + bias - y[picks]
+    slope = weight[picks, None] * error
+    expected = np.concatenate([(X[picks].T @ slope).ravel(), slope.sum(axis=0)])
+    tolerance = 1e-3 if dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(out, 1 + expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(loss, (slope * error).sum() / 2, rtol=tolerance)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
