@@ -224,9 +224,9 @@ cdef class AsynchronousKeyedPush(KeyedPush):
             return BAD_GRADIENT
         self._count_push()
         if self.single:
-            divide_by(<float*> slot, <const float*> slot, <float> <double> rows, n)
+            divide_by(<float*> slot, <float> <double> rows, n)
         else:
-            divide_by(<double*> slot, <const double*> slot, <double> rows, n)
+            divide_by(<double*> slot, <double> rows, n)
         status = self._enter()
         if status != PUSHED:
             return status

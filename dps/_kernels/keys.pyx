@@ -118,7 +118,7 @@ cdef Py_ssize_t merge(
     for i in range(n):
         marks[merged[i] - start] = 0
     if n and total != 1:
-        divide_by(sums, sums, total, n)
+        divide_by(sums, total, n)
     return n
 
 

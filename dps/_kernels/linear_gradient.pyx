@@ -2,9 +2,9 @@
 
 Owns how many rows a block has, from the widths alone, so that the bits do not depend on the
 machine: dense ones as many as stay in the first cache, CSR ones in the second. Rows that come next
-are asked for meanwhile. Dense ones are asked for evenly, half of them by the forward and half by the
-backward product: else the memory is idle during one of these and limits the other. It must not know
-batches, ranks or modes.
+are asked for meanwhile. Dense ones are asked for evenly, half of them by the forward and half by
+the backward product: else the memory is idle during one of these and limits the other. It must not
+know batches, ranks or modes.
 """
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -19,7 +19,9 @@ from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
 from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
-from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+from dps._kernels.rows cimport (
+    BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+)
 
 cdef extern from *:
     """
@@ -48,9 +50,9 @@ cdef struct Linear:
     char* slope             # (MOST, k)
     char* y                 # (MOST, k)
     char* weight            # (MOST,)
-    char* x                 # (laid, f), of rows that are not read where they lie
-    char* coef              # (f, padded outputs)
-    char* grad
+    char* x                 # (laid, f), if there are rows that are not read where they lie
+    char* coef              # (f, padded outputs), if there are several
+    char* grad              # the same
 
 
 cdef inline void _pick(
@@ -249,9 +251,9 @@ cdef class LinearGradient(Gradient):
         model.slope = self._room(MOST * k)
         model.y = self._room(MOST * k)
         model.weight = self._room(MOST)
-        model.x = self._room(model.laid * f)
-        model.coef = self._room(f * padded_outputs(k))
-        model.grad = self._room(f * padded_outputs(k))
+        if k > 1:
+            model.coef = self._room(f * padded_outputs(k))
+            model.grad = self._room(f * padded_outputs(k))
 
     cdef char* _room(self, Py_ssize_t elements) except NULL:
         array = np.zeros(max(1, elements), "f4" if self.single else "f8")
@@ -277,6 +279,8 @@ cdef class LinearGradient(Gradient):
         same_length("rows of X", block.rows.n_features, self.model.f)
         if block.rows.y_width != 1:
             same_length("rows of y", block.rows.y_width, self.model.k)
+        if block.rows.kind in (BYTES, COLUMNS) and self.model.x is NULL:
+            self.model.x = self._room(self.model.laid * self.model.f)
         return 0
 
     cdef double add(

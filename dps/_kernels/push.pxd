@@ -44,7 +44,7 @@ cdef struct Shard:
     char* total
     Py_ssize_t start        # the elements that this rank works on for all
     Py_ssize_t stop
-    char* scratch
+    char* scratch           # of a few elements
     int64_t* counts
     int64_t based           # the version that this rank's parameters have
     Segments update
@@ -75,7 +75,10 @@ cdef class Push:
     cdef char* _keep(self, array) except? NULL
     cdef int _bind(self, Segments* segments, how) except -1
     cdef int _arrive(self, const char* grad, int64_t rows) noexcept nogil
-    cdef int _mean(self, int number) except -1 nogil
+    cdef int64_t _await(self, int number) except -1 nogil
+    cdef void _mean(
+        self, const Shard* shard, const char* grad, Py_ssize_t first, Py_ssize_t n, int64_t total
+    ) noexcept nogil
     cdef bint _update(
         self, const Segments* how, char* params, const char* mean, char* state, Py_ssize_t stride,
         Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,

@@ -14,10 +14,14 @@ import numpy as np
 
 from dps._kernels.activity cimport PULL, PUSH
 from dps._kernels.optimizers cimport UpdateKernel, update
-from dps._kernels.reduce cimport copy_checked, divide_by, sum_slots
+from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
 from dps._kernels.window cimport (
     Header, Words, add, is_ready, load, rank_load, rank_store, store, wait_for
 )
+
+cdef enum:
+    NEAR = 2048     # elements that are averaged and used together
+
 
 cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
     """Copy the shard's part of a gradient; whether it is finite."""
@@ -58,18 +62,35 @@ cdef bint _apply(
     return finite
 
 
-cdef int _fill(
-    const Shard* shard, int rank, const char* grad, floating example
-) noexcept nogil:
+cdef int _fill(const Shard* shard, int rank, const floating* grad) noexcept nogil:
     cdef floating* slot = <floating*> shard.slots + rank * shard.slot_stride
-    return PUSHED if _deliver(shard, <const floating*> grad, slot) else BAD_GRADIENT
+    return PUSHED if _deliver(shard, grad, slot) else BAD_GRADIENT
 
 
-cdef void _mean(const Shard* shard, int64_t total, floating example) noexcept nogil:
+cdef int _hand_over(const Shard* shard, int rank, const floating* grad) noexcept nogil:
+    """Fill the slot, or look at what need not be there."""
+    cdef const floating* own = _own(shard, grad)
+    if own is NULL:
+        return _fill(shard, rank, grad)
+    return PUSHED if is_finite(own, shard.size) else BAD_GRADIENT
+
+
+cdef const floating* _own(const Shard* shard, const floating* grad) noexcept nogil:
+    """The gradient, where this rank is the only one and need not put it in its slot; or NULL."""
+    if shard.words.n_ranks == 1 and shard.n_ranges == 1:
+        return grad + shard.ranges[0]
+    return NULL
+
+
+cdef void _mean(
+    const Shard* shard, const floating* grad, Py_ssize_t first, Py_ssize_t n, int64_t total
+) noexcept nogil:
+    """Put elements first .. first + n of the mean into scratch."""
+    cdef const floating* own = _own(shard, grad)
+    cdef const floating* slots = <const floating*> shard.slots
     sum_slots(
-        <const floating*> shard.slots + shard.start, shard.slot_stride, shard.counts,
-        shard.words.n_ranks, <floating*> shard.scratch, shard.stop - shard.start,
-        <floating> total,
+        (own if own is not NULL else slots) + first, shard.slot_stride, shard.counts,
+        shard.words.n_ranks, <floating*> shard.scratch, n, <floating> total,
     )
 
 
@@ -134,9 +155,7 @@ cdef class Push:
             shard.slot_stride = of["slots"].shape[1]
             shard.total = self._keep(of["total"])
             shard.start, shard.stop = of["slice"]
-            shard.scratch = self._keep(
-                np.empty(max(1, shard.stop - shard.start), params.dtype)
-            )
+            shard.scratch = self._keep(np.empty(NEAR, params.dtype))
             shard.counts = <int64_t*> self._keep(np.zeros(shard.words.n_ranks, np.int64))
             self._bind(&shard.update, of["update"])
             self._arrays.append(of["header"])
@@ -193,7 +212,10 @@ cdef class Push:
             self.wait(0, -1, self.places.open, 1)
 
     cdef int _arrive(self, const char* grad, int64_t rows) noexcept nogil:
-        """Fill this rank's slots, then say so: the first half of `operations.exchange`."""
+        """Fill this rank's slots, then say so: the first half of `operations.exchange`.
+
+        Where there is one rank nobody reads its slot, and it stays as it is.
+        """
         cdef int number, status
         cdef Shard* shard
         for number in range(self.n_shards):
@@ -201,9 +223,9 @@ cdef class Push:
             if load(&shard.words, self.places.stop) != 0:
                 return STOPPED
             if self.single:
-                status = _fill(shard, self.rank, grad, <float> 0)
+                status = _hand_over(shard, self.rank, <const float*> grad)
             else:
-                status = _fill(shard, self.rank, grad, <double> 0)
+                status = _hand_over(shard, self.rank, <const double*> grad)
             if status != PUSHED:
                 return status
             self.activity.push(number, shard.size * (4 if self.single else 8))
@@ -211,8 +233,8 @@ cdef class Push:
             rank_store(&shard.words, self.rank, self.places.arrived, self.sequence)
         return PUSHED
 
-    cdef int _mean(self, int number) except -1 nogil:
-        """Wait for all ranks, then put this rank's slice of the mean into scratch."""
+    cdef int64_t _await(self, int number) except -1 nogil:
+        """Wait for the gradients of all ranks; the rows behind them."""
         cdef Shard* shard = &self.shards[number]
         cdef int64_t total = 0
         cdef int rank
@@ -220,11 +242,16 @@ cdef class Push:
         for rank in range(shard.words.n_ranks):
             shard.counts[rank] = rank_load(&shard.words, rank, self.places.rows)
             total += shard.counts[rank]
+        return total
+
+    cdef void _mean(
+        self, const Shard* shard, const char* grad, Py_ssize_t first, Py_ssize_t n, int64_t total
+    ) noexcept nogil:
+        """Put n elements of the mean, from one on, into scratch."""
         if self.single:
-            _mean(shard, total, <float> 0)
+            _mean(shard, <const float*> grad, first, n, total)
         else:
-            _mean(shard, total, <double> 0)
-        return 0
+            _mean(shard, <const double*> grad, first, n, total)
 
     cdef bint _update(
         self, const Segments* how, char* params, const char* mean, char* state, Py_ssize_t stride,
@@ -252,8 +279,10 @@ cdef class Push:
 cdef class ExchangePush(Push):
     """Twin of `operations.exchange` on every shard; kinds differ in the use of their slice."""
 
-    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
-        """Use this rank's slice of the mean, in scratch; whether all is finite."""
+    cdef bint _use(
+        self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
+    ) noexcept nogil:
+        """Use elements first .. last of the mean, in scratch; whether all is finite."""
         return True
 
     cdef void _finish(self, int number) noexcept nogil:
@@ -262,7 +291,9 @@ cdef class ExchangePush(Push):
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef int number, status
         cdef Shard* shard
-        cdef int64_t step
+        cdef int64_t step, total
+        cdef Py_ssize_t first, last
+        cdef bint good
         self.sequence += 1
         step = self.version + self.sequence
         status = self._arrive(grad, rows)
@@ -270,8 +301,15 @@ cdef class ExchangePush(Push):
             return status
         for number in range(self.n_shards):
             shard = &self.shards[number]
-            self._mean(number)
-            if not self._use(shard, step, rate):
+            total = self._await(number)
+            good = True
+            first = shard.start
+            while first < shard.stop:  # what has become of the gradients stays in cache
+                last = min(first + NEAR, shard.stop)
+                self._mean(shard, grad, first, last - first, total)
+                good &= self._use(shard, first, last, step, rate)
+                first = last
+            if not good:
                 return BAD_UPDATE
             if self.rank == 0:
                 store(&shard.words, self.places.version, step)
@@ -286,10 +324,12 @@ cdef class ExchangePush(Push):
 cdef class SynchronousPush(ExchangePush):
     """Twin of dps.modes.synchronous; with one shard ``params`` may be the window's own."""
 
-    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
+    cdef bint _use(
+        self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
+    ) noexcept nogil:
         return self._update(
-            &shard.update, shard.params, shard.scratch, shard.state, shard.size, shard.start,
-            shard.stop, step, rate,
+            &shard.update, shard.params, shard.scratch, shard.state, shard.size, first, last, step,
+            rate,
         )
 
     cdef void _finish(self, int number) noexcept nogil:
@@ -313,12 +353,11 @@ cdef class AllReducePush(ExchangePush):
         self.mean = self._keep(np.empty(self.size, held.dtype))
         self._bind(&self.held, how)
 
-    cdef bint _use(self, Shard* shard, int64_t step, double rate) noexcept nogil:
+    cdef bint _use(
+        self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
+    ) noexcept nogil:
         cdef Py_ssize_t itemsize = 4 if self.single else 8
-        memcpy(
-            shard.total + shard.start * itemsize, shard.scratch,
-            (shard.stop - shard.start) * itemsize,
-        )
+        memcpy(shard.total + first * itemsize, shard.scratch, (last - first) * itemsize)
         return True
 
     cdef void _finish(self, int number) noexcept nogil:
@@ -368,11 +407,11 @@ cdef class AsynchronousPush(Push):
         cdef int status
         cdef int64_t step
         if self.single:
-            status = _fill(shard, self.rank, grad, <float> 0)
-            divide_by(<float*> slot, <const float*> slot, <float> <double> rows, shard.size)
+            status = _fill(shard, self.rank, <const float*> grad)
+            divide_by(<float*> slot, <float> <double> rows, shard.size)
         else:
-            status = _fill(shard, self.rank, grad, <double> 0)
-            divide_by(<double*> slot, <const double*> slot, <double> rows, shard.size)
+            status = _fill(shard, self.rank, <const double*> grad)
+            divide_by(<double*> slot, <double> rows, shard.size)
         if status != PUSHED:
             return status
         self.activity.push(number, shard.size * itemsize)

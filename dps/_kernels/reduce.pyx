@@ -5,24 +5,37 @@ slots lie, or who waits for whom. Arithmetic is IEEE and in the arrays' own type
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
-from dps._kernels.checks cimport NotFinite, contiguous_rows, none_seen, note, same_length
+from dps._kernels.checks cimport contiguous_rows, same_length
+
+cdef extern from "reduce.h" nogil:
+    void dps_add_float(float* out, const float* x, Py_ssize_t n) noexcept
+    void dps_add_double(double* out, const double* x, Py_ssize_t n) noexcept
+    void dps_divide_float(float* x, float by, Py_ssize_t n) noexcept
+    void dps_divide_double(double* x, double by, Py_ssize_t n) noexcept
+    bint dps_is_finite_float(const float* x, Py_ssize_t n) noexcept
+    bint dps_is_finite_double(const double* x, Py_ssize_t n) noexcept
+    bint dps_copy_checked_float(float* out, const float* x, Py_ssize_t n) noexcept
+    bint dps_copy_checked_double(double* out, const double* x, Py_ssize_t n) noexcept
 
 cdef enum:
     BLOCK = 2048  # elements of out that stay in the first cache over all ranks
 
 
 cdef void _add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        out[i] = out[i] + x[i]
+    if floating is float:
+        dps_add_float(out, x, n)
+    else:
+        dps_add_double(out, x, n)
 
 
-cdef void divide_by(floating* out, const floating* x, floating by, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        out[i] = x[i] / by
+cdef void divide_by(floating* x, floating by, Py_ssize_t n) noexcept nogil:
+    """x /= by"""
+    if floating is float:
+        dps_divide_float(x, by, n)
+    else:
+        dps_divide_double(x, by, n)
 
 
 cdef bint sum_slots(
@@ -46,7 +59,7 @@ cdef bint sum_slots(
         if not active:
             memset(out + block, 0, size * sizeof(floating))
         elif by != 1:
-            divide_by(out + block, out + block, by, size)
+            divide_by(out + block, by, size)
         block += BLOCK
     return active
 
@@ -107,30 +120,28 @@ def mean_of_slots(
 
 
 def divide(const floating[::1] src, double by, floating[::1] out):
-    """out = src / by."""
+    """out = src / by; they may be the same."""
     same_length("out", out.shape[0], src.shape[0])
     if src.shape[0]:
         with nogil:
-            divide_by(&out[0], &src[0], <floating> by, src.shape[0])
+            memmove(&out[0], &src[0], src.shape[0] * sizeof(floating))
+            divide_by(&out[0], <floating> by, src.shape[0])
 
 
-cdef bint _finite(const floating* x, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    for i in range(n):
-        note(&seen, x[i])
-    return none_seen(seen)
+cdef bint is_finite(const floating* x, Py_ssize_t n) noexcept nogil:
+    """Whether all elements are finite."""
+    if floating is float:
+        return dps_is_finite_float(x, n)
+    else:
+        return dps_is_finite_double(x, n)
 
 
 cdef bint copy_checked(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef NotFinite seen = NotFinite(0, 0)
-    cdef floating value
-    for i in range(n):
-        value = src[i]
-        dst[i] = value
-        note(&seen, value)
-    return none_seen(seen)
+    """dst = src, and whether all elements are finite."""
+    if floating is float:
+        return dps_copy_checked_float(dst, src, n)
+    else:
+        return dps_copy_checked_double(dst, src, n)
 
 
 def copy_finite(const floating[::1] src, floating[::1] dst):
@@ -150,5 +161,5 @@ def all_finite(const floating[::1] x):
     if x.shape[0] == 0:
         return True
     with nogil:
-        finite = _finite(&x[0], x.shape[0])
+        finite = is_finite(&x[0], x.shape[0])
     return finite

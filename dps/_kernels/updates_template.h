@@ -63,10 +63,10 @@ DPS_ELEMENT(nesterov)
 DPS_ELEMENT(adagrad)
 {
     DPS_T total = *first + g * g;
-    DPS_T root = DPS_MATH(sqrt)(total);
+    DPS_T step = r.lr / DPS_MATH(sqrt)(total); /* divisions are slow: one, for both uses */
     *first = total;
-    *size = r.lr / root;
-    return p - r.lr * g / root;
+    *size = step;
+    return p - step * g;
 }
 
 DPS_ELEMENT(adam)

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps._kernels.columns import renumber
 from dps.data.inspection import WIDE
 
 __all__ = ["Columns", "occurring"]
@@ -80,12 +81,8 @@ def occurring(X: Any) -> tuple[Any, Columns | None]:
     total = X.shape[1]
     if total < WIDE or X.nnz > min(_MOST, _OFTEN * total):
         return X, None
-    occurs = np.zeros(total, bool)
-    occurs[X.indices] = True
-    numbers = np.flatnonzero(occurs)
+    numbers, indices = renumber(np.require(X.indices, requirements=["C", "A"]), total)
     if not len(numbers):
         return X, None
-    places = np.cumsum(occurs, dtype=X.indices.dtype)
-    places -= 1
     shape = (X.shape[0], len(numbers))
-    return type(X)((X.data, places[X.indices], X.indptr), shape=shape), Columns(numbers, total)
+    return type(X)((X.data, indices, X.indptr), shape=shape), Columns(numbers, total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ class EpochRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
-        shown = asdict(self)
+        shown = dict(vars(self))  # of numbers and tuples
         for internal in ("best", "bad_epochs", "last", "converged"):
             del shown[internal]
         shown["rows_per_second"] = self.rows_per_second

@@ -116,8 +116,8 @@ def bits_of_nesterov(p, g, state, lr, dtype):
 
 def bits_of_adagrad(p, g, state, lr, dtype):
     total = state[0] + g * g
-    root = np.sqrt(total)
-    return p - dtype(lr) * g / root, dtype(lr) / root, [total]
+    size = dtype(lr) / np.sqrt(total)
+    return p - size * g, size, [total]
 
 
 def bits_of_adam(p, g, state, lr, dtype):
