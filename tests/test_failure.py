@@ -43,6 +43,7 @@ from dps.errors import (
 )
 from dps.losses import LogLoss
 from dps.modes import MODES
+from dps.monitor.dashboard import show_fits
 from dps.optimizers import Schedule
 from dps.server.memory import folder
 from dps.training import trainer
@@ -324,6 +325,7 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
             started.append(subprocess.Popen(worker, **quiet))
         with Client(scheduler_file=file, set_as_default=False, timeout=30) as client:
             client.wait_for_workers(2, timeout=30)
+            show_fits(client, timeout=60)  # a new process takes a while to import what it needs
             fit = Fit(client, timeout=2.0)
             fit.begin()
             started[0].kill()

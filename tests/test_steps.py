@@ -119,6 +119,20 @@ def test_bits_on_any_shards(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("n_replicas", [1, 3])
+@pytest.mark.parametrize("n_shards", [1, 2])
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_bits_on_wide_vectors_with_one_replica_and_several(
+    monkeypatch: Any, used: list[type], mode: str, n_shards: int, n_replicas: int
+) -> None:
+    """Vectors are averaged and used a part at a time, and one rank alone fills no slot."""
+    X, y, weight = problem(rows=70, features=5000)
+    both(
+        monkeypatch, used, mode, X, y, weight, n_shards=n_shards, n_replicas=n_replicas,
+        optimizer="adagrad",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["int8", "frame", "columns first", "wide indices"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_bits_on_rows_that_are_not_read_where_they_lie(
