@@ -1,12 +1,15 @@
 """Without the columns that do not occur, a fit of sparse rows ends where it would with them."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from dps import LinearClassifier, LinearRegressor
+from dps.cluster import threads
 from dps.data import columns
 from dps.estimators import base
 from dps.optimizers import Constant, Optimizer
@@ -49,6 +52,28 @@ def test_the_result_is_that_of_all_columns(kind, options, data, monkeypatch):
     np.testing.assert_allclose(some.intercept_, every.intercept_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(some.predict(X), every.predict(X), rtol=1e-6, atol=1e-8)
     assert some.n_features_in_ == WIDTH
+
+
+def test_where_vectors_are_most_of_the_work_one_replica_does_it(monkeypatch):
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    rng = np.random.default_rng(0)
+    shape, stored = (4000, 1 << 16), 80
+    places = rng.integers(0, shape[1], (shape[0], stored)).astype(np.int32)
+    places.sort(axis=1)
+    X = scipy.sparse.csr_array(
+        (np.ones(places.size), places.ravel(), np.arange(shape[0] + 1) * stored), shape
+    )
+    y = rng.integers(0, 2, shape[0])
+
+    def replicas(**options):
+        model = LinearClassifier(alpha=1e-6, random_state=0, max_iter=1, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return len(model.fit(X, y).plan_.ranks)
+
+    assert replicas() == replicas(mode="allreduce") == 1
+    assert replicas(n_replicas=2) == replicas(batch_size=4000) == replicas(mode="async") == 2
+    assert replicas(optimizer="lbfgs") == 2
 
 
 def test_later_parts_may_have_other_columns(data):

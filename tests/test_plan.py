@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
-from dps.training.plan import Plan, make_plan
+from dps.training.plan import FEWEST, Plan, make_plan
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
@@ -64,6 +64,14 @@ def test_every_row_is_given_out_exactly_once(lying: Any, n_replicas: Any, rebala
         assert all(piece.rows > 0 for piece in rank.pieces)
         assert all(p.moved == (lying[p.partition][1] != rank.worker) for p in rank.pieces)
         assert rows_of(rank.pieces) == sorted(rows_of(rank.pieces))
+
+
+@quick
+@given(lying=LYING, mode=st.sampled_from([kind() for kind in MODES.values()]))
+def test_the_fewest_replicas_are_one_a_worker_that_holds_rows(lying: Any, mode: Any) -> None:
+    plan = plan_of(lying, mode, n_replicas=FEWEST)
+    held = [worker for worker, rows in held_by(lying).items() if rows]
+    assert sorted(rank.worker for rank in plan.ranks) == sorted(held)
 
 
 @quick

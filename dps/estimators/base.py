@@ -43,6 +43,7 @@ from dps.estimators.choices import (
     choose_batch_size,
     choose_full_batch,
     choose_optimizer,
+    choose_replicas,
     choose_schedule,
     l1_ratio,
 )
@@ -415,6 +416,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             optimizer.initialize(state)
             if bold:
                 calm_intercept(summary, model.layout, state)
+        full_batch = choose_full_batch(
+            self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
+        )
+        n_replicas = self.n_replicas
+        if full_batch is None:
+            n_replicas = choose_replicas(self, mode, summary, batch, n, wide)
         return Job(
             fit=fit,
             model=model,
@@ -430,16 +437,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             version=start.version,
             epochs_before=start.epochs,
             batch_size=batch_size,
-            n_replicas=self.n_replicas,
+            n_replicas=n_replicas,
             n_shards=self.n_shards,
             rebalance=self.rebalance,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             shuffle=self.shuffle,
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             timeout=float(self.timeout),
-            full_batch=choose_full_batch(
-                self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
-            ),
+            full_batch=full_batch,
             name=type(self).__name__,
         )
 

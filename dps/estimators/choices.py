@@ -18,16 +18,20 @@ from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_op
 from dps.optimizers.schedules import Constant, Schedule
 from dps.training.defaults import GAIN, PROMISE, WIDE_BATCH, auto_schedule
 from dps.training.full_batch import FullBatch
-from dps.training.plan import batch_rows
+from dps.training.plan import FEWEST, batch_rows
 
 __all__ = [
     "check_stochastic",
     "choose_batch_size",
     "choose_full_batch",
     "choose_optimizer",
+    "choose_replicas",
     "choose_schedule",
     "l1_ratio",
 ]
+
+#: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
+_WORTH = 4
 
 
 def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
@@ -78,6 +82,19 @@ def choose_batch_size(asked: Any, summary: DataSummary, wide: bool) -> Any:
     if asked.batch_size == "auto" and wide:
         return max(WIDE_BATCH, batch_rows("auto", summary.total))
     return asked.batch_size
+
+
+def choose_replicas(
+    asked: Any, mode: Mode, summary: DataSummary, batch: int, n_params: int, wide: bool
+) -> Any:
+    """Replicas as asked for; on wide rows `FEWEST` where a batch is small beside the vectors.
+
+    A step then is the work on vectors rather than on rows, which more replicas would share out.
+    """
+    stored = batch * summary.elements / summary.total
+    if asked.n_replicas == "auto" and mode.deterministic and wide and stored < _WORTH * n_params:
+        return FEWEST
+    return asked.n_replicas
 
 
 def choose_full_batch(

@@ -239,7 +239,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
         Rows of one update: of all replicas together, in async of one.
     mode : {"sync", "async", "allreduce"} or Mode, default="sync"
     n_replicas, n_shards : int or "auto", default="auto"
-        One replica a thread of each worker that holds data; one shard a host.
+        One replica a thread of each worker that holds data, where there is work for it;
+        one shard a host.
     rebalance : bool or "auto", default="auto"
         Whether rows may be copied to less loaded workers, as few as possible, so that
         replicas finish together. "auto" does so for stochastic steps, of which there may be

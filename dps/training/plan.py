@@ -14,8 +14,10 @@ from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.training.sharing import cut, level, seats, worth_moving
 
-__all__ = ["Plan", "RankPlan", "batch_rows", "make_deal", "make_plan"]
+__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_deal", "make_plan"]
 
+#: Instead of a number of replicas: one for each worker that holds rows.
+FEWEST = "fewest"
 #: Stored values of X that make a further replica on the same worker worth its barrier.
 _ELEMENTS_PER_REPLICA = 1 << 17
 #: Up to so many rows, a batch is all of them.
@@ -125,6 +127,7 @@ def make_plan(
     threads : mapping of str to int
         Threads of each worker.
     batch_size, n_replicas, n_shards : int or "auto"
+        Of replicas also `FEWEST`: one for each worker that holds rows.
     rebalance : bool or "auto"
         Whether rows may be copied to other workers; "auto" where that pays.
     mixed : bool, default=False
@@ -144,6 +147,8 @@ def make_plan(
             worker: max(1, min(threads[worker], round(share[worker] / _ELEMENTS_PER_REPLICA)))
             for worker in lying
         }
+        if n_replicas == FEWEST:
+            counts = dict.fromkeys(lying, 1)
     else:
         lying, counts = _spread(int(n_replicas), rows, lying)
     held = _held(rows, lying)
@@ -224,6 +229,8 @@ def _wanted(
     """Replicas that there are to be, where rows may move."""
     if not isinstance(n_replicas, str):
         return int(n_replicas)
+    if n_replicas == FEWEST:
+        return n_holders
     most = max(1, round(elements / _ELEMENTS_PER_REPLICA))
     return max(n_holders, min(most, sum(threads.values())))
 
