@@ -3,7 +3,10 @@
 # where raw pointers have no other guard.
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy
+
+cdef extern from "finite.h" nogil:
+    int32_t dps_not_finite_float(float x) noexcept
+    int64_t dps_not_finite_double(double x) noexcept
 
 cdef extern from *:
     """
@@ -43,24 +46,17 @@ cdef inline int indices_below(
     return 0
 
 
-# The bits of x - x, or-ed over elements: zero while all were finite, since x - x is then a positive
-# zero, and else NaN. An integer `or` of the elements' width vectorises; a comparison of doubles
-# does not on plain x86-64, and a short-circuit never does.
+# What has been seen of elements: zero while all were finite, see finite.h.
 ctypedef struct NotFinite:
     int32_t floats
     int64_t doubles
 
 
 cdef inline void note(NotFinite* seen, floating x) noexcept nogil:
-    cdef floating zero = x - x
-    cdef int32_t narrow
-    cdef int64_t wide
     if floating is float:
-        memcpy(&narrow, &zero, sizeof(floating))
-        seen.floats |= narrow
+        seen.floats |= dps_not_finite_float(x)
     else:
-        memcpy(&wide, &zero, sizeof(floating))
-        seen.doubles |= wide
+        seen.doubles |= dps_not_finite_double(x)
 
 
 cdef inline bint none_seen(NotFinite seen) noexcept nogil:

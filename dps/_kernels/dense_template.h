@@ -142,6 +142,17 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
     vector_size(8 * sizeof(DPS_T) < DPS_BYTES ? 8 * sizeof(DPS_T) : DPS_BYTES),
     aligned(sizeof(DPS_T)), may_alias));
 
+/* The body for each column j and part p of a tile, while four rows from i are at work; two of those
+   to come are asked for. */
+#define DPS_EACH_PART(...)                                                                         \
+    const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};                                 \
+    for (ptrdiff_t start = 0; start < f; start += DPS_LANES) {                                     \
+        ptrdiff_t stop = start + DPS_LANES < f ? start + DPS_LANES : f;                            \
+        for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + start);                                    \
+        for (ptrdiff_t j = start; j < stop; j++)                                                   \
+            for (int p = 0; p < parts; p++) { __VA_ARGS__ }                                        \
+    }
+
 /* out[i, c] = bias[c] + row i . w[:, c] for one tile of W outputs, of which `used` are real.
    w has rows of `padded` elements and is at the tile's first column, as are bias and out. For
    `ahead` and `reach` see dps_dot_rows. */
@@ -158,16 +169,9 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
             const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1 < m ? i + 1 : last),                  \
                 DPS_ROW(i + 2 < m ? i + 2 : last), DPS_ROW(i + 3 < m ? i + 3 : last)};             \
             VEC sum[4][parts] = {0};                                                               \
-            const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};                         \
-            for (ptrdiff_t start = 0; start < f; start += DPS_LANES) {                             \
-                ptrdiff_t stop = start + DPS_LANES < f ? start + DPS_LANES : f;                    \
-                for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + start);                            \
-                for (ptrdiff_t j = start; j < stop; j++)                                           \
-                    for (int p = 0; p < parts; p++) {                                              \
-                        VEC v = *(const VEC *)(w + j * padded + p * step);                         \
-                        for (int r = 0; r < 4; r++) sum[r][p] += row[r][j] * v;                    \
-                    }                                                                              \
-            }                                                                                      \
+            DPS_EACH_PART(                                                                         \
+                VEC v = *(const VEC *)(w + j * padded + p * step);                                 \
+                for (int r = 0; r < 4; r++) sum[r][p] += row[r][j] * v;)                           \
             DPS_T block[4 * W];                                                                    \
             memcpy(block, sum, sizeof(block));                                                     \
             for (ptrdiff_t r = 0; r < 4 && i + r < m; r++)                                         \
@@ -200,17 +204,10 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
             }                                                                                      \
             VEC scale[4][parts];                                                                   \
             memcpy(scale, block, sizeof(block));                                                   \
-            const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};                         \
-            for (ptrdiff_t start = 0; start < f; start += DPS_LANES) {                             \
-                ptrdiff_t stop = start + DPS_LANES < f ? start + DPS_LANES : f;                    \
-                for (int r = 0; r < 2; r++) DPS_FETCH(soon[r] + start);                            \
-                for (ptrdiff_t j = start; j < stop; j++)                                           \
-                    for (int p = 0; p < parts; p++) {                                              \
-                        VEC *v = (VEC *)(w + j * padded + p * step);                               \
-                        *v += (row[0][j] * scale[0][p] + row[1][j] * scale[1][p])                  \
-                            + (row[2][j] * scale[2][p] + row[3][j] * scale[3][p]);                 \
-                    }                                                                              \
-            }                                                                                      \
+            DPS_EACH_PART(                                                                         \
+                VEC *v = (VEC *)(w + j * padded + p * step);                                       \
+                *v += (row[0][j] * scale[0][p] + row[1][j] * scale[1][p])                          \
+                    + (row[2][j] * scale[2][p] + row[3][j] * scale[3][p]);)                        \
         }                                                                                          \
     }
 
@@ -276,5 +273,6 @@ static void DPS_NAME(dps_backward_tiles)(
 #undef DPS_EIGHT
 #undef DPS_FETCH
 #undef DPS_SOON
+#undef DPS_EACH_PART
 #undef DPS_FORWARD_TILE
 #undef DPS_BACKWARD_TILE

@@ -14,14 +14,10 @@ import numpy as np
 
 from dps._kernels.activity cimport PULL, PUSH
 from dps._kernels.optimizers cimport UpdateKernel, update
-from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
+from dps._kernels.reduce cimport BLOCK, copy_checked, divide_by, is_finite, sum_slots
 from dps._kernels.window cimport (
     Header, Words, add, is_ready, load, rank_load, rank_store, store, wait_for
 )
-
-cdef enum:
-    NEAR = 2048     # elements that are averaged and used together
-
 
 cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
     """Copy the shard's part of a gradient; whether it is finite."""
@@ -155,7 +151,7 @@ cdef class Push:
             shard.slot_stride = of["slots"].shape[1]
             shard.total = self._keep(of["total"])
             shard.start, shard.stop = of["slice"]
-            shard.scratch = self._keep(np.empty(NEAR, params.dtype))
+            shard.scratch = self._keep(np.empty(BLOCK, params.dtype))
             shard.counts = <int64_t*> self._keep(np.zeros(shard.words.n_ranks, np.int64))
             self._bind(&shard.update, of["update"])
             self._arrays.append(of["header"])
@@ -305,7 +301,7 @@ cdef class ExchangePush(Push):
             good = True
             first = shard.start
             while first < shard.stop:  # what has become of the gradients stays in cache
-                last = min(first + NEAR, shard.stop)
+                last = min(first + BLOCK, shard.stop)
                 self._mean(shard, grad, first, last - first, total)
                 good &= self._use(shard, first, last, step, rate)
                 first = last

@@ -1,24 +1,17 @@
 /* Loops over parts of vectors that sums over ranks are made of, for float and double.
 
    C and not Cython, to be compiled once per instruction set. Element by element: the same bits in
-   each. What is not finite is seen as in checks.pxd: x - x is zero of a finite x, else NaN. */
+   each. */
 #ifndef DPS_REDUCE_H
 #define DPS_REDUCE_H
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "clones.h"
+#include "finite.h"
 
 #define DPS_REDUCE(T, BITS)                                                                        \
-    DPS_ALWAYS BITS dps_not_finite_bits_##T(T x)                                                   \
-    {                                                                                              \
-        T zero = x - x;                                                                            \
-        BITS bits;                                                                                 \
-        memcpy(&bits, &zero, sizeof(bits));                                                        \
-        return bits;                                                                               \
-    }                                                                                              \
     /* out += x */                                                                                 \
     DPS_CLONES static void dps_add_##T(T *restrict out, const T *restrict x, ptrdiff_t n)          \
     {                                                                                              \
@@ -33,7 +26,7 @@
     DPS_CLONES static int dps_is_finite_##T(const T *x, ptrdiff_t n)                               \
     {                                                                                              \
         BITS seen = 0;                                                                             \
-        for (ptrdiff_t i = 0; i < n; i++) seen |= dps_not_finite_bits_##T(x[i]);                   \
+        for (ptrdiff_t i = 0; i < n; i++) seen |= dps_not_finite_##T(x[i]);                        \
         return seen == 0;                                                                          \
     }                                                                                              \
     /* out = x, and whether all elements are finite. */                                            \
@@ -43,7 +36,7 @@
         for (ptrdiff_t i = 0; i < n; i++) {                                                        \
             T value = x[i];                                                                        \
             out[i] = value;                                                                        \
-            seen |= dps_not_finite_bits_##T(value);                                                \
+            seen |= dps_not_finite_##T(value);                                                     \
         }                                                                                          \
         return seen == 0;                                                                          \
     }

@@ -19,10 +19,6 @@ cdef extern from "reduce.h" nogil:
     bint dps_copy_checked_float(float* out, const float* x, Py_ssize_t n) noexcept
     bint dps_copy_checked_double(double* out, const double* x, Py_ssize_t n) noexcept
 
-cdef enum:
-    BLOCK = 2048  # elements of out that stay in the first cache over all ranks
-
-
 cdef void _add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
     if floating is float:
         dps_add_float(out, x, n)

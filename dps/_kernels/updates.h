@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "clones.h"
+#include "finite.h"
 #include "update_spec.h"
 
 #define DPS_T float

@@ -14,15 +14,6 @@ typedef struct {
     DPS_T unbiased, root_scale; /* lr / (1 - beta1^step), 1 / sqrt(1 - beta2^step) */
 } DPS_RATES;
 
-/* The bits of x - x: zero for a finite x, else a NaN; see checks.pxd. */
-DPS_ALWAYS DPS_BITS DPS_NOT_FINITE(DPS_T x)
-{
-    DPS_T zero = x - x;
-    DPS_BITS bits;
-    memcpy(&bits, &zero, sizeof(bits));
-    return bits;
-}
-
 /* The proximal operator of s * (l1 |p| + l2 p^2 / 2); a NaN stays NaN. */
 DPS_ALWAYS DPS_T DPS_SHRINK(DPS_T p, DPS_T s, DPS_T l1, DPS_T l2)
 {

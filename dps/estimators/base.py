@@ -419,9 +419,6 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         full_batch = choose_full_batch(
             self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
         )
-        n_replicas = self.n_replicas
-        if full_batch is None:
-            n_replicas = choose_replicas(self, mode, summary, batch, n, wide)
         return Job(
             fit=fit,
             model=model,
@@ -437,7 +434,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             version=start.version,
             epochs_before=start.epochs,
             batch_size=batch_size,
-            n_replicas=n_replicas,
+            n_replicas=choose_replicas(self, mode, summary, batch, n, wide and full_batch is None),
             n_shards=self.n_shards,
             rebalance=self.rebalance,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),

@@ -6,6 +6,7 @@ same plan. It is reported as ``plan_``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ __all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_deal", "make_plan"]
 
 #: Instead of a number of replicas: one for each worker that holds rows.
 FEWEST = "fewest"
-#: Stored values of X that make a further replica on the same worker worth its barrier.
+#: As many stored values of X as are worth a further replica where the number is "auto".
 _ELEMENTS_PER_REPLICA = 1 << 17
 #: Up to so many rows, a batch is all of them.
 _FEW_ROWS = 256
@@ -144,11 +145,9 @@ def make_plan(
     if isinstance(n_replicas, str):
         share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
         counts = {
-            worker: max(1, min(threads[worker], round(share[worker] / _ELEMENTS_PER_REPLICA)))
+            worker: max(1, min(threads[worker], round(share[worker] / _worth(n_replicas))))
             for worker in lying
         }
-        if n_replicas == FEWEST:
-            counts = dict.fromkeys(lying, 1)
     else:
         lying, counts = _spread(int(n_replicas), rows, lying)
     held = _held(rows, lying)
@@ -229,10 +228,13 @@ def _wanted(
     """Replicas that there are to be, where rows may move."""
     if not isinstance(n_replicas, str):
         return int(n_replicas)
-    if n_replicas == FEWEST:
-        return n_holders
-    most = max(1, round(elements / _ELEMENTS_PER_REPLICA))
+    most = max(1, round(elements / _worth(n_replicas)))
     return max(n_holders, min(most, sum(threads.values())))
+
+
+def _worth(n_replicas: str) -> float:
+    """Stored values of X that make a further replica on the same worker worth its barrier."""
+    return math.inf if n_replicas == FEWEST else _ELEMENTS_PER_REPLICA
 
 
 def _stripes(mixed: bool, replicas: int) -> int:
