@@ -4,10 +4,11 @@
    exp(x) is 2^n exp(r) with r within ln(2)/2 of zero and a Taylor polynomial for exp(r), and
    log(1 + e) is 2 artanh(e / (2 + e)) by its series, which keeps all digits where e is small. Both
    are good to about two units in the last place. A sum of terms waits for each term before: even
-   and odd ones are two sums, and exponential and logarithm two loops. IEEE operations in a fixed
-   order, no fused multiply-add: the same bits in every instruction set, in a vector or in its
-   remainder.
-   Where exp would be below the smallest normal number it is zero. NaN stays NaN. */
+   and odd ones are two sums. IEEE operations in a fixed order, no fused multiply-add: the same bits
+   in every instruction set, in a vector or in its remainder.
+   A branch behind which numbers are known keeps gcc from vectors where these have no masks: what is
+   cut off is so in a loop of its own, and exponential and logarithm have theirs.
+   Where exp would be below the smallest normal number it is zero, or nearly. NaN stays NaN. */
 #ifndef DPS_LOGISTIC_H
 #define DPS_LOGISTIC_H
 
@@ -17,12 +18,11 @@
 
 #include "clones.h"
 
-/* x <= 0. Adding 1.5 * 2^23 (2^52) leaves n = round(x / ln 2) in the low bits. */
+/* -88 (-709) <= x <= 0: at the least, 2^n has no normal number and is zero. Adding 1.5 * 2^23 (2^52)
+   leaves n = round(x / ln 2) in the low bits. */
 DPS_ALWAYS float dps_exp_element_float(float x)
 {
     const float shift = 12582912.0f;
-    int tiny = x < -87.0f;
-    x = tiny ? -87.0f : x;
     float shifted = x * 1.44269504f + shift;
     float n = shifted - shift;
     float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
@@ -38,14 +38,12 @@ DPS_ALWAYS float dps_exp_element_float(float x)
     bits = (int32_t)((uint32_t)(bits + 127) << 23);
     float scale;
     memcpy(&scale, &bits, sizeof(scale));
-    return tiny ? 0.0f : p * scale;
+    return p * scale;
 }
 
 DPS_ALWAYS double dps_exp_element_double(double x)
 {
     const double shift = 6755399441055744.0;
-    int tiny = x < -708.0;
-    x = tiny ? -708.0 : x;
     double shifted = x * 1.4426950408889634 + shift;
     double n = shifted - shift;
     double r = (x - n * 0.69314718036912382) - n * 1.9082149292705877e-10;
@@ -68,7 +66,7 @@ DPS_ALWAYS double dps_exp_element_double(double x)
     bits = (int64_t)((uint64_t)(bits + 1023) << 52);
     double scale;
     memcpy(&scale, &bits, sizeof(scale));
-    return tiny ? 0.0 : p * scale;
+    return p * scale;
 }
 
 /* 0 <= e <= 1 */
@@ -105,29 +103,27 @@ DPS_ALWAYS double dps_log1p_element_double(double e)
     return 2.0 * t + 2.0 * t * (s * (even + s * odd));
 }
 
-#define DPS_LOGISTIC(T)                                                                            \
+#define DPS_LOGISTIC(T, FABS, LEAST)                                                               \
     /* x becomes exp(x), for x <= 0. */                                                            \
     DPS_CLONES static void dps_exp_##T(T *restrict x, ptrdiff_t n)                                 \
     {                                                                                              \
+        for (ptrdiff_t i = 0; i < n; i++) x[i] = LEAST > x[i] ? LEAST : x[i];                      \
         for (ptrdiff_t i = 0; i < n; i++) x[i] = dps_exp_element_##T(x[i]);                        \
     }                                                                                              \
     /* loss = log(1 + exp(-y raw)), slope = its derivative. */                                     \
     DPS_CLONES static void dps_log_loss_##T(const T *restrict y, const T *restrict raw,            \
         T *restrict loss, T *restrict slope, ptrdiff_t n)                                          \
     {                                                                                              \
+        for (ptrdiff_t i = 0; i < n; i++) loss[i] = -FABS(y[i] * raw[i]);                          \
+        dps_exp_##T(loss, n);                                                                      \
         for (ptrdiff_t i = 0; i < n; i++) {                                                        \
-            T z = y[i] * raw[i];                                                                   \
-            T e = dps_exp_element_##T(z > 0 ? -z : z);                                             \
+            T z = y[i] * raw[i], e = loss[i];                                                      \
             slope[i] = -y[i] * ((z > 0 ? e : (T)1) / ((T)1 + e));                                  \
-            loss[i] = e;                                                                           \
-        }                                                                                          \
-        for (ptrdiff_t i = 0; i < n; i++) {                                                        \
-            T z = y[i] * raw[i];                                                                   \
-            loss[i] = dps_log1p_element_##T(loss[i]) + (z > 0 ? (T)0 : -z);                        \
+            loss[i] = dps_log1p_element_##T(e) + (z > 0 ? (T)0 : -z);                              \
         }                                                                                          \
     }
 
-DPS_LOGISTIC(float)
-DPS_LOGISTIC(double)
+DPS_LOGISTIC(float, __builtin_fabsf, -88.0f)
+DPS_LOGISTIC(double, __builtin_fabs, -709.0)
 
 #endif

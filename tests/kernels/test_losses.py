@@ -148,6 +148,20 @@ def test_exp_and_log1p_are_good_to_a_few_units_in_the_last_place(dtype):
     np.testing.assert_allclose(out.astype(float), logistic, rtol=5 * ulp)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exp_of_what_is_too_small_is_zero(dtype):
+    least = np.log(np.finfo(dtype).tiny)
+    raw = np.array([[1.01 * least], [2 * least], [-1e30], [-np.inf], [0.99 * least]], dtype)
+    out, y = np.empty_like(raw), np.full_like(raw, -1)
+    assert run("log", y, raw, None, out) == pytest.approx(np.exp(0.99 * least))
+    np.testing.assert_array_equal(out[:4], 0)
+    run(
+        "softmax", np.zeros((5, 1), dtype), np.hstack([0 * y, raw]), None, pair := np.hstack([y, y])
+    )
+    np.testing.assert_array_equal(pair[:4, 1], 0)
+    assert pair[4, 1] > 0
+
+
 @pytest.mark.parametrize("name", ["log", "softmax"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinity_are_not_hidden(name, dtype):
