@@ -209,9 +209,9 @@ def read_blocks(dask_worker: Any, passes: int = 5) -> tuple[int, float]:
     return sum(array.nbytes for array in arrays), statistics.median(seconds)
 
 
-def read_speed(client: Client) -> float:
-    """Bytes a second at which all workers together read the matrices they hold."""
-    read = client.run(read_blocks).values()
+def read_speed(client: Client, workers: Sequence[str] | None = None) -> float:
+    """Bytes a second at which these workers, or all, together read the matrices they hold."""
+    read = client.run(read_blocks, workers=workers).values()
     return sum(size for size, _ in read) / max(seconds for _, seconds in read)
 
 

@@ -2,15 +2,19 @@
 
     python tests/benchmarks/scaling.py [--repeat K] [--quick]
 
-The same data lies on a LocalCluster of one process and on one of two, one thread each. Compared
-are the median seconds of an epoch, everything at its defaults; and the speed at which the one and
-both together read the same numbers. "passes apart" are those of the gradient's kernel over CSR rows
-by processes that exchange nothing: what two cores are at best worth. Everything is interleaved;
-medians.
+The data lies on a LocalCluster of two processes, one thread each; one replica has all rows moved
+to its worker before its clock starts. Compared are the median seconds of an epoch, everything else
+at its defaults, beside what the machine gives. For dense rows that is the speed at which one
+process and both together read the same numbers. For CSR it is "passes apart", those of the
+gradient's kernel by processes that exchange nothing, one after the other and at once: what two
+cores are at best worth. A virtual machine does not always have two, so that a pair of fits counts
+where passes apart gained as much as is asked before it and behind it, and is repeated otherwise.
+Everything is interleaved; medians.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -49,61 +53,97 @@ def passes_apart(dask_worker: Any, passes: int = 5) -> float:
     return statistics.median(seconds)
 
 
-def compare(clients: tuple[Client, Client], data: Any, repeat: int) -> dict[str, list[float]]:
-    """Median seconds of an epoch on one worker and on two by mode; and reading, bytes a second."""
-    found: dict[str, list[list[float]]] = defaultdict(lambda: [[], []])
-    for turn in range(repeat):
-        for place, client in enumerate(clients):
-            found["reading"][place].append(read_speed(client))
-            if hasattr(data[place][0]._meta, "indptr"):
-                apart = client.run(passes_apart).values()
-                found["passes apart"][place].append(max(apart))
-        for mode in MODES:
-            for place, (client, (X, y)) in enumerate(zip(clients, data, strict=True)):
-                model = LinearClassifier(mode=mode, client=client, random_state=turn).fit(X, y)
-                epoch = statistics.median(record["seconds"] for record in model.history_)
-                found[mode][place].append(epoch)
-    return {name: [statistics.median(v) for v in values] for name, values in found.items()}
+#: What is asked of the gain on CSR; and how many times the turns may be that this takes.
+CSR_GAIN, PATIENCE = 1.8, 6
+
+Pairs = dict[str, list[tuple[float, float]]]
 
 
-def report(kind: str, found: dict[str, list[float]]) -> tuple[dict[str, float], float]:
-    """Print; times faster with two replicas by mode, and the ratio of reading."""
-    one, two = found.pop("reading")
-    gains = {name: alone / both for name, (alone, both) in found.items()}
-    table(
-        (kind, "ms an epoch: one replica", "two", "times faster"),
-        [
-            (
-                f"dps {name}" if name in MODES else name,
-                f"{1e3 * alone:.1f}",
-                f"{1e3 * both:.1f}",
-                f"{gains[name]:.2f}",
-            )
-            for name, (alone, both) in found.items()
-        ]
-        + [("reading, GB/s", f"{one / 1e9:.1f}", f"{two / 1e9:.1f}", f"{two / one:.2f}")],
+def epochs(client: Client, data: Any, mode: str, turn: int) -> tuple[float, float]:
+    """Median seconds of an epoch, of one replica and of two."""
+    one, two = (
+        LinearClassifier(mode=mode, client=client, n_replicas=n, random_state=turn).fit(*data)
+        for n in (1, 2)
     )
-    return {mode: gains[mode] for mode in MODES}, two / one
+    return tuple(statistics.median(r["seconds"] for r in m.history_) for m in (one, two))
+
+
+def reading(client: Client) -> tuple[float, float]:
+    """Seconds that reading a byte takes, on one worker and on all at once."""
+    workers = list(client.has_what())
+    return 1 / read_speed(client, workers[:1]), 1 / read_speed(client)
+
+
+def apart(client: Client) -> tuple[float, float]:
+    """Seconds of a pass over all CSR rows by workers one after the other, and at once."""
+    alone = [client.run(passes_apart, workers=[worker])[worker] for worker in client.has_what()]
+    return sum(alone), max(client.run(passes_apart).values())
+
+
+def compare_dense(client: Client, data: Any, repeat: int) -> Pairs:
+    """Seconds of one and of two, by mode; and of reading."""
+    found: Pairs = defaultdict(list)
+    for turn in range(repeat):
+        found["reading"].append(reading(client))
+        for mode in MODES:
+            found[mode].append(epochs(client, data, mode, turn))
+    return found
+
+
+def compare_csr(client: Client, data: Any, repeat: int) -> Pairs:
+    """Seconds of one and of two, by mode; and of passes apart. Only while there are two cores."""
+    found: Pairs = defaultdict(list)
+    tried = 0
+    for mode in MODES:
+        epochs(client, data, mode, 0)
+    while any(len(found[mode]) < repeat for mode in MODES) and tried < PATIENCE * repeat:
+        tried += 1
+        before = apart(client)
+        for mode in MODES:
+            pair = epochs(client, data, mode, tried)
+            after = apart(client)
+            if all(one / two >= CSR_GAIN for one, two in (before, after)):
+                found[mode].append(pair)
+                found["passes apart"].append(after)
+            before = after
+    counted = ", ".join(f"{len(found[mode])} of {mode}" for mode in MODES)
+    print(f"two cores were there for {counted} in {tried} turns\n")
+    return found
+
+
+def report(kind: str, found: Pairs) -> dict[str, float]:
+    """Print medians; times faster with two."""
+    gains, rows = {}, []
+    for name, pairs in found.items():
+        one, two = (statistics.median(times) for times in zip(*pairs, strict=True))
+        gains[name] = one / two
+        if name == "reading":
+            row = ("reading, GB/s", f"{1e-9 / one:.1f}", f"{1e-9 / two:.1f}")
+        else:
+            row = (f"dps {name}" if name in MODES else name, f"{1e3 * one:.1f}", f"{1e3 * two:.1f}")
+        rows.append((*row, f"{gains[name]:.2f}"))
+    table((kind, "ms an epoch: one replica", "two", "times faster"), rows)
+    return gains
 
 
 def main() -> None:
     chosen = options(__doc__, repeat=9)
     asked = []
-    with cluster(1) as one, cluster(2) as two:
-        clients = one, two
-        rows = 20_000 if chosen.quick else 1_000_000
-        data = [make(client, rows) for client in clients]
-        gains, memory = report("dense", compare(clients, data, chosen.repeat))
+    with cluster() as client:
+        data = make(client, 20_000 if chosen.quick else 1_000_000)
+        gains = report("dense", compare_dense(client, data, chosen.repeat))
+        memory = gains.pop("reading")
         asked += [
             (f"dense {mode}: gain as a share of the memory's", gain / memory, ">=", 0.9)
             for mode, gain in gains.items()
         ]
         if DATA.exists():
-            del data
             X, y, *_ = split(*read_flights(20_000 if chosen.quick else None))
-            data = [on_cluster(client, X, y) for client in clients]
-            gains, _ = report("CSR (flights)", compare(clients, data, chosen.repeat))
-            asked += [(f"CSR {mode}: gain", gain, ">=", 1.8) for mode, gain in gains.items()]
+            data = on_cluster(client, X, y)
+            gains = report("CSR (flights)", compare_csr(client, data, chosen.repeat))
+            asked += [
+                (f"CSR {mode}: gain", gains.get(mode, math.nan), ">=", CSR_GAIN) for mode in MODES
+            ]
         else:
             print("flights: the data is not here, left out\n")
     bars(*asked)
