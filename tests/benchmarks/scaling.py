@@ -21,7 +21,7 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
-from distributed import Client
+from distributed import Client, Future, get_worker
 
 from dense import make
 from dps import LinearClassifier
@@ -33,9 +33,9 @@ from flights import DATA, on_cluster, read_flights, split
 from measure import bars, cluster, options, read_speed, table
 
 
-def passes_apart(dask_worker: Any, passes: int = 5) -> float:
-    """Median seconds in which the kernel of a gradient passes over the CSR rows of a worker."""
-    blocks = [block for block in dict(dask_worker.data).values() if hasattr(block, "indptr")]
+def passes_apart(passes: int = 5) -> float:
+    """Median seconds in which the kernel of a gradient passes over the CSR rows of this worker."""
+    blocks = [block for block in dict(get_worker().data).values() if hasattr(block, "indptr")]
     model = LinearModel(
         loss=LogLoss(), n_features=blocks[0].shape[1], n_outputs=1, fit_intercept=True, dtype="f4"
     )
@@ -78,8 +78,13 @@ def reading(client: Client) -> tuple[float, float]:
 
 def apart(client: Client) -> tuple[float, float]:
     """Seconds of a pass over all CSR rows by workers one after the other, and at once."""
-    alone = [client.run(passes_apart, workers=[worker])[worker] for worker in client.has_what()]
-    return sum(alone), max(client.run(passes_apart).values())
+
+    def submit(worker: str) -> Future:
+        return client.submit(passes_apart, workers=[worker], pure=False)
+
+    workers = list(client.has_what())
+    alone = sum(submit(worker).result() for worker in workers)
+    return alone, max(client.gather([submit(worker) for worker in workers]))
 
 
 def compare_dense(client: Client, data: Any, repeat: int) -> Pairs:
@@ -104,11 +109,12 @@ def compare_csr(client: Client, data: Any, repeat: int) -> Pairs:
             around.append(apart(client))
     fastest = np.min(around, axis=0)
     calm = (np.array(around) <= CALM * fastest).all(axis=1)
-    found: Pairs = {"passes apart": [pair for pair, kept in zip(around, calm, strict=True) if kept]}
-    for (mode, pair), before, after in zip(tried, calm, calm[1:], strict=False):
-        if before and after:
-            found.setdefault(mode, []).append(pair)
-    counted = ", ".join(f"{len(found.get(mode, []))} of {mode}" for mode in MODES)
+    found: Pairs = {name: [] for name in ("passes apart", *MODES)}
+    found["passes apart"] = [pair for pair, kept in zip(around, calm, strict=True) if kept]
+    for (mode, pair), *beside in zip(tried, calm, calm[1:], strict=False):
+        if all(beside):
+            found[mode].append(pair)
+    counted = ", ".join(f"{len(found[mode])} of {mode}" for mode in MODES)
     print(f"calm: {counted}, of {TRIED * repeat} pairs each\n")
     return found
 
@@ -117,6 +123,8 @@ def report(kind: str, found: Pairs) -> dict[str, float]:
     """Print medians; times faster with two."""
     gains, rows = {}, []
     for name, pairs in found.items():
+        if not pairs:
+            continue  # it was never calm
         one, two = (statistics.median(times) for times in zip(*pairs, strict=True))
         gains[name] = one / two
         if name == "reading":
