@@ -24,9 +24,15 @@ cdef extern from *:
                 product = (unsigned __int128)dps_next(state) * n;
         return (uint64_t)(product >> 64);
     }
+    #define dps_fetch(p) __builtin_prefetch(p, 1, 3)
     """
+    void dps_fetch(const void* p) noexcept nogil
     uint64_t dps_next(uint64_t* state) noexcept nogil
     uint64_t dps_below(uint64_t* state, uint64_t n) noexcept nogil
+
+
+cdef enum:
+    TOGETHER = 64   # places that are asked for before they are used: each is another cache line
 
 
 def derived(uint64_t key, uint64_t first, uint64_t second):
@@ -40,11 +46,18 @@ def derived(uint64_t key, uint64_t first, uint64_t second):
 def shuffle(int64_t[::1] values, uint64_t key):
     """Put ``values`` into the order that belongs to ``key``."""
     cdef uint64_t state = key
-    cdef Py_ssize_t i, j
+    cdef Py_ssize_t i, j, drawn, last = values.shape[0] - 1
+    cdef Py_ssize_t partner[TOGETHER]
     cdef int64_t kept
     with nogil:
-        for i in range(values.shape[0] - 1, 0, -1):
-            j = <Py_ssize_t> dps_below(&state, i + 1)
-            kept = values[i]
-            values[i] = values[j]
-            values[j] = kept
+        while last > 0:
+            drawn = min(last, <Py_ssize_t> TOGETHER)
+            for i in range(drawn):
+                partner[i] = <Py_ssize_t> dps_below(&state, last - i + 1)
+                dps_fetch(&values[partner[i]])
+            for i in range(drawn):
+                j = partner[i]
+                kept = values[last - i]
+                values[last - i] = values[j]
+                values[j] = kept
+            last -= drawn
