@@ -8,7 +8,7 @@ at its defaults, beside what the machine gives. For dense rows that is the speed
 process and both together read the same numbers. For CSR it is "passes apart", those of the
 gradient's kernel by processes that exchange nothing, one after the other and at once: what two
 cores are at best worth. A virtual machine does not always have all of two: a pair of fits counts
-if passes apart, before it and behind it, were at most 5% slower than the fastest of the run.
+if passes apart, before it and behind it, were at most a tenth slower than the fastest of the run.
 Everything is interleaved; medians.
 """
 
@@ -54,7 +54,7 @@ def passes_apart(passes: int = 5) -> float:
 
 
 #: Passes apart of a calm machine take at most so many times as long as the fastest.
-CALM = 1.05
+CALM = 1.1
 #: Pairs of fits that are tried for each that is to count.
 TRIED = 3
 
