@@ -55,10 +55,9 @@ DPS_INLINE DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
 #define DPS_SOON(n) DPS_ROW(ahead + (n) < reach ? ahead + (n) : i)
 #define DPS_FETCH(p) __builtin_prefetch(p, 0, 2)
 
-/* Whether rows are best read one after the other, and asked for only while the memory is idle: a
-   processor whose widest registers have 32 bytes asks by itself for wide rows that follow each other,
-   and drops what it is asked for while many requests are open. On Zen 3, 200 MB in rows of 400 bytes
-   take 12.5 ms (reading them 10); in fours, half of the rows to come asked for, they take 14.8. */
+/* Whether rows are best read one after the other, and asked for only while the memory is idle:
+   Zen 3, whose widest registers have 32 bytes, asks by itself for wide rows that follow each other,
+   and drops what it is asked for while many requests are open. */
 #define DPS_STREAMED (DPS_BYTES == 32 && !order && f * (ptrdiff_t)sizeof(DPS_T) >= 256)
 
 /* out[r] = bias + row[r] . w for n rows; meanwhile as many as n_soon are asked for. */
@@ -93,7 +92,8 @@ DPS_INLINE void DPS_NAME(dps_dot_some)(
     for (int r = 0; r < n; r++) out[r] = bias + sum[r];
 }
 
-/* out[i] = bias + row i . w; meanwhile half as many rows from `ahead` are asked for. */
+/* out[i] = bias + row i . w; meanwhile half as many rows from `ahead` are asked for, or none where
+   they are streamed. */
 static void DPS_NAME(dps_dot_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f,
@@ -138,14 +138,15 @@ DPS_INLINE void DPS_NAME(dps_add_eight)(
     for (; j < f; j++) grad[j] += DPS_EIGHT(DPS_T, j);
 }
 
-/* grad += sum_i d[i] * row i; meanwhile half as many rows from `ahead` are asked for. */
+/* grad += sum_i d[i] * row i; meanwhile half as many rows from `ahead` are asked for, or the first
+   that follow, a quarter as many, where they are streamed. */
 static void DPS_NAME(dps_add_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f, ptrdiff_t ahead,
     ptrdiff_t reach)
 {
     ptrdiff_t i = 0;
-    if (DPS_STREAMED) ahead = m; /* the first that follow, a quarter as many */
+    if (DPS_STREAMED) ahead = m;
     for (; i + 8 <= m; i += 8) {
         const DPS_T *row[8], *soon[4];
         for (int r = 0; r < 8; r++) row[r] = DPS_ROW(i + r);

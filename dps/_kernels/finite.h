@@ -1,7 +1,8 @@
 /* What is not finite, seen without a branch: x - x is a positive zero of a finite x, and else NaN.
 
-   Its bits, or-ed over elements, are zero while all were finite. An integer `or` of the elements' width
-   vectorises; a comparison of doubles does not on plain x86-64, and a short-circuit never does. */
+   Its bits, or-ed over elements, are zero while all were finite. An integer `or` of the elements'
+   width vectorises; a comparison of doubles does not on plain x86-64, and a short-circuit never
+   does. */
 #ifndef DPS_FINITE_H
 #define DPS_FINITE_H
 

@@ -18,8 +18,8 @@
 
 #include "clones.h"
 
-/* -88 (-709) <= x <= 0: at the least, 2^n has no normal number and is zero. Adding 1.5 * 2^23 (2^52)
-   leaves n = round(x / ln 2) in the low bits. */
+/* -88 (-709) <= x <= 0: at the least, 2^n has no normal number and is zero. Adding 1.5 * 2^23
+   (2^52) leaves n = round(x / ln 2) in the low bits. */
 DPS_ALWAYS float dps_exp_element_float(float x)
 {
     const float shift = 12582912.0f;

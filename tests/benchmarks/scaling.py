@@ -32,6 +32,13 @@ from dps.modes import MODES
 from flights import DATA, on_cluster, read_flights, split
 from measure import bars, cluster, options, read_speed, table
 
+#: Passes apart of a calm machine take at most so many times as long as the fastest.
+CALM = 1.1
+#: Pairs of fits that are tried for each that is to count.
+TRIED = 3
+
+Pairs = dict[str, list[tuple[float, float]]]
+
 
 def passes_apart(passes: int = 5) -> float:
     """Median seconds in which the kernel of a gradient passes over the CSR rows of this worker."""
@@ -51,14 +58,6 @@ def passes_apart(passes: int = 5) -> float:
             model.kernel.add_batch(block, None, 0, length, params, grad)
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
-
-
-#: Passes apart of a calm machine take at most so many times as long as the fastest.
-CALM = 1.1
-#: Pairs of fits that are tried for each that is to count.
-TRIED = 3
-
-Pairs = dict[str, list[tuple[float, float]]]
 
 
 def epochs(client: Client, data: Any, mode: str, turn: int) -> tuple[float, float]:
@@ -101,7 +100,7 @@ def compare_csr(client: Client, data: Any, repeat: int) -> Pairs:
     """Seconds of one and of two, by mode; and of passes apart. Of calm moments."""
     tried: list[tuple[str, tuple[float, float]]] = []
     for mode in MODES:
-        epochs(client, data, mode, 0)
+        epochs(client, data, mode, 0)  # to warm up
     around = [apart(client)]
     for turn in range(TRIED * repeat):
         for mode in MODES:
@@ -148,6 +147,7 @@ def main() -> None:
             for mode, gain in gains.items()
         ]
         if DATA.exists():
+            del data
             X, y, *_ = split(*read_flights(20_000 if chosen.quick else None))
             data = on_cluster(client, X, y)
             gains = report("CSR (flights)", compare_csr(client, data, chosen.repeat))
