@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import daxpy
+
+from dps._kernels.pairs import CurvaturePairs
 
 __all__ = ["LBFGS"]
 
@@ -73,8 +74,7 @@ class LBFGS:
         self.converged = self.extending = False
         self._tolerance = tolerance
         self._precision = precision
-        self._memory = memory
-        self._pairs: list[tuple[NDArray[np.float64], NDArray[np.float64], float]] = []
+        self._pairs = CurvaturePairs(len(self.point), memory, _CURVED)
         self._value = math.inf
         self._gradient: NDArray[np.float64] | None = None
         self._direction = np.zeros_like(self.point)
@@ -111,8 +111,7 @@ class LBFGS:
         if gradient is None or not math.isfinite(value):
             raise ValueError("the function has no value where the search starts")
         gradient = np.array(gradient, np.float64)
-        step = self.point - self.best
-        gain = self._value - value
+        start, gain = self.best, self._value - value
         self._value, self._gradient, self.best = value, gradient, self.point
         self.extending = False
         if old is not None:
@@ -122,7 +121,7 @@ class LBFGS:
                 self.point = self.best + self._step * self._direction
                 self.extending = True
                 return True
-            self._remember(step, gradient - old)
+            self._pairs.add(start, self.best, old, gradient)
         self._turn(gain)
         return True
 
@@ -144,32 +143,15 @@ class LBFGS:
         self._step *= shorter
         self.point = self.best + self._step * self._direction
 
-    def _remember(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> None:
-        curvature = float(step @ change)
-        # Where the change is rounding error, so is what it says.
-        least = _CURVED * float(np.linalg.norm(step) * np.linalg.norm(change))
-        if curvature > least and float(change @ change) > 0.0:
-            self._pairs.append((step, change, curvature))
-            del self._pairs[: -self._memory]
-
     def _turn(self, gain: float) -> None:
         """Choose a new direction: minus the inverse Hessian's estimate times the gradient.
 
         `gain` is what the step before has brought.
         """
         assert self._gradient is not None
-        direction = -self._gradient
-        weights = []
-        for step, change, curvature in reversed(self._pairs):
-            weight = float(step @ direction) / curvature
-            daxpy(change, direction, a=-weight)
-            weights.append(weight)
-        if self._pairs:
-            _, change, curvature = self._pairs[-1]
-            direction *= curvature / float(change @ change)
-        for (step, change, curvature), weight in zip(self._pairs, reversed(weights), strict=True):
-            daxpy(step, direction, a=weight - float(change @ direction) / curvature)
-        self._direction, self._slope = direction, float(self._gradient @ direction)
+        direction = np.empty_like(self._gradient)
+        self._slope = self._pairs.direction(self._gradient, direction)
+        self._direction = direction
         self._step, self._trials = 1.0, 0
         # What the quadratic model promises to gain, or steepest descent if that is more. Both
         # know little of directions in which nothing has moved yet, so they are trusted only
