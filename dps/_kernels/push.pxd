@@ -83,4 +83,13 @@ cdef class Push:
         self, const Segments* how, char* params, const char* mean, char* state, Py_ssize_t stride,
         Py_ssize_t start, Py_ssize_t stop, int64_t step, double rate,
     ) noexcept nogil
+    cdef bint _give_out(self, const Shard* shard, const char* flat, char* part) noexcept nogil
     cdef void _take_in(self, const Shard* shard, const char* part, char* flat) noexcept nogil
+
+
+cdef class ExchangePush(Push):
+    cdef bint _use(
+        self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
+    ) noexcept nogil
+    cdef void _stepped(self, Shard* shard, int64_t step) noexcept nogil
+    cdef void _finish(self, int number) noexcept nogil

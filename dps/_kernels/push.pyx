@@ -19,6 +19,10 @@ from dps._kernels.window cimport (
     Header, Words, add, is_ready, load, rank_load, rank_store, store, wait_for
 )
 
+# How a push ended, for the interpreter.
+ENDINGS = {PUSHED: "ran", BAD_GRADIENT: "gradient", BAD_UPDATE: "update", STOPPED: "stopped"}
+
+
 cdef bint _deliver(const Shard* shard, const floating* grad, floating* out) noexcept nogil:
     """Copy the shard's part of a gradient; whether it is finite."""
     cdef Py_ssize_t r, n
@@ -263,6 +267,12 @@ cdef class Push:
             step, rate,
         )
 
+    cdef bint _give_out(self, const Shard* shard, const char* flat, char* part) noexcept nogil:
+        """Copy the shard's part of a whole vector; whether it is finite."""
+        if self.single:
+            return _deliver(shard, <const float*> flat, <float*> part)
+        return _deliver(shard, <const double*> flat, <double*> part)
+
     cdef void _take_in(self, const Shard* shard, const char* part, char* flat) noexcept nogil:
         if part == flat:
             return
@@ -278,8 +288,18 @@ cdef class ExchangePush(Push):
     cdef bint _use(
         self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
     ) noexcept nogil:
-        """Use elements first .. last of the mean, in scratch; whether all is finite."""
+        """Use elements first .. last of the mean, in scratch; whether all is finite.
+
+        Here they are put where all ranks find them.
+        """
+        cdef Py_ssize_t itemsize = 4 if self.single else 8
+        memcpy(shard.total + first * itemsize, shard.scratch, (last - first) * itemsize)
         return True
+
+    cdef void _stepped(self, Shard* shard, int64_t step) noexcept nogil:
+        """This rank has used its slice."""
+        if self.rank == 0:
+            store(&shard.words, self.places.version, step)
 
     cdef void _finish(self, int number) noexcept nogil:
         """Read what all ranks have made of the shard."""
@@ -307,8 +327,7 @@ cdef class ExchangePush(Push):
                 first = last
             if not good:
                 return BAD_UPDATE
-            if self.rank == 0:
-                store(&shard.words, self.places.version, step)
+            self._stepped(shard, step)
             rank_store(&shard.words, self.rank, self.places.done, self.sequence)
             self.wait(number, self.places.done, 0, self.sequence)
             self._finish(number)
@@ -348,13 +367,6 @@ cdef class AllReducePush(ExchangePush):
         self.state = self._keep(held[1:])
         self.mean = self._keep(np.empty(self.size, held.dtype))
         self._bind(&self.held, how)
-
-    cdef bint _use(
-        self, Shard* shard, Py_ssize_t first, Py_ssize_t last, int64_t step, double rate
-    ) noexcept nogil:
-        cdef Py_ssize_t itemsize = 4 if self.single else 8
-        memcpy(shard.total + first * itemsize, shard.scratch, (last - first) * itemsize)
-        return True
 
     cdef void _finish(self, int number) noexcept nogil:
         self._take_in(&self.shards[number], self.shards[number].total, self.mean)

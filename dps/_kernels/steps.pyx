@@ -13,20 +13,16 @@ import numpy as np
 from dps._kernels.activity cimport COMPUTE, PUSH
 from dps._kernels.checks cimport DPS_DEBUG, indices_below
 from dps._kernels.keys cimport Keys, next_batch
-from dps._kernels.push cimport BAD_GRADIENT, BAD_UPDATE, PUSHED, STOPPED, Push
+from dps._kernels.push cimport PUSHED, Push
 from dps._kernels.rows cimport BlockRows, Gradient, Rows
+
+from dps._kernels.push import ENDINGS as PUSH_ENDINGS
 
 cdef enum:
     BAD_LOSS = 100
 
 # How `StepLoop.run` ended.
-ENDINGS = {
-    PUSHED: "ran",
-    BAD_GRADIENT: "gradient",
-    BAD_UPDATE: "update",
-    STOPPED: "stopped",
-    BAD_LOSS: "loss",
-}
+ENDINGS = {**PUSH_ENDINGS, BAD_LOSS: "loss"}
 
 cdef struct Part:
     const Rows* rows

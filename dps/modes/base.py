@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from dps._kernels.activity import Activity
 from dps._kernels.keyed_push import KeyedPush
+from dps._kernels.meeting import Meeting
 from dps._kernels.push import Push
 from dps._native import written_in_python
+from dps.modes.meetings import ByKernel, ByLinks, Made, Meetings
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
 from dps.server import operations
 from dps.server.keyed import Keys
 from dps.server.links import ACCESSES, Link, MappedLink
 from dps.server.placement import PLACEMENTS, Placement
-from dps.server.window import Field, Operation, Wait, Word
+from dps.server.window import Field, Wait, Word
 
 __all__ = ["Channel", "ChannelSpec", "Decide", "Mode"]
 
@@ -172,7 +174,7 @@ class Channel(ABC):
             link.attach(self.activity, shard)
         self._sequence = 0
         self._reductions = 0
-        self._total: NDArray[np.floating] | None = None
+        self._meetings: Meetings | None = None
         self._known: dict[int, Keys] = {}  # keys that each shard was told last
 
     @abstractmethod
@@ -314,9 +316,7 @@ class Channel(ABC):
         )
         return total
 
-    def mean(
-        self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()
-    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+    def mean(self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()) -> Made:
         """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
 
         All ranks call it, equally often, once they have settled; no push follows.
@@ -342,13 +342,10 @@ class Channel(ABC):
         NonFiniteError
             The values hold NaN or infinity.
         """
-        shards, take = range(len(self._links)), self._spec.placement.take
-        given = [(take(shard, values), rows) for shard in shards]
-        return self._for_all(operations.mean, given, notes)
+        meetings = self._meet()
+        return meetings.mean(self._sequence, values, rows, notes)
 
-    def broadcast(
-        self, values: NDArray[np.floating], notes: Sequence[float]
-    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+    def broadcast(self, values: NDArray[np.floating], notes: Sequence[float]) -> Made:
         """Rank 0's values and notes, for all ranks.
 
         They call it as often as each other, as they do :meth:`mean`.
@@ -372,29 +369,27 @@ class Channel(ABC):
         NonFiniteError
             Rank 0's values hold NaN or infinity; raised there.
         """
-        shards, take = range(len(self._links)), self._spec.placement.take
-        sent = self._spec.rank == 0
-        given = [(take(shard, values) if sent else None,) for shard in shards]
-        return self._for_all(operations.broadcast, given, notes)
+        meetings = self._meet()
+        return meetings.broadcast(self._sequence, values, notes)
 
-    def _for_all(
-        self,
-        operation: Callable[..., Operation],
-        given: Sequence[tuple[Any, ...]],
-        notes: Sequence[float],
-    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
-        """An operation on all shards, which makes vectors; the notes go along with the first."""
-        if self._total is None:
-            self._total = np.empty(self._spec.size, self._spec.dtype)
+    def _meet(self) -> Meetings:
+        """Number the next meeting; how to take part in it."""
+        if self._meetings is None:
             # Ranks may have pushed unequally often: no number may come twice.
             self._sequence = int(self.reduce([self._sequence])[0])
+            self._meetings = self._ways_to_meet()
         self._sequence += 1
-        for shard, link in enumerate(self._links):
-            link.start(operation, self._sequence, *given[shard], [] if shard else list(notes))
-        results = [link.finish() for link in self._links]
-        for shard, (part, _) in enumerate(results):
-            self._spec.placement.put(shard, part, self._total)
-        return self._total, results[0][1]
+        return self._meetings
+
+    def _ways_to_meet(self) -> Meetings:
+        rank, window = self._spec.rank, self._links[0].window
+        total = np.empty(self._spec.size, self._spec.dtype)
+        if window is not None:
+            total = window.total if len(self._links) == 1 else total
+            kernel = self._push(Meeting, total, 0, notes=window.notes)
+            if kernel is not None:
+                return ByKernel(rank, kernel, total)
+        return ByLinks(rank, self._spec.placement, self._links, total)
 
     def beat(self) -> None:
         """Say that this rank is alive while it reads."""

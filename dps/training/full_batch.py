@@ -207,7 +207,7 @@ class _Descent:
         self._begun = True
         activity.lap(PUSH)
         accepted = False
-        ahead = np.zeros_like(self.point)
+        ahead = np.empty_like(self.point)
         if self._rank == 0:
             accepted = self._tell(float(total), mean if finite else None)
             self._coordinates.params(self._search.point, out=ahead)

@@ -110,11 +110,11 @@ class EpochRecord:
         """From doubles."""
         (
             epoch, loss, validation, rows, seconds, mean, largest, best, bad, last, converged, n,
-        ) = row[:12]  # fmt: skip
+            *replicas,
+        ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), float(loss), float(validation), int(rows), float(seconds),
-            float(mean), float(largest), float(best), int(bad), bool(last), bool(converged),
-            tuple(int(seen) for seen in row[12 : 12 + int(n)]),
+            int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(bad),
+            bool(last), bool(converged), tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
     @property

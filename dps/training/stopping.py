@@ -6,9 +6,10 @@ does not matter which rank that is.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,11 +68,11 @@ class StoppingRule:
             The loss is NaN or infinite.
         """
         width = len(EpochReport.__dataclass_fields__)
-        total = np.zeros(width)
-        for report in reports:
-            total += report[:width]
-        values: list[Any] = total.tolist()
-        summed = EpochReport(*values)
+        of_ranks = reports[:, :width].tolist()
+        values = list(zip(*of_ranks, strict=True))
+        # In rank order; Python's `sum` rounds otherwise from one version to the next.
+        summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
+        largest = EpochReport(*map(max, values))
         loss = summed.loss_sum / summed.rows
         validation = summed.validation_sum / summed.validation_weight if self.validate else math.nan
         monitored = validation if self.validate else loss
@@ -85,18 +86,17 @@ class StoppingRule:
         if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
         converged = bad >= self.n_iter_no_change or summed.converged > 0
-        slowest = reports[:, :width].max(axis=0)
         return EpochRecord(
             epoch=epoch + 1,
             loss=loss,
             validation_loss=validation,
             rows=int(summed.rows),
-            seconds=float(slowest[4]),
+            seconds=largest.seconds,
             staleness_mean=summed.stale_sum / max(1.0, summed.steps),
-            staleness_max=float(slowest[6]),
+            staleness_max=largest.stale_max,
             best=min(best, monitored),
             bad_epochs=bad,
             last=converged or epoch + 1 >= self.max_iter,
             converged=converged,
-            rows_per_replica=tuple(int(rows) for rows in reports[:, 1]),
+            rows_per_replica=tuple(int(seen) for seen in values[1]),
         )

@@ -1,0 +1,104 @@
+"""Means over ranks and broadcasts on mapped windows, without the interpreter.
+
+Twin of `operations.mean` and `operations.broadcast` in dps/server, in the same order of writes and
+with the same bits; their docstrings are the protocol. It must not know what the vectors mean.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+
+import numpy as np
+
+from dps._kernels.activity cimport COMPUTE, PUSH
+from dps._kernels.push cimport BAD_UPDATE, PUSHED, ExchangePush, Shard
+from dps._kernels.window cimport rank_store
+
+from dps._kernels.push import ENDINGS
+
+
+cdef class Meeting(ExchangePush):
+    """A rank's part in means and broadcasts, numbered like its pushes.
+
+    What they make lies in ``params``, which with one shard may be the window's own ``total``;
+    ``notes`` is that region of the first shard. Time up to a call is taken for computing.
+    """
+
+    cdef object notes
+
+    def __init__(self, *args, notes):
+        super().__init__(*args)
+        self.notes = notes
+
+    def mean(self, values, int64_t rows, notes):
+        """Bring vectors together; how it ended and the sums of the notes."""
+        cdef const char* given = self._vector(values)
+        cdef int status
+        place = self._place(notes)
+        place[self.rank] = notes
+        with nogil:
+            self.activity.spend(COMPUTE, -1)
+            status = self.push(given, rows, 0)
+            self.activity.spend(PUSH, self.n_shards - 1)
+        sums = place[0].copy()
+        for row in place[1:]:
+            sums += row
+        return ENDINGS[status], sums
+
+    def broadcast(self, values, notes):
+        """Hand rank 0's vector and notes to all; how it ended and these notes."""
+        cdef const char* given = self._vector(values) if self.rank == 0 else NULL
+        cdef const double[::1] told = np.array(notes, np.float64)
+        cdef double[::1] place = self._place(notes)[0]
+        cdef int status
+        with nogil:
+            self.activity.spend(COMPUTE, -1)
+            status = self._broadcast(given, told, place)
+            self.activity.spend(PUSH, self.n_shards - 1)
+        return ENDINGS[status], np.array(place)
+
+    cdef void _stepped(self, Shard* shard, int64_t step) noexcept nogil:
+        """No update, no version."""
+
+    cdef void _finish(self, int number) noexcept nogil:
+        self._take_in(&self.shards[number], self.shards[number].total, self.params)
+
+    cdef int _broadcast(
+        self, const char* given, const double[::1] told, double[::1] place
+    ) except -1 nogil:
+        cdef int number
+        cdef Shard* shard
+        cdef Py_ssize_t i
+        self.sequence += 1
+        for number in range(self.n_shards):
+            rank_store(
+                &self.shards[number].words, self.rank, self.places.arrived, self.sequence
+            )
+        for number in range(self.n_shards):
+            shard = &self.shards[number]
+            if self.rank == 0:
+                self.wait(number, self.places.arrived, 0, self.sequence)
+                if not self._give_out(shard, given, shard.total):
+                    return BAD_UPDATE
+                if number == 0:
+                    for i in range(told.shape[0]):
+                        place[i] = told[i]
+            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
+            self.wait(number, self.places.done, 0, self.sequence)
+            self._finish(number)
+            if number + 1 < self.n_shards:
+                self.activity.spend(PUSH, number)
+        return PUSHED
+
+    cdef object _place(self, notes):
+        """Where the ranks' notes of the next number are: (n_ranks, len(notes))."""
+        if len(notes) > self.notes.shape[2]:
+            raise ValueError(f"there are {self.notes.shape[2]} notes at most, got {len(notes)}")
+        return self.notes[(self.sequence + 1) % 2, :, :len(notes)]
+
+    cdef const char* _vector(self, values) except NULL:
+        itemsize = 4 if self.single else 8
+        right = values.shape == (self.size,) and values.dtype.itemsize == itemsize
+        if not (right and values.flags.c_contiguous):
+            raise ValueError(
+                f"a vector is {self.size} contiguous elements of {itemsize} bytes, got "
+                f"{values.shape} {values.dtype}"
+            )
+        return <const char*> <uintptr_t> values.ctypes.data
