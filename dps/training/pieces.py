@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -15,18 +14,11 @@ from dps.data.blocks import Block
 from dps.data.sources import Source
 from dps.models import Model
 from dps.modes import Channel
+from dps.training.sums import sum_for
 
 __all__ = ["Pieces"]
 
-#: Bytes of a piece of X that stay in a core's cache between forward and backward.
-_CACHED = 1 << 20
-_FEWEST, _MOST = 256, 8192  # rows of a piece
-#: Rows after which sums of the model's dtype are added to those in double.
-_SUMMED = 1 << 16
 _RUN = 16  # rows that are drawn together
-_BEAT_EVERY = 0.2  # seconds
-
-
 #: Bytes of X up to which some of the rows of a stream are kept in memory.
 _KEPT = 1 << 25
 
@@ -34,11 +26,7 @@ Rows = tuple[Block, NDArray[np.int64] | None]
 
 
 class Pieces:
-    """A rank's training rows, in pieces that fit in a core's cache.
-
-    Beats now and then while a pass is under way: it may take longer than the others wait for
-    somebody who gives no sign.
-    """
+    """A rank's training rows, block by block: all of them, or runs from all over."""
 
     @classmethod
     def of(cls, model: Model, source: Source, row_elements: float, channel: Channel) -> Pieces:
@@ -69,9 +57,8 @@ class Pieces:
         self._streamed = streamed
         self.count = count
         self.row_elements = max(1.0, row_elements)
-        cached = _CACHED / (self.row_elements * model.dtype.itemsize)
-        self._at_once = int(min(_MOST, max(_FEWEST, cached)))
-        self._sum = np.zeros(model.layout.size, model.dtype)
+        # It beats: a pass may take longer than the others wait for somebody who gives no sign.
+        self._sum = sum_for(model, self.row_elements, channel.beat)
 
     def can_be_thinned(self, share: int) -> bool:
         """Whether one row of each `share` fits in memory, where they do not lie there already."""
@@ -93,31 +80,11 @@ class Pieces:
 
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
         """Sums of losses and of gradients, the latter in double while they grow."""
-        loss, summed = 0.0, 0
-        total = np.zeros(len(params))
-        beaten = time.monotonic()
-        for block, order, start, stop in self._pieces():
-            if summed >= _SUMMED:
-                total += self._sum
-                summed = 0
-            if not summed:
-                self._sum.fill(0)
-            loss += self._add(params, block, order, start, stop)
-            summed += stop - start
-            if time.monotonic() - beaten > _BEAT_EVERY:
-                self._channel.beat()
-                beaten = time.monotonic()
-        if summed:
-            total += self._sum
-        return loss, total.astype(self._sum.dtype)
-
-    def _pieces(self) -> Iterator[tuple[Block, NDArray[np.int64] | None, int, int]]:
-        # A kernel keeps rows in cache by itself.
-        most = self._at_once if self._model.kernel is None else _SUMMED
+        self._sum.begin(params)
         for block, order in self._blocks():
             first, last = (block.start, block.stop) if order is None else (0, len(order))
-            for start in range(first, last, most):
-                yield block, order, start, min(start + most, last)
+            self._sum.add(block, order, first, last)
+        return self._sum.end()
 
     def _blocks(self) -> Iterator[Rows]:
         activity, rows = self._channel.activity, self._passes()
@@ -128,20 +95,6 @@ class Pieces:
             if block is None:
                 return
             yield block
-
-    def _add(
-        self,
-        params: NDArray[np.floating],
-        block: Block,
-        order: NDArray[np.int64] | None,
-        start: int,
-        stop: int,
-    ) -> float:
-        kernel = self._model.kernel
-        if kernel is not None:
-            return kernel.add_batch(block.for_kernels, order, start, stop, params, self._sum)
-        rows = block.segment(start, stop, order)
-        return self._model.loss_gradient(params, rows.X, rows.y, rows.weight, out=self._sum)
 
     def moments(
         self, n_features: int, centre: NDArray[np.float64] | None

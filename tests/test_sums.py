@@ -1,0 +1,114 @@
+"""A pass is added up alike by the kernel and in Python, and says that it is alive meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dps.data.blocks import Block, features_of
+from dps.errors import StoppedError
+from dps.losses import LogLoss
+from dps.models import LinearModel
+from dps.training import sums
+from dps.training.sums import KernelSum, PythonSum, sum_for
+
+FEATURES = 3
+
+
+def blocks(kind: str, dtype: str, lengths: list[int]) -> list[Block]:
+    rng = np.random.default_rng(0)
+    made = []
+    for number, rows in enumerate(lengths):
+        X = rng.normal(size=(rows, FEATURES)).astype(dtype)
+        if kind == "csr":
+            X = sp.csr_array(np.where(rng.random(X.shape) < 0.4, X, 0).astype(dtype))
+        y = rng.choice([-1.0, 1.0], size=(rows, 1)).astype(dtype)
+        weight = rng.random(rows).astype(dtype) if number % 2 else None
+        made.append(Block(number, features_of(X, dtype), y, weight, 0, rows))
+    return made
+
+
+def model(dtype: str = "float32") -> LinearModel:
+    return LinearModel(FEATURES, 1, LogLoss(), dtype=dtype)
+
+
+def added_up(how: Any, params: Any, parts: list[tuple[Any, ...]]) -> tuple[float, Any]:
+    how.begin(params)
+    for part in parts:
+        how.add(*part)
+    return how.end()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_the_kernel_and_python_have_the_same_bits(kind: str, dtype: str, shuffled: bool) -> None:
+    # Below, at and above the rows of one sum; blocks of which a rank has some rows alone.
+    some = blocks(kind, dtype, [100, 1 << 16, 70_000, 5, 150_000])
+    rng = np.random.default_rng(1)
+    parts: list[tuple[Any, ...]] = [
+        (b, rng.permutation(len(b.y))[: len(b.y) // 2] if shuffled else None, 0, len(b.y) // 2)
+        for b in some
+    ]
+    params = rng.normal(size=FEATURES + 1).astype(dtype)
+    linear = model(dtype)
+    by_kernel = sum_for(linear, FEATURES, lambda: None)
+    in_python = PythonSum(linear, 1 << 16, lambda: None)
+    assert isinstance(by_kernel, KernelSum)
+    for _ in range(2):  # nothing is left of the pass before
+        loss, gradient = added_up(by_kernel, params, parts)
+        expected_loss, expected = added_up(in_python, params, parts)
+        assert loss == expected_loss
+        np.testing.assert_array_equal(gradient, expected)
+        assert gradient.dtype == dtype
+
+
+def test_sums_of_many_rows_are_added_in_double() -> None:
+    n = 40 << 16
+    X = np.full((n, 1), 0.1, np.float32)
+    block = Block(0, features_of(X, "f4"), np.full((n, 1), -1, np.float32), None, 0, n)
+    linear = LinearModel(1, 1, LogLoss(), fit_intercept=False, dtype="f4")
+    for how in (sum_for(linear, 1, lambda: None), PythonSum(linear, 8192, lambda: None)):
+        gradient = added_up(how, np.zeros(1, np.float32), [(block, None, 0, n)])[1]
+        # In float32 all through the error is 2.8e-3.
+        assert gradient[0] == pytest.approx(0.05 * n, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [KernelSum, PythonSum])
+def test_a_long_pass_beats_and_hears_that_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    monkeypatch.setattr(sums, "_BEAT_EVERY", 0.0)
+    beats = []
+
+    def beat() -> None:
+        beats.append(1)
+        if len(beats) == 3:
+            raise StoppedError("the fit was stopped")
+
+    linear = model()
+    how: Any = KernelSum(linear.kernel, beat) if kind is KernelSum else PythonSum(linear, 9, beat)
+    block = blocks("dense", "float32", [200_000])[0]
+    with pytest.raises(StoppedError):
+        added_up(how, linear.initial(), [(block, None, 0, 200_000)])
+    assert len(beats) == 3
+
+
+def test_what_a_kernel_cannot_add_is_an_error() -> None:
+    linear = model()
+    how = sum_for(linear, FEATURES, lambda: None)
+    block = blocks("dense", "float32", [10])[0]
+    with pytest.raises(RuntimeError, match="begin a pass"):
+        how.add(block, None, 0, 10)
+    with pytest.raises(ValueError, match="params has length 3, expected 4"):
+        how.begin(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="params must be contiguous float32, got float64"):
+        how.begin(np.zeros(4))
+    how.begin(linear.initial())
+    with pytest.raises(ValueError, match=r"\[0, 11\) is not inside 10 rows"):
+        how.add(block, None, 0, 11)
+    with pytest.raises(ValueError, match="y must be float32"):
+        how.add(blocks("dense", "float64", [10])[0], None, 0, 10)
