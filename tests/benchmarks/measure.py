@@ -19,25 +19,39 @@ import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+import dask
 import numpy as np
 from distributed import Client, LocalCluster
 
 MB = 1e6
 #: A contender that takes longer than so many seconds is run so often at the most.
 SLOW, SLOW_REPEAT = 4.0, 3
+#: What every process of Dask does a hundred times a second, whatever it computes, left out or
+#: done twice a second: it samples stacks for a page of the dashboard, and looks at its own delay.
+SLOW_TIMERS = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+}
 
 
 def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
-    """The command line: how often, whether quick, and numbers that a benchmark adds."""
+    """The command line: how often, whether quick, and what a benchmark adds.
+
+    That is numbers, or, where the default is False, flags.
+    """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=repeat, help="runs to take the median of")
     parser.add_argument("--quick", action="store_true", help="once, on little data: a test")
     for name, default in more.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        else:
+            parser.add_argument(option, type=int, default=default)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.repeat = 1
@@ -45,9 +59,10 @@ def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
 
 
 @contextmanager
-def cluster(n_workers: int = 2) -> Iterator[Client]:
+def cluster(n_workers: int = 2, config: Mapping[str, Any] | None = None) -> Iterator[Client]:
     """A client of so many processes with one thread each; warnings of peers are not shown."""
     with (
+        dask.config.set(config or {}),  # nannies hand it on
         LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as workers,
         Client(workers) as client,
         warnings.catch_warnings(),

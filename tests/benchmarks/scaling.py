@@ -1,6 +1,6 @@
 """Two replicas against one in each mode, dense and CSR, beside what the memory allows.
 
-    python tests/benchmarks/scaling.py [--repeat K] [--quick]
+    python tests/benchmarks/scaling.py [--repeat K] [--slow-timers] [--quick]
 
 The data lies on a LocalCluster of two processes, one thread each; one replica has all rows moved
 to its worker before its clock starts. Compared are the median seconds of an epoch, everything else
@@ -9,7 +9,8 @@ process and both together read the same numbers. For CSR it is "passes apart", t
 gradient's kernel by processes that exchange nothing, one after the other and at once: what two
 cores are at best worth. A virtual machine does not always have all of two: a pair of fits counts
 if passes apart, before it and behind it, were at most a tenth slower than the fastest of the run.
-Everything is interleaved; medians.
+Everything is interleaved; medians. With --slow-timers Dask's processes leave the cores alone: they
+do not sample stacks, and look after their event loops twice a second instead of fifty times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dps.losses import LogLoss
 from dps.models.linear import LinearModel
 from dps.modes import MODES
 from flights import DATA, on_cluster, read_flights, split
-from measure import bars, cluster, options, read_speed, table
+from measure import SLOW_TIMERS, bars, cluster, options, read_speed, table
 
 #: Passes apart of a calm machine take at most so many times as long as the fastest.
 CALM = 1.1
@@ -136,9 +137,9 @@ def report(kind: str, found: Pairs) -> dict[str, float]:
 
 
 def main() -> None:
-    chosen = options(__doc__, repeat=9)
+    chosen = options(__doc__, repeat=9, slow_timers=False)
     asked = []
-    with cluster() as client:
+    with cluster(config=SLOW_TIMERS if chosen.slow_timers else None) as client:
         data = make(client, 20_000 if chosen.quick else 1_000_000)
         gains = report("dense", compare_dense(client, data, chosen.repeat))
         memory = gains.pop("reading")
