@@ -15,6 +15,7 @@ import scipy.sparse
 from distributed import Client, LocalCluster
 
 import dps
+from dps.cluster.dask import calls
 from dps.errors import ClusterError, VersionError
 
 ROWS = 40
@@ -165,3 +166,12 @@ def test_workers_with_another_dps_or_none(
         monkeypatch.setattr(Client, "_run", answer)
         message = "a worker has dps 0.0.1" if theirs else "dps is not installed on a worker"
         fails(message, *data(), client=client, kind=VersionError)
+
+
+def test_a_dps_that_is_not_installed_here(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(calls, "_checked", {})
+    monkeypatch.setattr(calls.importlib.metadata, "version", version)
+    fails("is imported here without being installed", *data(), client=client, kind=VersionError)

@@ -11,8 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "clones.h"
+
 #define DPS_ROW(i) (x + (order ? order[i] : (int64_t)(i)) * stride)
-#define DPS_INLINE static inline __attribute__((always_inline))
 #define DPS_JOIN_(a, b, c) a##_##b##_##c
 #define DPS_JOIN(a, b, c) DPS_JOIN_(a, b, c)
 #define DPS_NAME(name) DPS_JOIN(name, DPS_T, DPS_SET)

@@ -33,7 +33,7 @@ typedef DPS_T DPS_V64 __attribute__((vector_size(64), aligned(sizeof(DPS_T)), ma
 #define DPS_FOLD(part) DPS_NAME(dps_fold_whole)(part[0])
 #endif
 #if DPS_BYTES >= 32
-DPS_INLINE DPS_V16 DPS_NAME(dps_fold_half)(DPS_V32 half)
+DPS_ALWAYS DPS_V16 DPS_NAME(dps_fold_half)(DPS_V32 half)
 {
     DPS_V16 low, high;
     memcpy(&low, &half, 16);
@@ -42,7 +42,7 @@ DPS_INLINE DPS_V16 DPS_NAME(dps_fold_half)(DPS_V32 half)
 }
 #endif
 #if DPS_BYTES >= 64
-DPS_INLINE DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
+DPS_ALWAYS DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
 {
     DPS_V32 low, high;
     memcpy(&low, &whole, 32);
@@ -61,7 +61,7 @@ DPS_INLINE DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
 #define DPS_STREAMED (DPS_BYTES == 32 && !order && f * (ptrdiff_t)sizeof(DPS_T) >= 256)
 
 /* out[r] = bias + row[r] . w for n rows; meanwhile as many as n_soon are asked for. */
-DPS_INLINE void DPS_NAME(dps_dot_some)(
+DPS_ALWAYS void DPS_NAME(dps_dot_some)(
     const DPS_T *const *row, const int n, const DPS_T *const *soon, const int n_soon,
     const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t f)
 {
@@ -120,7 +120,7 @@ static void DPS_NAME(dps_dot_rows)(
             + (*(const VEC *)(row[6] + (j)) * d[6] + *(const VEC *)(row[7] + (j)) * d[7])))
 
 /* grad += sum_r d[r] * row[r] for eight rows; meanwhile as many as n_soon are asked for. */
-DPS_INLINE void DPS_NAME(dps_add_eight)(
+DPS_ALWAYS void DPS_NAME(dps_add_eight)(
     const DPS_T *const *row, const DPS_T *const *soon, const int n_soon,
     const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t f)
 {
@@ -187,7 +187,7 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
    w has rows of `padded` elements and is at the tile's first column, as are bias and out. For
    `ahead` and `reach` see dps_dot_rows. */
 #define DPS_FORWARD_TILE(W, VEC)                                                                   \
-    DPS_INLINE void DPS_NAME(dps_forward_##W)(                                                     \
+    DPS_ALWAYS void DPS_NAME(dps_forward_##W)(                                                     \
         const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
         const DPS_T *restrict w, ptrdiff_t padded, const DPS_T *restrict bias,                     \
         DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used,                \
@@ -212,7 +212,7 @@ typedef DPS_T DPS_NAME(dps_tile_8) __attribute__((
 
 /* w[j, :] += sum_i d[i, :] * row i [j] for one tile; w has rows of `padded` elements. */
 #define DPS_BACKWARD_TILE(W, VEC)                                                                  \
-    DPS_INLINE void DPS_NAME(dps_backward_##W)(                                                    \
+    DPS_ALWAYS void DPS_NAME(dps_backward_##W)(                                                    \
         const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,                  \
         const DPS_T *restrict d, DPS_T *restrict w, ptrdiff_t padded,                              \
         ptrdiff_t m, ptrdiff_t f, ptrdiff_t k, ptrdiff_t used, ptrdiff_t ahead, ptrdiff_t reach)   \

@@ -93,7 +93,7 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
         workers=new,
         on_error="return",
     )
-    ours = importlib.metadata.version("dps")
+    ours = _our_version()
     for worker in new:
         theirs = answers.get(worker)
         if isinstance(theirs, OSError):
@@ -109,6 +109,16 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
                 worker=worker,
             )
         known.add(worker)
+
+
+def _our_version() -> str:
+    try:
+        return importlib.metadata.version("dps")
+    except importlib.metadata.PackageNotFoundError:
+        raise VersionError(
+            "dps is imported here without being installed, so that workers' versions cannot be "
+            "compared with it: install it in this environment"
+        ) from None
 
 
 def watched(
