@@ -105,7 +105,7 @@ def test_what_a_kernel_cannot_add_is_an_error() -> None:
         how.add(block, None, 0, 10)
     with pytest.raises(ValueError, match="params has length 3, expected 4"):
         how.begin(np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match="params must be contiguous float32, got float64"):
+    with pytest.raises(ValueError, match="params must be contiguous, aligned float32, got float64"):
         how.begin(np.zeros(4))
     how.begin(linear.initial())
     with pytest.raises(ValueError, match=r"\[0, 11\) is not inside 10 rows"):

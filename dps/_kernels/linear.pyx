@@ -266,7 +266,7 @@ cdef void backward_csr(
     const floating* data, const index_t* indices, const index_t* indptr, const int64_t* order,
     const floating* d, floating* grad, Py_ssize_t m, Py_ssize_t k, Py_ssize_t n_ahead,
 ) noexcept nogil:
-    """grad += rows.T @ d; the ``n_ahead`` rows behind the m are fetched meanwhile."""
+    """grad += rows.T @ d; the ``n_ahead`` rows behind the m may be asked for meanwhile."""
     cdef Py_ssize_t i, p, c, row
     cdef floating* target
     if k == 1:

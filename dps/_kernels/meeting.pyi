@@ -12,10 +12,13 @@ class Meeting(Push):
     def __init__(self, *args: Any, notes: NDArray[np.float64]) -> None:
         """`notes` is that region of the first shard's window."""
     def mean(
-        self, values: NDArray[np.floating], rows: int, notes: Sequence[float]
+        self, number: int, values: NDArray[np.floating], rows: int, notes: Sequence[float]
     ) -> tuple[Ending, NDArray[np.float64]]:
-        """See `Channel.mean`: how it ended, and the sums of the notes. The mean is in `params`."""
+        """See `Channel.mean`; `number` is one more than at the last meeting.
+
+        How it ended, and the sums of the notes. The mean is in `params`.
+        """
     def broadcast(
-        self, values: NDArray[np.floating], notes: Sequence[float]
+        self, number: int, values: NDArray[np.floating], notes: Sequence[float]
     ) -> tuple[Ending, NDArray[np.float64]]:
-        """See `Channel.broadcast`: how it ended, and rank 0's notes."""
+        """See `Channel.broadcast`, and `mean`. How it ended, and rank 0's notes."""

@@ -15,7 +15,7 @@ from dps._kernels.push import ENDINGS
 
 
 cdef class Meeting(ExchangePush):
-    """A rank's part in means and broadcasts, numbered like its pushes.
+    """A rank's part in means and broadcasts, whose numbers follow each other as those of pushes do.
 
     What they make lies in ``params``, which with one shard may be the window's own ``total``;
     ``notes`` is that region of the first shard. Time up to a call is taken for computing.
@@ -27,11 +27,12 @@ cdef class Meeting(ExchangePush):
         super().__init__(*args)
         self.notes = notes
 
-    def mean(self, values, int64_t rows, notes):
+    def mean(self, int64_t number, values, int64_t rows, notes):
         """Bring vectors together; how it ended and the sums of the notes."""
         cdef const char* given = self._vector(values)
         cdef int status
-        place = self._place(notes)
+        place = self._place(number, notes)
+        self.sequence = number - 1
         place[self.rank] = notes
         with nogil:
             self.activity.spend(COMPUTE, -1)
@@ -42,12 +43,13 @@ cdef class Meeting(ExchangePush):
             sums += row
         return ENDINGS[status], sums
 
-    def broadcast(self, values, notes):
+    def broadcast(self, int64_t number, values, notes):
         """Hand rank 0's vector and notes to all; how it ended and these notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
         cdef const double[::1] told = np.array(notes, np.float64)
-        cdef double[::1] place = self._place(notes)[0]
+        cdef double[::1] place = self._place(number, notes)[0]
         cdef int status
+        self.sequence = number - 1
         with nogil:
             self.activity.spend(COMPUTE, -1)
             status = self._broadcast(given, told, place)
@@ -87,18 +89,18 @@ cdef class Meeting(ExchangePush):
                 self.activity.spend(PUSH, number)
         return PUSHED
 
-    cdef object _place(self, notes):
-        """Where the ranks' notes of the next number are: (n_ranks, len(notes))."""
+    cdef object _place(self, int64_t number, notes):
+        """Where the ranks' notes are: (n_ranks, len(notes))."""
         if len(notes) > self.notes.shape[2]:
             raise ValueError(f"there are {self.notes.shape[2]} notes at most, got {len(notes)}")
-        return self.notes[(self.sequence + 1) % 2, :, :len(notes)]
+        return self.notes[number % 2, :, :len(notes)]
 
     cdef const char* _vector(self, values) except NULL:
-        itemsize = 4 if self.single else 8
-        right = values.shape == (self.size,) and values.dtype.itemsize == itemsize
-        if not (right and values.flags.c_contiguous):
+        dtype = "float32" if self.single else "float64"
+        right = values.shape == (self.size,) and values.dtype == dtype
+        if not (right and values.flags.c_contiguous and values.flags.aligned):
             raise ValueError(
-                f"a vector is {self.size} contiguous elements of {itemsize} bytes, got "
-                f"{values.shape} {values.dtype}"
+                f"a vector is {self.size} contiguous, aligned {dtype}, got {values.shape} "
+                f"{values.dtype}"
             )
         return <const char*> <uintptr_t> values.ctypes.data

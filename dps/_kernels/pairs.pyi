@@ -12,4 +12,5 @@ class CurvaturePairs:
         before: NDArray[np.float64],
         after: NDArray[np.float64],
     ) -> bool: ...
-    def direction(self, gradient: NDArray[np.float64], out: NDArray[np.float64]) -> float: ...
+    def direction(self, gradient: NDArray[np.float64], out: NDArray[np.float64]) -> float:
+        """Write the direction to `out`, which `gradient` must not overlap; its slope."""

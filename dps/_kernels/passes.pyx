@@ -52,9 +52,12 @@ cdef class GradientSum:
         self.whole = np.zeros(gradient.size)
 
     def begin(self, params):
-        if params.dtype != self._part.dtype or not params.flags.c_contiguous:
-            raise ValueError(f"params must be contiguous {self._part.dtype}, got {params.dtype}")
-        same_length("params", len(params), self.gradient.size)
+        flags = params.flags
+        if params.dtype != self._part.dtype or not (flags.c_contiguous and flags.aligned):
+            raise ValueError(
+                f"params must be contiguous, aligned {self._part.dtype}, got {params.dtype}"
+            )
+        same_length("params", params.size, self.gradient.size)
         self._params = params
         self.params = <const char*> <uintptr_t> params.ctypes.data
         self.loss = self.summed = 0

@@ -65,7 +65,7 @@ static inline void dps_fetch(const char *first, const char *last)
             out[i] = bias + sum;                                                                   \
         }                                                                                          \
     }                                                                                              \
-    /* grad += sum_i d[i] * row i; the n_ahead rows behind the m come next and are fetched. */     \
+    /* grad += sum_i d[i] * row i; the n_ahead rows behind the m come next and are asked for. */   \
     static void dps_add_sparse_##T##_##I(                                                          \
         const T *restrict x, const I *restrict indices, const I *restrict indptr,                  \
         const int64_t *restrict order, const T *restrict d, T *restrict grad, ptrdiff_t m,         \
@@ -113,7 +113,7 @@ static inline void dps_dot_sparse(
    AVX-512 drop what they are asked for while many requests are open; a pass took 5% longer. */
 static inline int dps_fetches_by_itself(void)
 {
-#if defined(__GNUC__) && defined(__x86_64__) && !defined(DPS_PORTABLE)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(DPS_PORTABLE)
     return __builtin_cpu_supports("avx2") && !__builtin_cpu_supports("avx512f");
 #else
     return 0;

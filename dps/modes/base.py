@@ -324,7 +324,7 @@ class Channel(ABC):
         Parameters
         ----------
         values : (n,) array
-            As long as the parameters.
+            As long as the parameters, and of their dtype.
         rows : int
             Of all ranks, at least one has some.
         notes : sequence of float
@@ -333,7 +333,8 @@ class Channel(ABC):
         Returns
         -------
         (n,) array
-            The mean; valid until the next call of this or of :meth:`broadcast`.
+            The mean. Valid, and not to be written, until the next call of this or of
+            :meth:`broadcast`.
         float64 array
             The sums of the notes.
 
@@ -353,14 +354,14 @@ class Channel(ABC):
         Parameters
         ----------
         values : (n,) array
-            Of rank 0; those of others are not looked at.
+            Of rank 0, in the parameters' dtype; those of others are not looked at.
         notes : sequence of float
             A few doubles, as many on all ranks.
 
         Returns
         -------
         (n,) array
-            Valid until the next call of this or of :meth:`mean`.
+            Valid, and not to be written, until the next call of this or of :meth:`mean`.
         float64 array
             The notes.
 
@@ -385,10 +386,10 @@ class Channel(ABC):
         rank, window = self._spec.rank, self._links[0].window
         total = np.empty(self._spec.size, self._spec.dtype)
         if window is not None:
-            total = window.total if len(self._links) == 1 else total
-            kernel = self._push(Meeting, total, 0, notes=window.notes)
+            made = window.total if len(self._links) == 1 else total
+            kernel = self._push(Meeting, made, 0, notes=window.notes)
             if kernel is not None:
-                return ByKernel(rank, kernel, total)
+                return ByKernel(rank, kernel, made)
         return ByLinks(rank, self._spec.placement, self._links, total)
 
     def beat(self) -> None:

@@ -97,7 +97,6 @@ class ByKernel:
     ----------
     rank : int
     kernel : Meeting
-        It counts meetings as its caller does.
     total : (n,) array
         Where the kernel puts vectors.
     """
@@ -111,11 +110,11 @@ class ByKernel:
         self, number: int, values: NDArray[np.floating], rows: int, notes: Sequence[float]
     ) -> Made:
         """Bring vectors together, see :meth:`Meetings.mean`."""
-        return self._ended(number, *self._kernel.mean(values, rows, notes))
+        return self._ended(number, *self._kernel.mean(number, values, rows, notes))
 
     def broadcast(self, number: int, values: NDArray[np.floating], notes: Sequence[float]) -> Made:
         """Have what rank 0 gives, see :meth:`Meetings.broadcast`."""
-        return self._ended(number, *self._kernel.broadcast(values, notes))
+        return self._ended(number, *self._kernel.broadcast(number, values, notes))
 
     def _ended(
         self,

@@ -1,7 +1,7 @@
 """The sums of losses and gradients of a pass, by a kernel or in Python.
 
-In the model's dtype over so many rows as keep it exact enough, in double beyond; with the same bits
-either way.
+In the model's dtype over so many rows as keep it exact enough, in double beyond. Of pieces of the
+same length both have the same bits; a kernel keeps rows in cache by itself, and takes longer ones.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from distributed import Client, LocalCluster
 MB = 1e6
 #: A contender that takes longer than so many seconds is run so often at the most.
 SLOW, SLOW_REPEAT = 4.0, 3
-#: What every process of Dask does a hundred times a second, whatever it computes, left out or
-#: done twice a second: it samples stacks for a page of the dashboard, and looks at its own delay.
+#: What Dask's processes do whatever is computed. Workers sample stacks a hundred times a second,
+#: for a page of the dashboard: left out. All look after their event loops fifty times: here twice.
 SLOW_TIMERS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
