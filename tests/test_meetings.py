@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,11 @@ SIZE = 5000  # some blocks of a sum, and no multiple of one
 
 
 def channels(
-    n_ranks: int, n_shards: int = 1, dtype: str = "float64", timeout: float = 30.0
+    n_ranks: int,
+    n_shards: int = 1,
+    dtype: str = "float64",
+    timeout: float = 30.0,
+    alive: Callable[[], None] | None = None,
 ) -> tuple[list[Window], list[Channel]]:
     placement = place("round_robin", [SIZE], n_shards)
     windows = []
@@ -37,7 +40,7 @@ def channels(
     made = [
         Sync().channel(
             ChannelSpec(rank, n_ranks, placement, SIZE, dtype, Constant(0.1), whole),
-            [MappedLink(window, rank, 1, timeout) for window in windows],
+            [MappedLink(window, rank, 1, timeout, alive) for window in windows],
         )
         for rank in range(n_ranks)
     ]
@@ -149,18 +152,16 @@ def test_what_is_not_finite_is_named(way: Callable[[Channel], None], n_shards: i
 
 @pytest.mark.parametrize("way", [lambda channel: None, by_links], ids=["kernel", "links"])
 def test_stopping_ends_a_meeting(way: Callable[[Channel], None]) -> None:
-    (window,), ranks = channels(2)
+    def stop() -> None:  # while a rank waits
+        window.stop(ABORTED)
+
+    (window,), ranks = channels(2, timeout=2.0, alive=stop)
     for channel in ranks:
         way(channel)
     at_once([lambda channel=channel: channel.mean(np.zeros(SIZE), 1) for channel in ranks])  # type: ignore[misc]
-
-    def stop() -> None:
-        while window.words.rank_load(0, Field.ARRIVED) < 2:
-            time.sleep(0)
-        window.stop(ABORTED)
-
-    ended, _ = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1), stop])
+    (ended,) = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1)])
     assert isinstance(ended, StoppedError)
+    assert window.words.rank_load(0, Field.ARRIVED) == 2
     # Nor is there another: rank 0 has come to this one, but not to what is next.
     for meet in (lambda: ranks[1].mean(np.zeros(SIZE), 1), lambda: ranks[1].broadcast(None, [])):
         with pytest.raises(StoppedError):

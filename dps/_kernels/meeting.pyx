@@ -82,11 +82,7 @@ cdef class Meeting(ExchangePush):
                 if number == 0:
                     for i in range(told.shape[0]):
                         place[i] = told[i]
-            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
-            self.wait(number, self.places.done, 0, self.sequence)
-            self._finish(number)
-            if number + 1 < self.n_shards:
-                self.activity.spend(PUSH, number)
+            self._settle(number)
         return PUSHED
 
     cdef object _place(self, int64_t number, notes):

@@ -93,3 +93,4 @@ cdef class ExchangePush(Push):
     ) noexcept nogil
     cdef void _stepped(self, Shard* shard, int64_t step) noexcept nogil
     cdef void _finish(self, int number) noexcept nogil
+    cdef int _settle(self, int number) except -1 nogil

@@ -304,6 +304,15 @@ cdef class ExchangePush(Push):
     cdef void _finish(self, int number) noexcept nogil:
         """Read what all ranks have made of the shard."""
 
+    cdef int _settle(self, int number) except -1 nogil:
+        """This rank is done with a shard: wait until all are, and read it."""
+        rank_store(&self.shards[number].words, self.rank, self.places.done, self.sequence)
+        self.wait(number, self.places.done, 0, self.sequence)
+        self._finish(number)
+        if number + 1 < self.n_shards:
+            self.activity.spend(PUSH, number)
+        return 0
+
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef int number, status
         cdef Shard* shard
@@ -328,11 +337,7 @@ cdef class ExchangePush(Push):
             if not good:
                 return BAD_UPDATE
             self._stepped(shard, step)
-            rank_store(&shard.words, self.rank, self.places.done, self.sequence)
-            self.wait(number, self.places.done, 0, self.sequence)
-            self._finish(number)
-            if number + 1 < self.n_shards:
-                self.activity.spend(PUSH, number)
+            self._settle(number)
         return PUSHED
 
 

@@ -109,8 +109,8 @@ static inline void dps_dot_sparse(
     DPS_SPARSE_OF(dps_dot_sparse, x, indices, indptr, order, w, bias, out, m);
 }
 
-/* Whether rows that lie in order are left to the processor to fetch. Those with AVX2 and not
-   AVX-512 drop what they are asked for while many requests are open; a pass took 5% longer. */
+/* Whether rows that lie in order are left to the processor to fetch. Zen 3, which has AVX2 and not
+   AVX-512, drops what it is asked for while many requests are open, see DPS_STREAMED. */
 static inline int dps_fetches_by_itself(void)
 {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(DPS_PORTABLE)
