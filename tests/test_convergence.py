@@ -26,8 +26,8 @@ ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3
 NAMES = [name for name in LOSSES if name != "softmax"]
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
-RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "Adam": 0.05}
-FADING = {"SGD": 1.0, "Momentum": 0.1, "Adam": 0.1, "Adagrad": 3.0}
+RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "ScaledAdagrad": 0.5, "Adam": 0.05}
+FADING = {"SGD": 1.0, "Momentum": 0.1, "Adam": 0.1, "Adagrad": 3.0, "ScaledAdagrad": 3.0}
 KINKED = {"hinge", "epsilon_insensitive"}
 
 
@@ -245,6 +245,118 @@ def test_defaults_need_no_scaled_features(kind: Any, name: str, mode: str, dtype
     w = np.ravel(model.coef_).astype(float)
     u = np.append(w * scales, X.mean(axis=0) @ w + float(np.ravel(model.intercept_)[0]))
     assert defaults(u, Z, y, scales, classes)[0] <= 1.0001 * best.fun
+
+
+#: What is asked for that only stochastic steps have.
+STEPS = {
+    "async": {"mode": "async", "n_replicas": 2},
+    "a rate": {"learning_rate": 0.1},
+    "epochs": {"tol": None, "max_iter": 20},
+    "the mean": {"average": True},
+    "schedule": {"mode": "allreduce", "learning_rate": "invscaling", "n_replicas": 2},
+}
+
+
+@pytest.mark.parametrize("rows", [200, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("name", ["scales", "offsets"])
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.LinearRegressor])
+def test_stochastic_steps_need_no_scaled_features(
+    kind: Any, name: str, options: dict[str, Any], dtype: Any, rows: int
+) -> None:
+    X, Z, scales = (part[:rows] for part in unscaled(name))
+    centre = X.mean(axis=0)
+    Z = (X - centre) / (scales := X.std(axis=0))
+    rng = np.random.default_rng(9)
+    score = Z @ rng.normal(size=12)
+    classes = kind is dps.LinearClassifier
+    noise = rng.logistic(size=rows) if classes else rng.normal(size=rows)
+    y = np.sign(score + noise) if classes else score + noise
+    best = minimize(
+        defaults, np.zeros(13), (Z, y, scales, classes), jac=True, method="L-BFGS-B",
+        options={"maxiter": 10_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-9},
+    )  # fmt: skip
+    model = kind(random_state=0, **options).fit(X.astype(dtype), y)
+    w = np.ravel(model.coef_).astype(float)
+    u = np.append(w * scales, centre @ w + float(np.ravel(model.intercept_)[0]))
+    assert defaults(u, Z, y, scales, classes)[0] <= 1.01 * best.fun
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["array", "csr"])
+def test_a_few_large_numbers_among_ones_do_not_hinder_the_others(kind: str, mode: str) -> None:
+    rng = np.random.default_rng(3)
+    group, far = rng.integers(50, size=4000), rng.gamma(2, 500, 4000)
+    X = np.c_[np.eye(50)[group], far]
+    raw = rng.normal(size=50)[group] + (far - 1000) / 700
+    y = raw + rng.logistic(size=4000) > 0
+    rows = X if kind == "array" else csr_array(X)
+    options = {"mode": mode, "learning_rate": 0.1, "batch_size": 64, "random_state": 0}
+    model, peer = (
+        dps.LinearClassifier(tol=tol, **o).fit(rows, y) for tol, o in ((1e-4, options), (1e-7, {}))
+    )
+
+    def loss(fitted: Any) -> float:
+        raw = X @ np.ravel(fitted.coef_) + fitted.intercept_[0]
+        fit = softplus(np.where(y, -raw, raw)).mean()
+        return float(fit + (fitted.coef_**2).sum() / 2 / len(y))
+
+    assert loss(model) <= 1.01 * loss(peer)
+
+
+def test_l1_finds_its_optimum_on_features_of_any_scale() -> None:
+    X, Z, scales = unscaled("offsets")
+    rng = np.random.default_rng(9)
+    y = np.sign(Z @ rng.normal(size=12) + rng.logistic(size=len(Z)))
+    alpha = 1e-3
+
+    def both(v: Any) -> tuple[float, Any]:  # u is v[:12] - v[12:24], neither negative
+        raw = Z @ (v[:12] - v[12:24]) + v[24]
+        slope = -y * expit(-y * raw) / len(y)
+        pull = Z.T @ slope
+        size = alpha / np.tile(scales, 2)
+        gradient = np.concatenate([np.concatenate([pull, -pull]) + size, [slope.sum()]])
+        return float(softplus(-y * raw).mean() + size @ v[:24]), gradient
+
+    best = minimize(
+        both, np.zeros(25), jac=True, method="L-BFGS-B", bounds=[(0, None)] * 24 + [(None, None)],
+        options={"maxiter": 10_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-9},
+    )  # fmt: skip
+    model = dps.LinearClassifier(penalty="l1", alpha=alpha, random_state=0).fit(X, y)
+    u = np.ravel(model.coef_) * scales
+    v = np.concatenate([np.maximum(u, 0), np.maximum(-u, 0)])
+    intercept = X.mean(axis=0) @ np.ravel(model.coef_) + model.intercept_[0]
+    assert both(np.append(v, intercept))[0] <= 1.01 * best.fun
+    chosen, kept = best.x[:12] - best.x[12:24] != 0, np.ravel(model.coef_) != 0
+    assert (chosen & kept).sum() == chosen.sum()
+
+
+def test_a_column_that_is_constant_in_the_first_rows_is_learned_from_later_ones() -> None:
+    rng = np.random.default_rng(4)
+    X = np.c_[rng.normal(size=(4000, 2)), np.full(4000, 50.0)]
+    X[1000:, 2] += 25 * rng.normal(size=3000)
+    y = X[:, 0] + (X[:, 2] - 50) / 25 > 0
+    model = dps.LinearClassifier(random_state=0)
+    for _ in range(20):
+        for part in range(4):
+            rows = slice(1000 * part, 1000 * (part + 1))
+            model.partial_fit(X[rows], y[rows], classes=[False, True])
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("before", ["nothing", "lbfgs"])
+@pytest.mark.parametrize("name", ["scales", "offsets"])
+def test_partial_fit_needs_no_scaled_features(name: str, before: str) -> None:
+    X, Z, _ = unscaled(name)
+    y = np.sign(Z @ np.random.default_rng(9).normal(size=12) + 0.1) > 0
+    model, peer = dps.LinearClassifier(random_state=0), dps.LinearClassifier(tol=1e-7).fit(X, y)
+    if before == "lbfgs":
+        model.fit(X[:500], y[:500])
+    for part in range(20):
+        rows = slice(250 * part, 250 * (part + 1))
+        model.partial_fit(X[rows], y[rows], classes=[False, True])
+    assert model.score(X, y) >= peer.score(X, y) - 0.02
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])

@@ -17,10 +17,19 @@ import scipy.sparse
 from distributed import Client
 
 import dps
+from dps.data.spread import combine_spreads, spread_of
 from dps.losses import LogLoss, Softmax
 from dps.models import CSRRows, DenseRows, LinearModel
 from dps.modes.allreduce import AllReduceChannel
-from dps.optimizers import OPTIMIZERS, SGD, Adagrad, InvScaling, Momentum, Optimizer
+from dps.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    InvScaling,
+    Momentum,
+    Optimizer,
+    ScaledAdagrad,
+)
 from dps.server.placement import PLACEMENTS
 from dps.training import trainer
 
@@ -58,13 +67,13 @@ class Sequential:
         l2: float = ALPHA,
     ) -> None:
         binary = classes == 2
-        self.model = LinearModel(
-            X.shape[1], 1 if binary else classes, LogLoss() if binary else Softmax()
-        )
-        self.X, self.optimizer, self.l2 = X, optimizer, l2
-        self.y = 2.0 * y - 1.0 if binary else y.astype(float)
+        n_outputs, loss = (1, LogLoss()) if binary else (classes, Softmax())
         # A batch that crosses partitions is summed partition by partition.
         self.cuts = np.cumsum(lengths)[:-1]
+        centre, scale = self.spread(X) if isinstance(optimizer, ScaledAdagrad) else (None, None)
+        self.model = LinearModel(X.shape[1], n_outputs, loss, centre=centre)
+        self.X, self.optimizer, self.l2 = X, optimizer, l2
+        self.y = 2.0 * y - 1.0 if binary else y.astype(float)
         self.weight = weight
         if weight is not None:  # they average 1; summed partition by partition
             total = sum(float(part.sum()) for part in np.split(weight, self.cuts))
@@ -74,6 +83,16 @@ class Sequential:
         optimizer.initialize(self.state)
         self.updates = 0
         self.n_coef = X.shape[1] * self.model.n_outputs
+        if scale is not None:
+            self.state[:, : self.n_coef] /= np.repeat([scale**-2, scale], n_outputs, axis=1)
+
+    def spread(self, X: Any) -> tuple[Any, Any]:
+        """Centre and scale of the features, as the look at each partition gives them."""
+        cuts = [0, *self.cuts, X.shape[0]]
+        parts = [spread_of(X[a:b], "f8") for a, b in itertools.pairwise(cuts) if b > a]
+        dense = not scipy.sparse.issparse(X)
+        found = combine_spreads(parts, X.shape[1], centred=dense, dtype="f8")
+        return found.centre, found.scale
 
     def gradient(self, index: Any) -> Any:
         grad = np.zeros_like(self.params)
@@ -107,7 +126,7 @@ class Sequential:
                     sums = [self.gradient(share) for share in shares if len(share)]
                     mean = sum(sums[1:], sums[0]) / count
                 self.update(mean, RATE(epoch + t / steps))
-        return self.params
+        return self.model.uncentred(self.params)
 
 
 def estimator(**parameters: Any) -> dps.LinearClassifier:
@@ -366,7 +385,7 @@ def test_more_workers_than_partitions(client: Client) -> None:
     assert len({rank.worker for rank in model.plan_.ranks}) == 1
 
 
-@pytest.mark.parametrize("optimizer", [SGD(), Adagrad()])
+@pytest.mark.parametrize("optimizer", [SGD(), Adagrad(), ScaledAdagrad()])
 def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_batches(
     client: Client, optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

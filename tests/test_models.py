@@ -61,6 +61,38 @@ def test_gradient_is_the_finite_difference(kind, loss, rows, ordered, fit_interc
         assert grad[i] == pytest.approx((ends[0] - ends[1]) / (2 * h), abs=1e-5)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("loss", LOSS_CASES, ids=repr)
+def test_an_intercept_at_a_centre_changes_no_raw_output(loss, rows, ordered):
+    batch, _, y, weight, outputs = example(loss, rows, ordered)
+    rng = np.random.default_rng(3)
+    centre = rng.normal(size=4)
+    plain, model = (LinearModel(4, outputs, loss, centre=at) for at in (None, centre))
+    moved = rng.normal(size=plain.layout.size)
+    params = model.about(centre, moved, None)
+    np.testing.assert_allclose(model.uncentred(params), moved, rtol=1e-12)
+    np.testing.assert_allclose(model.raw(params, batch), plain.raw(moved, batch), rtol=1e-12)
+    grads = np.zeros((2, len(moved)))
+    losses = [
+        each.loss_gradient(at, batch, y, weight, grad)
+        for each, at, grad in zip((plain, model), (moved, params), grads, strict=True)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    coef, intercept = (plain.layout.views(grads[0])[name] for name in ("coef", "intercept"))
+    np.testing.assert_allclose(
+        model.layout.views(grads[1])["coef"], coef - np.outer(centre, intercept), atol=1e-12
+    )
+    np.testing.assert_allclose(model.layout.views(grads[1])["intercept"], intercept, atol=1e-12)
+
+
+def test_a_centre_travels_and_asks_for_an_intercept():
+    model = pickle.loads(pickle.dumps(LinearModel(2, 1, SquaredError(), centre=np.ones(2))))
+    assert model.centre.tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match="without an intercept has no centre"):
+        LinearModel(2, 1, SquaredError(), fit_intercept=False, centre=np.ones(2))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("rows", ROWS)
 def test_raw_is_the_product_and_gradients_are_added(rows, dtype):

@@ -18,6 +18,7 @@ from dps.optimizers import (
     Cosine,
     InvScaling,
     Momentum,
+    ScaledAdagrad,
     Step,
     get_optimizer,
 )
@@ -66,7 +67,7 @@ def test_the_lasso_limit_does_not_depend_on_the_optimizer(optimizer):
     pull = center * curvature
     expected = np.sign(pull) * np.maximum(np.abs(pull) - l1, 0) / (curvature + l2)
     params, state = np.ones(4), np.empty((optimizer.state_rows, 4))
-    rate = 0.5 if isinstance(optimizer, Adagrad) else 0.02
+    rate = 0.5 if isinstance(optimizer, Adagrad | ScaledAdagrad) else 0.02
     optimizer.initialize(state)
     for step in range(1, 4001):
         grad = curvature * (params - center)
@@ -123,7 +124,7 @@ def test_optimizers_are_found_by_name_and_others_are_listed():
     assert get_optimizer("adam") == Adam()
     message = (
         r"The 'optimizer' parameter must be an Optimizer or a str among "
-        r"\['adagrad', 'adam', 'momentum', 'sgd'\]. Got 'adm' instead."
+        r"\['adagrad', 'adam', 'momentum', 'scaled_adagrad', 'sgd'\]. Got 'adm' instead."
     )
     with pytest.raises(ValueError, match=message):
         get_optimizer("adm")

@@ -11,10 +11,11 @@ With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed a
     p = soft((|p| + l1 / l2) * F - l1 / l2), 1 / F = prod(1 + s * l2)
 
 since ``(u - s l1) / (1 + s l2) + l1 / l2`` is ``(u + l1 / l2) / (1 + s l2)``. SGD and momentum have
-one s for all coordinates, whose products are tables; Adagrad's has a factor of the coordinate's
-own: a power where rates are constant, a product over the steps missed where they are not. Momentum
-goes on moving a coordinate: it is replayed until that is below rounding, a number of steps that
-depends on the momentum alone. It must not know shards, modes or batches. All arithmetic is IEEE.
+one s for all coordinates, whose products are tables; those of Adagrad, scaled or not, have a factor
+of the coordinate's own: a power where rates are constant, a product over the steps missed where
+they are not. Momentum goes on moving a coordinate: it is replayed until that is below rounding, a
+number of steps that depends on the momentum alone. It must not know shards, modes or batches. All
+arithmetic is IEEE.
 """
 from cython cimport floating
 from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
@@ -26,7 +27,9 @@ import numpy as np
 from dps._kernels.checks cimport (
     DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
 )
-from dps._kernels.optimizers cimport ADAGRAD, MOMENTUM, SGD, UpdateKernel, update
+from dps._kernels.optimizers cimport (
+    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UpdateKernel, update
+)
 
 cdef extern from "powers.h" nogil:
     void dps_powers(
@@ -166,6 +169,10 @@ cdef void _follow(
     elif lazy.spec.kind == ADAGRAD:
         for j in range(n):
             by[j] = 1 / sqrt(<double> state[j])
+        _scaled(lazy, p, by, since, n, base, now)
+    elif lazy.spec.kind == SCALED_ADAGRAD:
+        for j in range(n):
+            by[j] = state[stride + j] / sqrt(<double> state[j])
         _scaled(lazy, p, by, since, n, base, now)
     else:   # Adam
         corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> max(lazy.before + now, 1))

@@ -54,6 +54,9 @@ cdef struct Linear:
     char* x                 # (laid, f), if there are rows that are not read where they lie
     char* coef              # (f, padded outputs), if there are several
     char* grad              # the same
+    const double* centre    # (f,), of which the intercept is the raw output, or NULL
+    char* bias              # (k,), the intercept at zero, if there is a centre
+    char* slopes            # (k,), its gradient
 
 
 cdef inline void _pick(
@@ -160,6 +163,29 @@ cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept 
     return (<const int64_t*> rows.indptr)[at + n] - (<const int64_t*> rows.indptr)[at]
 
 
+cdef void _leave_centre(
+    const Linear* model, const floating* params, floating* bias
+) noexcept nogil:
+    """bias = the intercept at zero, which is that at the centre less its raw output."""
+    cdef Py_ssize_t f = model.f, k = model.k, j, c
+    cdef double at_centre
+    for c in range(k):
+        at_centre = 0
+        for j in range(f):
+            at_centre += model.centre[j] * params[j * k + c]
+        bias[c] = <floating> (params[f * k + c] - at_centre)
+
+
+cdef void _come_back(const Linear* model, const floating* slopes, floating* out) noexcept nogil:
+    """Add the gradient of the intercept at zero, as one at the centre."""
+    cdef Py_ssize_t f = model.f, k = model.k, j, c
+    for c in range(k):
+        out[f * k + c] += slopes[c]
+    for j in range(f):
+        for c in range(k):
+            out[j * k + c] -= <floating> (model.centre[j] * slopes[c])
+
+
 cdef double _add(
     const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
     Py_ssize_t ahead, const floating* params, floating* out,
@@ -175,6 +201,11 @@ cdef double _add(
     cdef const floating* laid = NULL
     cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
+    if model.centre is not NULL:
+        _leave_centre(model, params, <floating*> model.bias)
+        bias = <const floating*> model.bias
+        grad_bias = <floating*> model.slopes
+        memset(grad_bias, 0, k * sizeof(floating))
     if sparse:
         size = MOST if order is NULL else PICKED
     elif k > 1:
@@ -204,6 +235,8 @@ cdef double _add(
         )
     if k > 1 and not sparse:
         add_unpadded(grad, out, f, k)
+    if model.centre is not NULL:
+        _come_back(model, grad_bias, out)
     return loss
 
 
@@ -232,7 +265,7 @@ cdef class LinearGradient(Gradient):
 
     def __cinit__(
         self, Py_ssize_t n_features, Py_ssize_t n_outputs, LossKernel loss, bint intercept,
-        bint single,
+        bint single, centre=None,
     ):
         cdef Linear* model = &self.model
         cdef Py_ssize_t f = n_features, k = n_outputs, itemsize = 4 if single else 8
@@ -241,7 +274,7 @@ cdef class LinearGradient(Gradient):
         self._arrays = ()
         self.size = (f + intercept) * k
         self.single = single
-        self.keyed = True
+        self.keyed = centre is None
         model.f = f
         model.k = k
         model.intercept = intercept
@@ -255,6 +288,18 @@ cdef class LinearGradient(Gradient):
         if k > 1:
             model.coef = self._room(f * padded_outputs(k))
             model.grad = self._room(f * padded_outputs(k))
+        if centre is not None:
+            self._keep_centre(np.array(centre, np.float64))
+
+    cdef int _keep_centre(self, centre) except -1:
+        same_length("centre", centre.shape[0], self.model.f)
+        if not self.model.intercept:
+            raise ValueError("only an intercept can be at a centre")
+        self._arrays += (centre,)
+        self.model.centre = <const double*> <uintptr_t> centre.ctypes.data
+        self.model.bias = self._room(self.model.k)
+        self.model.slopes = self._room(self.model.k)
+        return 0
 
     cdef char* _room(self, Py_ssize_t elements) except NULL:
         array = np.zeros(max(1, elements), "f4" if self.single else "f8")

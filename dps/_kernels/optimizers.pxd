@@ -6,6 +6,7 @@ cdef extern from "update_spec.h":
         SGD "DPS_SGD"
         MOMENTUM "DPS_MOMENTUM"
         ADAGRAD "DPS_ADAGRAD"
+        SCALED_ADAGRAD "DPS_SCALED_ADAGRAD"
         ADAM "DPS_ADAM"
 
     ctypedef struct UpdateSpec "dps_update_spec":

@@ -1,7 +1,7 @@
 from typing import Any
 
 class UpdateKernel:
-    """An optimizer by name: sgd, momentum, adagrad or adam."""
+    """An optimizer by name: sgd, momentum, adagrad, scaled_adagrad or adam."""
 
     name: str
     lazy: bool

@@ -25,6 +25,7 @@ cdef dict KINDS = {
     "sgd": (SGD, 0),
     "momentum": (MOMENTUM, 1),
     "adagrad": (ADAGRAD, 1),
+    "scaled_adagrad": (SCALED_ADAGRAD, 2),
     "adam": (ADAM, 2),
 }
 
@@ -60,7 +61,9 @@ cdef class UpdateKernel:
         self.spec.beta2 = beta2
         self.spec.epsilon = epsilon
         self.spec.averaged_from = -1
-        self.lazy = lazy or self.spec.kind in (SGD, MOMENTUM, ADAGRAD)
+        self.lazy = lazy or self.spec.kind in (
+            SGD, MOMENTUM, ADAGRAD, SCALED_ADAGRAD
+        )
 
     def averaged(self, int64_t start):
         """The same with a running mean of updates after the first ``start``, in one more row."""

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { DPS_SGD, DPS_MOMENTUM, DPS_ADAGRAD, DPS_ADAM };
+enum { DPS_SGD, DPS_MOMENTUM, DPS_ADAGRAD, DPS_SCALED_ADAGRAD, DPS_ADAM };
 
 typedef struct {
     int kind;

@@ -60,6 +60,16 @@ DPS_ELEMENT(adagrad)
     return p - step * g;
 }
 
+/* The second row holds the coordinate's unit, which stays. */
+DPS_ELEMENT(scaled_adagrad)
+{
+    DPS_T total = *first + g * g;
+    DPS_T step = r.lr * *second / DPS_MATH(sqrt)(total);
+    *first = total;
+    *size = step;
+    return p - step * g;
+}
+
 DPS_ELEMENT(adam)
 {
     DPS_T m = r.beta1 * *first + r.rest1 * g;
@@ -101,6 +111,7 @@ DPS_LOOP(sgd)
 DPS_LOOP(momentum)
 DPS_LOOP(nesterov)
 DPS_LOOP(adagrad)
+DPS_LOOP(scaled_adagrad)
 DPS_LOOP(adam)
 
 DPS_CLONES static void DPS_TYPED(dps_average)(DPS_T *mean, const DPS_T *p, ptrdiff_t n, DPS_T count)
@@ -129,6 +140,9 @@ static int DPS_TYPED(dps_update)(
         break;
     case DPS_ADAGRAD:
         finite = DPS_TYPED(dps_adagrad)(p, g, state, second, n, r);
+        break;
+    case DPS_SCALED_ADAGRAD:
+        finite = DPS_TYPED(dps_scaled_adagrad)(p, g, state, second, n, r);
         break;
     case DPS_ADAM:
         r.beta1 = spec->beta1;

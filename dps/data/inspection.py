@@ -22,6 +22,7 @@ from dps.data.defects import (
     defect_of_weights,
 )
 from dps.data.labels import combine_counts, count_labels
+from dps.data.spread import ColumnSums, Spread, combine_spreads, spread_of
 from dps.data.targets import as_targets
 
 __all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
@@ -62,6 +63,8 @@ class PartitionSummary:
         Sum of sample weights; `rows` without weights.
     target_sum, target_squares : (n_outputs,) float64 arrays
         Weighted sums of y and of its squares, for regression.
+    spread : ColumnSums or None
+        Where it was asked for.
     """
 
     rows: int
@@ -80,6 +83,7 @@ class PartitionSummary:
     weight_sum: float
     target_sum: NDArray[np.float64]
     target_squares: NDArray[np.float64]
+    spread: ColumnSums | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ class DataSummary:
     weight_sum : float
     target_std : tuple of float
         Of each column of y, weighted, for regression.
+    spread : Spread or None
+        Of the columns of X, where it was asked for.
     """
 
     rows: tuple[int, ...]
@@ -124,6 +130,7 @@ class DataSummary:
     class_weights: NDArray[np.float64]
     weight_sum: float
     target_std: tuple[float, ...]
+    spread: Spread | None
 
     @property
     def target_scale(self) -> float:
@@ -136,7 +143,9 @@ class DataSummary:
         return sum(self.rows)
 
 
-def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> PartitionSummary:
+def inspect_partition(
+    X: Any, y: Any, weight: Any, *, classification: bool, spread: bool = False
+) -> PartitionSummary:
     """Look at one partition.
 
     Parameters
@@ -146,6 +155,8 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
     weight : (n,) or (n, 1) array or series, or None
     classification : bool
         Whether y holds labels rather than numbers.
+    spread : bool
+        Whether to look at how the columns vary.
     """
     given, X = X, as_rows(X)
     rows = X.shape[0] if X.ndim else 0
@@ -192,6 +203,7 @@ def inspect_partition(X: Any, y: Any, weight: Any, *, classification: bool) -> P
         weight_sum=weight_sum,
         target_sum=target_sum,
         target_squares=target_squares,
+        spread=spread_of(X, _dtype_of(X)) if spread and rows and defect is None else None,
     )
 
 
@@ -204,7 +216,11 @@ def _square(X: Any) -> float:
 
 
 def combine(
-    summaries: Sequence[PartitionSummary], *, classification: bool, whole: bool = False
+    summaries: Sequence[PartitionSummary],
+    *,
+    classification: bool,
+    whole: bool = False,
+    centred: bool = True,
 ) -> DataSummary:
     """Put the partitions' summaries together.
 
@@ -212,6 +228,8 @@ def combine(
     ----------
     whole : bool
         Whether the data came in one piece, so that partitions need no mention.
+    centred : bool
+        Whether there is an intercept to take the columns' means up.
 
     Raises
     ------
@@ -239,6 +257,14 @@ def combine(
         classes, class_rows, class_weights = combine_counts(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )
+    sparse = all(summary.sparse for summary in filled)
+    dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
+    sums = [summary.spread for summary in filled if summary.spread is not None]
+    spread = None
+    if sums:
+        spread = combine_spreads(
+            sums, first.n_features, centred=centred and not sparse, dtype=dtype
+        )
     return DataSummary(
         rows=rows,
         n_features=first.n_features,
@@ -246,14 +272,15 @@ def combine(
         columns=first.columns,
         elements=sum(summary.elements for summary in filled),
         square=sum(summary.square for summary in filled),
-        sparse=all(summary.sparse for summary in filled),
+        sparse=sparse,
         unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
-        dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+        dtype=dtype,
         classes=classes,
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
         target_std=_target_std(filled, weight_sum),
+        spread=spread,
     )
 
 

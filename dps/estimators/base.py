@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABCMeta, abstractmethod
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from html import escape
 from numbers import Integral, Real
@@ -46,8 +46,10 @@ from dps.estimators.choices import (
     choose_replicas,
     choose_schedule,
     l1_ratio,
+    takes_steps,
 )
 from dps.estimators.encoding import Encoding, encoding_for, select
+from dps.estimators.start import Start
 from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.models import Model
@@ -55,34 +57,21 @@ from dps.modes import Mode, get_mode
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.preprocessing import FrameEncoder
-from dps.training.defaults import auto_optimizer, calm_intercept, is_wide, wide_steps
+from dps.training.defaults import (
+    asks_for_spread,
+    auto_optimizer,
+    calm_intercept,
+    is_wide,
+    set_units,
+    wide_steps,
+)
 from dps.training.history import History
 from dps.training.plan import batch_rows
 from dps.training.report import FitReport, report_of
 from dps.training.stopping import StoppingRule
 from dps.training.trainer import FitResult, Job, new_fit_id, train
 
-__all__ = ["DistributedEstimator", "Start"]
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a fit starts from.
-
-    Attributes
-    ----------
-    params : (n,) array or None
-        None starts from the model's own initial parameters.
-    state : (state_rows, n) array or None
-        None starts from the optimizer's own initial state.
-    version, epochs : int
-        Updates and epochs behind them.
-    """
-
-    params: NDArray[np.floating] | None = None
-    state: NDArray[np.floating] | None = None
-    version: int = 0
-    epochs: int = 0
+__all__ = ["DistributedEstimator"]
 
 
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -120,8 +109,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     }
 
     @abstractmethod
-    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> Model:
-        """The model for data of this shape."""
+    def _make_model(
+        self, loss: Loss, n_features: int, n_outputs: int, dtype: Any, centre: Any = None
+    ) -> Any:
+        """The model for data of this shape, with its intercept at a centre of the features."""
 
     @abstractmethod
     def _keep(self, model: Model, params: NDArray[np.floating]) -> None:
@@ -173,10 +164,13 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             holders = cluster.load(partitions, prepare, self.cache, most)
             if encoding is not None:
                 encoding.complete(cluster)
+            steps = takes_steps(self, loss, mode, tol)
+            look = partial(inspect_partition, classification=self._classification)
             summary = combine(
-                cluster.map(inspect_partition, classification=self._classification),
+                cluster.map(look, spread=steps and asks_for_spread(optimizer, start.optimizer)),
                 classification=self._classification,
                 whole=whole,
+                centred=self.fit_intercept,
             )
             if is_list(X) or (is_dask(X) and summary.columns is not None):
                 self._check_found(summary, reset and is_list(X))
@@ -196,7 +190,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         self.encoder_ = None if encoding is None else encoding.encoder
         if columns is not None:
             model, result = self._spread(columns, model, result, job.optimizer)
-        self._take(model, result, start)
+        self._take(model, result)
+        self._carry = start.after(job, model, result)
         self.fit_report_ = report_of(type(self).__name__, job, result)
         if result.error is not None:
             raise result.error
@@ -243,11 +238,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         other._keep(model, params)
         return {name: value for name, value in vars(other).items() if name.endswith("_")}
 
-    def _take(self, model: Model, result: FitResult, start: Start) -> None:
+    def _take(self, model: Model, result: FitResult) -> None:
         self._keep(model, result.params)
-        self._carry = Start(
-            result.raw_params, result.state, result.version, start.epochs + len(result.history)
-        )
         self.n_iter_ = len(result.history)
         self.loss_ = result.history[-1].loss
         self.history_ = History(record.as_dict() for record in result.history)
@@ -354,7 +346,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             scale=summary.total / weight_sum,
         )
         dtype = summary.dtype if start.params is None else start.params.dtype
-        model = self._make_model(loss, summary.n_features, n_outputs, dtype)
+        centre = start.centre if summary.spread is None else summary.spread.centre
+        model = self._make_model(loss, summary.n_features, n_outputs, dtype, centre)
         if start.params is not None and start.params.size != model.layout.size:
             raise ValueError(
                 f"the fit cannot start from the last one: that has {start.params.size} "
@@ -404,18 +397,21 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         if bold:
             optimizer, schedule = wide_steps(summary)
         else:
-            optimizer = optimizer or auto_optimizer(summary.total, batch)
-            schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0)
+            optimizer = optimizer or auto_optimizer()
+            calm = self._classification or mode.deterministic
+            few = calm and batch >= summary.total
+            schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0, few)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n = model.layout.size
-        if start.state is not None and start.state.shape == (optimizer.state_rows, n):
-            state = start.state
-        else:
+        state = start.state_for(optimizer, model)
+        if state is None:
             state = np.zeros((optimizer.state_rows, n), model.dtype)
             optimizer.initialize(state)
             if bold:
                 calm_intercept(summary, model.layout, state)
+            elif summary.spread is not None:
+                set_units(optimizer, summary.spread, model.layout, state)
         full_batch = choose_full_batch(
             self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
         )
@@ -429,7 +425,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             l2=alpha * (1.0 - share),
             mode=mode,
             stopping=StoppingRule(max_iter, tol, self.n_iter_no_change, self.early_stopping),
-            params=model.initial() if start.params is None else start.params,
+            params=start.params_for(model),
             state=state,
             version=start.version,
             epochs_before=start.epochs,

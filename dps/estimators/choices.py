@@ -28,6 +28,7 @@ __all__ = [
     "choose_replicas",
     "choose_schedule",
     "l1_ratio",
+    "takes_steps",
 ]
 
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
@@ -97,6 +98,18 @@ def choose_replicas(
     return asked.n_replicas
 
 
+def takes_steps(asked: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
+    """Whether steps are stochastic, whatever the data."""
+    if asked.optimizer == "lbfgs":
+        return False
+    return (
+        asked.optimizer != "auto"
+        or not mode.deterministic  # nobody waits, which L-BFGS asks for
+        or tol is None
+        or any(_obstacles(asked, loss))
+    )
+
+
 def choose_full_batch(
     asked: Any,
     loss: Loss,
@@ -107,13 +120,7 @@ def choose_full_batch(
     wide: bool,
 ) -> FullBatch | None:
     """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows."""
-    better = (
-        asked.optimizer == "auto"
-        and mode.deterministic  # in the others nobody waits, which L-BFGS asks for
-        and tol is not None
-        and not wide
-        and not any(_obstacles(asked, loss))
-    )
+    better = not wide and not takes_steps(asked, loss, mode, tol)
     if asked.optimizer != "lbfgs" and not better:
         return None
     unit = _unit(loss, summary)
@@ -137,20 +144,23 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
     return float(slope[0, 0] ** 2)
 
 
-def choose_schedule(asked: Any, optimizer: Optimizer, scale: float) -> Schedule:
-    """The learning rate, from a number, a schedule, a schedule's name or "auto"."""
+def choose_schedule(asked: Any, optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:
+    """The learning rate, from a number, a schedule, a schedule's name or "auto".
+
+    By `scale` y varies; `few` says whether an update is of all rows, or nearly so.
+    """
     rate = asked.learning_rate
     if isinstance(rate, Schedule):
         return rate
     if isinstance(rate, str):
         if rate == "auto":
-            return auto_schedule(optimizer, scale)
+            return auto_schedule(optimizer, scale, few)
         if rate not in SCHEDULES:
             raise ValueError(
                 "The 'learning_rate' parameter must be a float, a Schedule or a str among "
                 f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
             )
-        first = auto_schedule(optimizer, scale)(0.0)
+        first = auto_schedule(optimizer, scale, few)(0.0)
         if SCHEDULES[rate] is Cosine:
             return Cosine(first, float(asked.max_iter))
         return SCHEDULES[rate](first)

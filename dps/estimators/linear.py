@@ -15,7 +15,7 @@ from dps.data.alignment import in_memory
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
 from dps.data.targets import class_weights
-from dps.estimators.base import DistributedEstimator, Start
+from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import check_stochastic
 from dps.estimators.encoding import coefficient_names, select
 from dps.estimators.prediction import (
@@ -25,6 +25,7 @@ from dps.estimators.prediction import (
     apply_to,
 )
 from dps.estimators.scoring import accuracy, determination
+from dps.estimators.start import Start
 from dps.losses import Loss, get_loss
 from dps.models import LinearModel
 
@@ -37,8 +38,10 @@ class _Linear(DistributedEstimator):
     coef_: NDArray[np.floating]
     intercept_: NDArray[np.floating]
 
-    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> LinearModel:
-        return LinearModel(n_features, n_outputs, loss, self.fit_intercept, dtype)
+    def _make_model(
+        self, loss: Loss, n_features: int, n_outputs: int, dtype: Any, centre: Any = None
+    ) -> LinearModel:
+        return LinearModel(n_features, n_outputs, loss, self.fit_intercept, dtype, centre)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train to the stopping rule.
@@ -83,7 +86,7 @@ class _Linear(DistributedEstimator):
         return np.concatenate(parts).astype(self.coef_.dtype)
 
     def _tensors(self, model: Any, params: NDArray[np.floating]) -> tuple[Any, Any]:
-        views = model.layout.views(params)
+        views = model.layout.views(model.uncentred(params))
         coef = np.ascontiguousarray(views["coef"].T)
         if self.fit_intercept:
             return coef, views["intercept"].copy()
@@ -225,15 +228,16 @@ class LinearClassifier(ClassifierMixin, _Linear):
         numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
         found by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what
         it does not know is ignored.
-    optimizer : {"auto", "lbfgs", "sgd", "momentum", "adagrad", "adam"} or Optimizer, default="auto"
+    optimizer : str or Optimizer, default="auto"
+        One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad" and "adam".
         "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
         features vary alike; features need not be scaled. It asks for a smooth loss and no
         L1. "auto" is L-BFGS where that is possible, replicas wait for each other anyway
         (sync, allreduce) and nothing else was asked for that only stochastic steps have:
         `learning_rate`, `batch_size`, `average`, `early_stopping`, ``tol=None``. Otherwise
-        it is Adagrad, or Adam where a batch is all rows; scale the features for these.
-        Where sparse rows say little of each column (text) and `alpha` is small, it is
-        Adagrad in every mode.
+        it is scaled Adagrad, for which features need not be scaled, either; for the others
+        scale them. Where sparse rows say little of each column (text) and `alpha` is small,
+        it is Adagrad in every mode.
     learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
     batch_size : int or "auto", default="auto"
         Rows of one update: of all replicas together, in async of one.
@@ -355,8 +359,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
-        By stochastic steps, for which features must be scaled, also after a `fit` by L-BFGS,
-        for which they need not. ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of
+        By stochastic steps, also after a `fit` by L-BFGS. The scale of features is that of the
+        rows of the first call. ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of
         this call: give numbers where they should be those of all data.
 
         Parameters

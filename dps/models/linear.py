@@ -32,6 +32,9 @@ class LinearModel:
     fit_intercept : bool, default=True
     dtype : dtype, default=float64
         float32 or float64.
+    centre : ndarray of shape (n_features,), optional
+        Where the intercept is the raw output: ``raw = (X - centre) @ coef + intercept``. No row is
+        touched. It asks for an intercept.
 
     Examples
     --------
@@ -54,17 +57,21 @@ class LinearModel:
         loss: Loss,
         fit_intercept: bool = True,
         dtype: Any = np.float64,
+        centre: Any = None,
     ) -> None:
         self.n_features = n_features
         self.n_outputs = n_outputs
         self.loss = loss
         self.fit_intercept = fit_intercept
+        self.centre = centre
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(
                 "The 'dtype' parameter of LinearModel must be float32 or float64. "
                 f"Got {dtype!r} instead."
             )
+        if centre is not None and not fit_intercept:
+            raise ValueError("a LinearModel without an intercept has no centre")
         tensors = [Tensor("coef", (n_features, n_outputs), penalised=True)]
         if fit_intercept:
             tensors.append(Tensor("intercept", (n_outputs,), penalised=False))
@@ -82,6 +89,7 @@ class LinearModel:
             "loss": self.loss,
             "fit_intercept": self.fit_intercept,
             "dtype": self.dtype,
+            "centre": self.centre,
             "layout": self.layout,
         }
 
@@ -102,7 +110,7 @@ class LinearModel:
         if self._kernel is None and self.loss.native is not None:
             self._kernel = LinearGradient(
                 self.n_features, self.n_outputs, self.loss.native, self.fit_intercept,
-                self.dtype == np.float32,
+                self.dtype == np.float32, self.centre,
             )  # fmt: skip
         return self._kernel
 
@@ -128,14 +136,38 @@ class LinearModel:
         raw = self.raw(params, X)
         derivative = np.empty_like(raw)
         loss = self.loss.evaluate(y, raw, weight, derivative)
-        _backward(X, derivative, *self._tensors(out))
+        coef, intercept = self._tensors(out)
+        _backward(X, derivative, coef, intercept)
+        if self.centre is not None:
+            coef -= np.outer(self.centre, derivative.sum(axis=0))
         return loss
 
     def raw(self, params: Any, X: Rows) -> Any:
         """Return the raw outputs in a new array, see `Model.raw`."""
         out = np.empty((len(X), self.n_outputs), self.dtype)
-        _forward(X, *self._tensors(params), out)
+        _forward(X, *self._tensors(self.uncentred(params)), out)
         return out
+
+    def about(self, centre: Any, params: Any, before: Any) -> Any:
+        """Return parameters of the same raw outputs, with the intercept at another centre.
+
+        Parameters
+        ----------
+        centre : ndarray of shape (n_features,) or None
+        params : ndarray of shape (layout.size,)
+        before : ndarray of shape (n_features,) or None
+            Where their intercept is.
+        """
+        moved = np.array(params)
+        coef, intercept = self._tensors(moved)
+        for there, sign in ((before, -1), (centre, 1)):
+            if there is not None:
+                intercept += (sign * (there @ coef)).astype(self.dtype)
+        return moved
+
+    def uncentred(self, params: Any) -> Any:
+        """Return parameters of this model with the intercept at zero."""
+        return params if self.centre is None else self.about(None, params, self.centre)
 
     def standardised(self, mean: Any, variance: Any, l2: float) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.

@@ -9,6 +9,7 @@ from dps.optimizers.adam import Adam
 from dps.optimizers.averaged import Averaged
 from dps.optimizers.base import Optimizer
 from dps.optimizers.momentum import Momentum
+from dps.optimizers.scaled_adagrad import ScaledAdagrad
 from dps.optimizers.schedules import SCHEDULES, Constant, Cosine, InvScaling, Schedule, Step
 from dps.optimizers.sgd import SGD
 
@@ -24,6 +25,7 @@ __all__ = [
     "InvScaling",
     "Momentum",
     "Optimizer",
+    "ScaledAdagrad",
     "Schedule",
     "Step",
     "get_optimizer",
@@ -33,6 +35,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": SGD,
     "momentum": Momentum,
     "adagrad": Adagrad,
+    "scaled_adagrad": ScaledAdagrad,
     "adam": Adam,
 }
 

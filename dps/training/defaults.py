@@ -1,10 +1,11 @@
 """What "auto" means for the optimizer and the learning rate. One place, measured.
 
-Where an epoch is one update (few rows), the gradient has no noise and Adam with a
-constant rate is quick. Where it is many, Adagrad is: its steps shrink by themselves,
-and each coordinate gets its own, which rare one-hot columns need. Its accumulator
-starts near zero rather than at TensorFlow's 0.1, because the mean gradient of a rare
-column is so small that 0.1 would freeze it. For regressions the rate is in units of y.
+Adagrad's steps shrink by themselves, and each coordinate gets its own, which rare one-hot columns
+need. They are in units of the features, of which a sample is looked at, so that these may be of any
+size and lie anywhere. Its accumulator starts near zero rather than at TensorFlow's 0.1, because the
+mean gradient of a rare column is so small that 0.1 would freeze it. Where an epoch is one update
+(few rows) the gradient has no noise, and the rate is higher; not for regressions in async, where
+each replica's epoch is an update. For regressions the rate is in units of y.
 
 Where sparse rows say little of each column (text) and the penalty is weak, L-BFGS needs many
 passes, on vectors that cost more than a pass. A few stochastic epochs classify as well: on hashed
@@ -21,23 +22,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.inspection import WIDE, DataSummary
+from dps.data.spread import Spread
 from dps.models.layout import Layout
-from dps.optimizers import Adagrad, Adam, Constant, Optimizer, Schedule
+from dps.optimizers import (
+    Adagrad,
+    Averaged,
+    Constant,
+    Optimizer,
+    ScaledAdagrad,
+    Schedule,
+)
 
 __all__ = [
     "GAIN",
     "PROMISE",
     "WIDE_BATCH",
+    "asks_for_spread",
     "auto_optimizer",
     "auto_schedule",
     "calm_intercept",
     "is_wide",
+    "set_units",
     "wide_steps",
 ]
 
-_MANY = Adagrad(initial_accumulator=1e-6)
-_FEW = Adam()
-_RATES: tuple[tuple[Optimizer, float], ...] = ((_MANY, 0.1), (_FEW, 0.05))
+_AUTO = ScaledAdagrad()
+#: The rate, and that where a batch is all rows.
+_RATE, _RATE_OF_FEW = 0.1, 0.3
 
 
 #: L-BFGS ends when its next step promises less than this share of `tol`, or when some
@@ -86,26 +97,62 @@ def calm_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.float
             state[:, first:last] = np.maximum(state[:, first:last], 1 / square)
 
 
-def auto_optimizer(rows: int, batch_size: int) -> Optimizer:
-    """The optimizer for so many rows.
+def _base(optimizer: Optimizer | None) -> Optimizer | None:
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer
+
+
+def asks_for_spread(optimizer: Optimizer | None, before: Optimizer | None) -> bool:
+    """Whether steps are in units of the features, and `before` has not found them.
+
+    Parameters
+    ----------
+    optimizer : Optimizer or None
+        None: `auto_optimizer` chooses.
+    before : Optimizer or None
+        Whose state and parameters training goes on from.
+    """
+    scaled = optimizer is None or isinstance(_base(optimizer), ScaledAdagrad)
+    return scaled and not isinstance(_base(before), ScaledAdagrad)
+
+
+def set_units(
+    optimizer: Optimizer, spread: Spread, layout: Layout, state: NDArray[np.floating]
+) -> None:
+    """Have the coefficients' steps be those of features that vary by one."""
+    base = _base(optimizer)
+    if not isinstance(base, ScaledAdagrad):
+        return
+    units = np.ones(layout.size)
+    layout.views(units)["coef"][:] = 1 / spread.scale[:, None]
+    base.set_units(state[: base.state_rows], units)
+
+
+def auto_optimizer() -> Optimizer:
+    """The optimizer of rows that are not wide.
 
     Examples
     --------
-    >>> auto_optimizer(100, 100)
-    Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, lazy=False)
+    >>> auto_optimizer()
+    ScaledAdagrad(initial_accumulator=1e-06)
     """
-    return _FEW if batch_size >= rows else _MANY
+    return _AUTO
 
 
-def auto_schedule(optimizer: Optimizer, scale: float) -> Schedule:
+def auto_schedule(optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:
     """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
 
+    Parameters
+    ----------
+    optimizer : Optimizer
+    scale : float
+    few : bool
+        Whether an update is of all rows, or nearly so.
+
     Examples
     --------
-    >>> auto_schedule(auto_optimizer(1000, 100), scale=2.0)
+    >>> auto_schedule(auto_optimizer(), scale=2.0)
     Constant(rate=0.2)
     """
-    for known, rate in _RATES:
-        if optimizer == known:
-            return Constant(rate * scale)
+    if optimizer == _AUTO:
+        return Constant((_RATE_OF_FEW if few else _RATE) * scale)
     return optimizer.default_schedule

@@ -14,6 +14,7 @@ KERNELS = {
     "momentum": (UpdateKernel("momentum", momentum=0.9), 1),
     "nesterov": (UpdateKernel("momentum", momentum=0.5, nesterov=True), 1),
     "adagrad": (UpdateKernel("adagrad"), 1),
+    "scaled_adagrad": (UpdateKernel("scaled_adagrad"), 2),
 }
 PENALTIES = [(0.0, 0.0), (0.02, 0.0), (0.0, 0.1), (0.02, 0.1), (0.3, 30.0)]
 RATES = {"constant": np.full(STEPS, 0.1), "falling": 0.3 / (1 + np.arange(STEPS))}
@@ -23,7 +24,9 @@ RUNS = [(0, 30, True), (30, 33, False), (33, SIZE, True)]
 def random_start(rows, dtype, rng):
     params = rng.standard_normal(SIZE).astype(dtype)
     params[::5] = 0
-    return params, np.full((rows, SIZE), 0.1, dtype)
+    state = np.full((rows, SIZE), 0.1, dtype)
+    state[1:, 1::3] = 0  # of some the unit, too
+    return params, state
 
 
 def dense_step(kernel, params, grad, state, step, lr, l1, l2):
@@ -66,7 +69,7 @@ def test_what_is_read_written_and_settled_is_what_the_dense_loop_has(
     np.testing.assert_array_equal(since, 0)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "scaled_adagrad"])
 def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
     kernel, rows = KERNELS[name]
     rng = np.random.default_rng(1)

@@ -114,3 +114,47 @@ def test_a_csr_gradient_has_the_same_bits_wherever_its_rows_lie(dtype):
             kernel.add_batch(block, None, first, first + 700, params, out)
             found.append(out.tobytes())
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("form", [*DENSE, "csr"])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_about_a_centre_the_gradient_is_that_of_rows_less_it(dtype, k, form, ordered):
+    rows = 700
+    rng = np.random.default_rng(k)
+    if form == "csr":
+        arrays, X = example(rows, 8, dtype, np.int32)
+    else:
+        X = (rng.normal(size=(rows, 30)) + 5).astype(dtype)
+    f = X.shape[1]
+    y, weight = rng.normal(size=(rows, k)).astype(dtype), rng.random(rows).astype(dtype)
+    params = (rng.normal(size=(f + 1) * k) / np.sqrt(f)).astype(dtype)
+    order = rng.permutation(rows) if ordered else None
+    centre = X.mean(axis=0, dtype=float)
+
+    def gradient(block, centre):
+        kernel = LinearGradient(
+            f, k, LossKernel("squared"), True, params.dtype == np.float32, centre
+        )
+        out = np.ones_like(params)
+        loss = kernel.add_batch(block, order, 50, 650, params, out)
+        return loss, out
+
+    given = BlockRows.csr(*arrays, f, y, weight) if form == "csr" else DENSE[form](X, y, weight)
+    found = gradient(given, centre)
+    less = (X.astype(float) - centre).astype(dtype)
+    expected = gradient(BlockRows.dense(less, y, weight), None)
+    tolerance = 2e-3 if dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(found[0], expected[0], rtol=tolerance)
+    np.testing.assert_allclose(found[1], expected[1], rtol=tolerance, atol=tolerance * 10)
+
+
+def test_a_centre_is_one_of_all_columns_and_of_an_intercept():
+    loss = LossKernel("squared")
+    with pytest.raises(ValueError, match="centre"):
+        LinearGradient(3, 1, loss, True, False, np.zeros(2))
+    with pytest.raises(ValueError, match="only an intercept can be at a centre"):
+        LinearGradient(3, 1, loss, False, False, np.zeros(3))
+    assert LinearGradient(3, 1, loss, True, False).keyed
+    assert not LinearGradient(3, 1, loss, True, False, np.zeros(3)).keyed

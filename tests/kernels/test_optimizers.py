@@ -30,6 +30,11 @@ def adagrad(p, g, total, lr, l1, l2):
     return shrink(p - lr * g / np.sqrt(total), lr / np.sqrt(total), l1, l2), [total]
 
 
+def scaled_adagrad(p, g, total, unit, lr, l1, l2):
+    moved, (total,) = adagrad(p, g, total, lr * unit, l1, l2)
+    return moved, [total, unit]
+
+
 def adam(p, g, m, v, lr, l1, l2, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
@@ -57,6 +62,11 @@ CASES = {
         lambda p, g, s, *rates: momentum(p, g, s[0], *rates, True),
     ),
     "adagrad": (1, kernel("adagrad"), lambda p, g, s, *rates: adagrad(p, g, s[0], *rates)),
+    "scaled_adagrad": (
+        2,
+        kernel("scaled_adagrad"),
+        lambda p, g, s, *rates: scaled_adagrad(p, g, *s, *rates),
+    ),
     "adam": (2, kernel("adam"), lambda p, g, s, *rates: adam(p, g, s[0], s[1], *rates, 3)),
 }
 
@@ -120,6 +130,12 @@ def bits_of_adagrad(p, g, state, lr, dtype):
     return p - size * g, size, [total]
 
 
+def bits_of_scaled_adagrad(p, g, state, lr, dtype):
+    total = state[0] + g * g
+    size = dtype(lr) * state[1] / np.sqrt(total)
+    return p - size * g, size, [total, state[1]]
+
+
 def bits_of_adam(p, g, state, lr, dtype):
     m = dtype(0.9) * state[0] + dtype(1 - 0.9) * g
     v = dtype(0.999) * state[1] + dtype(1 - 0.999) * (g * g)
@@ -133,6 +149,7 @@ BITS = {
     "momentum": bits_of_momentum,
     "nesterov": bits_of_nesterov,
     "adagrad": bits_of_adagrad,
+    "scaled_adagrad": bits_of_scaled_adagrad,
     "adam": bits_of_adam,
 }
 

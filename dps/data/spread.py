@@ -1,0 +1,132 @@
+"""How far the values of each column lie from each other, from a sample of the rows.
+
+It knows nothing of workers or models: `spread_of` is run wherever a partition is, and
+`combine_spreads` puts the answers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.blocks import SparseFeatures, features_of
+
+__all__ = ["ColumnSums", "Spread", "combine_spreads", "spread_of"]
+
+#: Stored values of a partition that are looked at.
+_SAMPLED = 1 << 19
+#: A deviation below so many roundings of the mean is none.
+_ROUNDINGS = 64
+
+
+@dataclass(frozen=True)
+class ColumnSums:
+    """Sums over some rows of a partition, of the columns in which they have values.
+
+    Attributes
+    ----------
+    rows : int
+    columns : (m,) int array
+    count, total, square : (m,) float64 arrays
+        How many values are not zero, their sum, and that of their squares.
+    """
+
+    rows: int
+    columns: NDArray[np.intp]
+    count: NDArray[np.float64]
+    total: NDArray[np.float64]
+    square: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of each column, for steps in units of it.
+
+    Attributes
+    ----------
+    centre : (n_features,) float64 array or None
+        Its mean. None of sparse rows, whose zeros are to stay zeros.
+    scale : (n_features,) float64 array
+        The root mean square distance from the centre of its values that are not zero: a
+        standard deviation, but that a rare column of ones has about one. The value of a constant
+        one: the next rows may have others.
+    """
+
+    centre: NDArray[np.float64] | None
+    scale: NDArray[np.float64]
+
+
+def spread_of(X: Any, dtype: Any) -> ColumnSums:
+    """Look at rows from all over a partition.
+
+    Parameters
+    ----------
+    X : array, CSR rows or dataframe of numbers, see `as_rows`
+    dtype : dtype
+        float32 or float64, the values' own.
+
+    Examples
+    --------
+    >>> sums = spread_of(np.array([[0.0, 2.0], [0.0, 4.0]]), "f8")
+    >>> sums.columns, sums.count, sums.square
+    (array([1]), array([2.]), array([20.]))
+    """
+    rows, width = X.shape
+    stored = X.nnz / max(1, rows) if hasattr(X, "nnz") else width
+    most = min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
+    # One of each stretch: every so many-th might be rows of a kind.
+    within = np.random.default_rng(0).random(most) if most < rows else np.zeros(most)
+    picks = ((np.arange(most) + within) * rows / max(1, most)).astype(np.int64)
+    some = features_of(X, dtype).copied(picks)
+    if isinstance(some, SparseFeatures):
+        at, values = some.indices, some.data.astype(np.float64)
+        sums = [np.bincount(at, weight, width) for weight in (values != 0, values, values * values)]
+    else:
+        values = some.rows(0, most, None).values.astype(np.float64)  # type: ignore[union-attr]
+        counts = np.count_nonzero(values, axis=0).astype(np.float64)
+        sums = [counts, values.sum(axis=0), np.einsum("ij,ij->j", values, values)]
+    columns = np.flatnonzero(sums[0])
+    count, total, square = (each[columns].astype(np.float64) for each in sums)
+    return ColumnSums(most, columns, count, total, square)
+
+
+def combine_spreads(
+    parts: Sequence[ColumnSums], n_features: int, *, centred: bool, dtype: Any
+) -> Spread:
+    """Put the partitions' sums together.
+
+    Parameters
+    ----------
+    parts : sequence of ColumnSums
+    n_features : int
+    centred : bool
+        Whether there is an intercept to take means up, and no zero that must stay one.
+    dtype : dtype
+        In which the values are trained on.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 7.0, 5.0], [0.0, 9.0, 5.0]])
+    >>> combine_spreads([spread_of(X, "f8")], 3, centred=True, dtype="f8")
+    Spread(centre=array([0.5, 8. , 5. ]), scale=array([0.5, 1. , 5. ]))
+    """
+    count, total, square = np.zeros((3, n_features))
+    for part in parts:
+        count[part.columns] += part.count
+        total[part.columns] += part.total
+        square[part.columns] += part.square
+    rows = sum(part.rows for part in parts)
+    centre = total / rows if centred else np.zeros(n_features)
+    known = count > 0
+    apart = square[known] - 2 * centre[known] * total[known] + centre[known] ** 2 * count[known]
+    deviation = np.sqrt(np.maximum(apart / count[known], 0.0))
+    size = np.abs(centre[known])
+    constant = deviation <= _ROUNDINGS * float(np.finfo(dtype).eps) * size
+    # Columns that the sample has no value of are like others.
+    scale = np.full(n_features, np.median(deviation) if len(deviation) else 1.0)
+    scale[known] = np.where(constant, size, deviation)
+    return Spread(centre if centred else None, scale)
