@@ -90,9 +90,9 @@ class Sequential:
         """Centre and scale of the features, as the look at each partition gives them."""
         cuts = [0, *self.cuts, X.shape[0]]
         parts = [spread_of(X[a:b], "f8") for a, b in itertools.pairwise(cuts) if b > a]
-        dense = not scipy.sparse.issparse(X)
-        found = combine_spreads(parts, X.shape[1], centred=dense, dtype="f8")
-        return found.centre, found.scale
+        found = combine_spreads(parts, X.shape[1])
+        centre = found.means if X.shape[1] < 100 else None  # else steps go by keys
+        return centre, found.scale(centre, "f8")
 
     def gradient(self, index: Any) -> Any:
         grad = np.zeros_like(self.params)

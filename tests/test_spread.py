@@ -35,22 +35,20 @@ def test_means_and_deviations_are_those_of_all_rows_where_all_are_looked_at(form
     X = columns(2000)
     parts = [FORMS[form](X[:300]), FORMS[form](X[300:])]
     sums = [spread_of(part, "f4" if form == "float32" else "f8") for part in parts]
-    found = combine_spreads(sums, X.shape[1], centred=True, dtype="f8")
-    assert found.centre is not None
-    np.testing.assert_allclose(found.centre, X.mean(axis=0), rtol=1e-5)
-    some = X[:, :3].std(axis=0)
-    np.testing.assert_allclose(found.scale[:3], some, rtol=1e-4)
-    assert 0.95 < found.scale[3] < 1.0  # of ones, however rare
-    assert found.scale[4] == 7.0
-    assert found.scale[5] in found.scale[:5]  # nothing is known of it
+    found = combine_spreads(sums, X.shape[1])
+    np.testing.assert_allclose(found.means, X.mean(axis=0), rtol=1e-5)
+    scale = found.scale(found.means, "f8")
+    np.testing.assert_allclose(scale[:3], X[:, :3].std(axis=0), rtol=1e-4)
+    assert 0.95 < scale[3] < 1.0  # of ones, however rare
+    assert scale[4] == 7.0
+    assert scale[2] < scale[5] < scale[1]  # nothing is known of it
 
 
-def test_zeros_of_sparse_rows_stay_zeros() -> None:
+def test_about_zero_it_is_the_size_of_what_is_not_zero() -> None:
     X = csr_array(np.array([[0.0, 3.0], [0.0, 5.0], [2.0, 0.0]]))
     X.data[0] = 0.0  # stored, and a zero all the same
-    found = combine_spreads([spread_of(X, "f8")], 2, centred=False, dtype="f8")
-    assert found.centre is None
-    np.testing.assert_allclose(found.scale, [2.0, 5.0])
+    found = combine_spreads([spread_of(X, "f8")], 2)
+    np.testing.assert_allclose(found.scale(None, "f8"), [2.0, 5.0])
 
 
 def test_a_sample_of_many_rows_comes_from_all_over() -> None:
@@ -58,16 +56,16 @@ def test_a_sample_of_many_rows_comes_from_all_over() -> None:
     X = np.c_[np.arange(rows), np.random.default_rng(0).normal(size=rows), np.ones((rows, 18))]
     sums = spread_of(X, "f8")
     assert sums.rows < rows / 4
-    found = combine_spreads([sums], 20, centred=True, dtype="f8")
-    assert found.centre is not None
-    np.testing.assert_allclose(found.centre[0], rows / 2, rtol=0.01)
-    np.testing.assert_allclose(found.scale[:2], X[:, :2].std(axis=0), rtol=0.02)
+    found = combine_spreads([sums], 20)
+    np.testing.assert_allclose(found.means[0], rows / 2, rtol=0.01)
+    scale = found.scale(found.means, "f8")
+    np.testing.assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=0.02)
 
 
 def test_what_rounding_leaves_of_a_constant_column_is_no_deviation() -> None:
     X = np.full((1000, 1), 1e6 + 0.1, np.float32)
-    found = combine_spreads([spread_of(X, "f4")], 1, centred=True, dtype="f4")
-    assert found.scale[0] == np.float32(1e6 + 0.1)
+    found = combine_spreads([spread_of(X, "f4")], 1)
+    assert found.scale(found.means, "f4") == np.float32(1e6 + 0.1)
 
 
 def test_wide_rows_are_summed_up_by_the_columns_that_occur() -> None:

@@ -220,7 +220,6 @@ def combine(
     *,
     classification: bool,
     whole: bool = False,
-    centred: bool = True,
 ) -> DataSummary:
     """Put the partitions' summaries together.
 
@@ -228,8 +227,6 @@ def combine(
     ----------
     whole : bool
         Whether the data came in one piece, so that partitions need no mention.
-    centred : bool
-        Whether there is an intercept to take the columns' means up.
 
     Raises
     ------
@@ -257,14 +254,7 @@ def combine(
         classes, class_rows, class_weights = combine_counts(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )
-    sparse = all(summary.sparse for summary in filled)
-    dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
     sums = [summary.spread for summary in filled if summary.spread is not None]
-    spread = None
-    if sums:
-        spread = combine_spreads(
-            sums, first.n_features, centred=centred and not sparse, dtype=dtype
-        )
     return DataSummary(
         rows=rows,
         n_features=first.n_features,
@@ -272,15 +262,15 @@ def combine(
         columns=first.columns,
         elements=sum(summary.elements for summary in filled),
         square=sum(summary.square for summary in filled),
-        sparse=sparse,
+        sparse=all(summary.sparse for summary in filled),
         unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
-        dtype=dtype,
+        dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
         classes=classes,
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
         target_std=_target_std(filled, weight_sum),
-        spread=spread,
+        spread=combine_spreads(sums, first.n_features) if sums else None,
     )
 
 

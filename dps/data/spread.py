@@ -44,20 +44,52 @@ class ColumnSums:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of each column, for steps in units of it.
+    """Sums over rows of all partitions, of each column.
 
     Attributes
     ----------
-    centre : (n_features,) float64 array or None
-        Its mean. None of sparse rows, whose zeros are to stay zeros.
-    scale : (n_features,) float64 array
-        The root mean square distance from the centre of its values that are not zero: a
-        standard deviation, but that a rare column of ones has about one. The value of a constant
-        one: the next rows may have others.
+    rows : int
+    count, total, square : (n_features,) float64 arrays
+        As of `ColumnSums`.
     """
 
-    centre: NDArray[np.float64] | None
-    scale: NDArray[np.float64]
+    rows: int
+    count: NDArray[np.float64]
+    total: NDArray[np.float64]
+    square: NDArray[np.float64]
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Of each column, (n_features,)."""
+        return self.total / self.rows
+
+    def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
+        """How far from a centre the values of each column lie that are not zero.
+
+        The root of their mean square distance: about the mean a standard deviation, but that a rare
+        column of ones has about one. Of a constant column its value, since the next rows may have
+        others; of one that the sample has no value of, the median of the others.
+
+        Parameters
+        ----------
+        centre : (n_features,) array or None
+            None: zero.
+        dtype : dtype
+            In which the values are trained on.
+
+        Returns
+        -------
+        (n_features,) array
+            Positive.
+        """
+        known = self.count > 0
+        count, at = self.count[known], np.zeros(known.sum()) if centre is None else centre[known]
+        squares = self.square[known] - 2 * at * self.total[known] + at * at * count
+        found = np.sqrt(np.maximum(squares / count, 0.0))
+        constant = found <= _ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
+        scale = np.full(len(known), np.median(found) if len(found) else 1.0)
+        scale[known] = np.where(constant, np.abs(at), found)
+        return scale
 
 
 def spread_of(X: Any, dtype: Any) -> ColumnSums:
@@ -94,39 +126,19 @@ def spread_of(X: Any, dtype: Any) -> ColumnSums:
     return ColumnSums(most, columns, count, total, square)
 
 
-def combine_spreads(
-    parts: Sequence[ColumnSums], n_features: int, *, centred: bool, dtype: Any
-) -> Spread:
+def combine_spreads(parts: Sequence[ColumnSums], n_features: int) -> Spread:
     """Put the partitions' sums together.
-
-    Parameters
-    ----------
-    parts : sequence of ColumnSums
-    n_features : int
-    centred : bool
-        Whether there is an intercept to take means up, and no zero that must stay one.
-    dtype : dtype
-        In which the values are trained on.
 
     Examples
     --------
     >>> X = np.array([[1.0, 7.0, 5.0], [0.0, 9.0, 5.0]])
-    >>> combine_spreads([spread_of(X, "f8")], 3, centred=True, dtype="f8")
-    Spread(centre=array([0.5, 8. , 5. ]), scale=array([0.5, 1. , 5. ]))
+    >>> spread = combine_spreads([spread_of(X, "f8")], 3)
+    >>> spread.means, spread.scale(spread.means, "f8")
+    (array([0.5, 8. , 5. ]), array([0.5, 1. , 5. ]))
     """
     count, total, square = np.zeros((3, n_features))
     for part in parts:
         count[part.columns] += part.count
         total[part.columns] += part.total
         square[part.columns] += part.square
-    rows = sum(part.rows for part in parts)
-    centre = total / rows if centred else np.zeros(n_features)
-    known = count > 0
-    apart = square[known] - 2 * centre[known] * total[known] + centre[known] ** 2 * count[known]
-    deviation = np.sqrt(np.maximum(apart / count[known], 0.0))
-    size = np.abs(centre[known])
-    constant = deviation <= _ROUNDINGS * float(np.finfo(dtype).eps) * size
-    # Columns that the sample has no value of are like others.
-    scale = np.full(n_features, np.median(deviation) if len(deviation) else 1.0)
-    scale[known] = np.where(constant, size, deviation)
-    return Spread(centre if centred else None, scale)
+    return Spread(sum(part.rows for part in parts), count, total, square)

@@ -69,7 +69,7 @@ from dps.training.history import History
 from dps.training.plan import batch_rows
 from dps.training.report import FitReport, report_of
 from dps.training.stopping import StoppingRule
-from dps.training.trainer import FitResult, Job, new_fit_id, train
+from dps.training.trainer import FitResult, Job, new_fit_id, touches_little, train
 
 __all__ = ["DistributedEstimator"]
 
@@ -109,10 +109,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     }
 
     @abstractmethod
-    def _make_model(
-        self, loss: Loss, n_features: int, n_outputs: int, dtype: Any, centre: Any = None
-    ) -> Any:
-        """The model for data of this shape, with its intercept at a centre of the features."""
+    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> Any:
+        """The model for data of this shape."""
 
     @abstractmethod
     def _keep(self, model: Model, params: NDArray[np.floating]) -> None:
@@ -170,7 +168,6 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 cluster.map(look, spread=steps and asks_for_spread(optimizer, start.optimizer)),
                 classification=self._classification,
                 whole=whole,
-                centred=self.fit_intercept,
             )
             if is_list(X) or (is_dask(X) and summary.columns is not None):
                 self._check_found(summary, reset and is_list(X))
@@ -180,6 +177,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             job = self._job(
                 fit, mode, optimizer, model, targets, summary, start, max_iter, tol, may_be_wide
             )
+            model = job.model
             fitted = partial(self._fitted, model, columns, classes, encoding)
             result = train(viewers.watch(job, fitted), summary, holders, cluster)
         finally:
@@ -346,8 +344,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             scale=summary.total / weight_sum,
         )
         dtype = summary.dtype if start.params is None else start.params.dtype
-        centre = start.centre if summary.spread is None else summary.spread.centre
-        model = self._make_model(loss, summary.n_features, n_outputs, dtype, centre)
+        model = self._make_model(loss, summary.n_features, n_outputs, dtype)
         if start.params is not None and start.params.size != model.layout.size:
             raise ValueError(
                 f"the fit cannot start from the last one: that has {start.params.size} "
@@ -376,7 +373,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         fit: str,
         mode: Mode,
         optimizer: Optimizer | None,
-        model: Model,
+        model: Any,
         targets: TargetEncoding,
         summary: DataSummary,
         start: Start,
@@ -403,15 +400,20 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0, few)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
-        n = model.layout.size
+        n, centre = model.layout.size, start.centre
+        spread = None if bold else summary.spread
+        if spread is not None:  # steps by keys would bring a centre to columns that they leave out
+            centred = self.fit_intercept and not touches_little(summary, n, batch)
+            centre = spread.means if centred else None
+        model = model.with_centre(centre)
         state = start.state_for(optimizer, model)
         if state is None:
             state = np.zeros((optimizer.state_rows, n), model.dtype)
             optimizer.initialize(state)
             if bold:
                 calm_intercept(summary, model.layout, state)
-            elif summary.spread is not None:
-                set_units(optimizer, summary.spread, model.layout, state)
+            elif spread is not None:
+                set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
         full_batch = choose_full_batch(
             self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
         )

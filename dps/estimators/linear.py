@@ -38,10 +38,8 @@ class _Linear(DistributedEstimator):
     coef_: NDArray[np.floating]
     intercept_: NDArray[np.floating]
 
-    def _make_model(
-        self, loss: Loss, n_features: int, n_outputs: int, dtype: Any, centre: Any = None
-    ) -> LinearModel:
-        return LinearModel(n_features, n_outputs, loss, self.fit_intercept, dtype, centre)
+    def _make_model(self, loss: Loss, n_features: int, n_outputs: int, dtype: Any) -> LinearModel:
+        return LinearModel(n_features, n_outputs, loss, self.fit_intercept, dtype)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train to the stopping rule.

@@ -3,7 +3,8 @@
 It must not know optimizers, penalties' strengths, ranks or modes.
 """
 
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -164,6 +165,12 @@ class LinearModel:
             if there is not None:
                 intercept += (sign * (there @ coef)).astype(self.dtype)
         return moved
+
+    def with_centre(self, centre: Any) -> Self:
+        """Return the same model with its intercept at a centre, or at zero for None."""
+        other = copy(self)
+        other.centre, other._kernel = centre, None
+        return other
 
     def uncentred(self, params: Any) -> Any:
         """Return parameters of this model with the intercept at zero."""

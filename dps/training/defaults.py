@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.inspection import WIDE, DataSummary
-from dps.data.spread import Spread
 from dps.models.layout import Layout
 from dps.optimizers import (
     Adagrad,
@@ -116,14 +115,14 @@ def asks_for_spread(optimizer: Optimizer | None, before: Optimizer | None) -> bo
 
 
 def set_units(
-    optimizer: Optimizer, spread: Spread, layout: Layout, state: NDArray[np.floating]
+    optimizer: Optimizer, scale: NDArray[np.float64], layout: Layout, state: NDArray[np.floating]
 ) -> None:
-    """Have the coefficients' steps be those of features that vary by one."""
+    """Have the coefficients' steps be those of features that vary by one, and not by `scale`."""
     base = _base(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
     units = np.ones(layout.size)
-    layout.views(units)["coef"][:] = 1 / spread.scale[:, None]
+    layout.views(units)["coef"][:] = 1 / scale[:, None]
     base.set_units(state[: base.state_rows], units)
 
 

@@ -39,7 +39,7 @@ from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
 from dps.training.story import Story
 
-__all__ = ["FitResult", "Job", "new_fit_id", "train"]
+__all__ = ["FitResult", "Job", "new_fit_id", "touches_little", "train"]
 
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
 OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], NDArray[np.floating] | None]], bool]
@@ -277,6 +277,14 @@ def _rebalance(job: Job, streamed: bool) -> bool | str:
     return "auto" if many else False
 
 
+def touches_little(summary: DataSummary, size: int, batch_size: int) -> bool:
+    """Whether a batch touches so few of a linear model's parameters that keys of them pay."""
+    # A column's value touches an element for each output.
+    outputs = size / (summary.n_features + 1)
+    touched = outputs * summary.elements / summary.total * batch_size
+    return summary.sparse and touched * _COST_OF_A_KEY <= size
+
+
 def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     """The rates of lazy updates, where batches touch so little that they go by keys."""
     kernel, native = job.model.kernel, job.optimizer.native
@@ -300,11 +308,9 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
             )
         return None
     assert kernel is not None
-    # A column's value touches an element for each output.
-    outputs = kernel.size / (summary.n_features + 1)
-    touched = outputs * summary.elements / summary.total * plan.batch_size
     # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
-    if touched * _COST_OF_A_KEY > kernel.size and not job.optimizer.always_lazy:
+    few = touches_little(summary, kernel.size, plan.batch_size)
+    if not few and not job.optimizer.always_lazy:
         return None
     return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
 
