@@ -91,7 +91,7 @@ class Sequential:
         cuts = [0, *self.cuts, X.shape[0]]
         parts = [spread_of(X[a:b], "f8") for a, b in itertools.pairwise(cuts) if b > a]
         found = combine_spreads(parts, X.shape[1])
-        centre = found.means if X.shape[1] < 100 else None  # else steps go by keys
+        centre = found.centre("f8") if X.shape[1] < 100 else None  # else steps go by keys
         return centre, found.scale(centre, "f8")
 
     def gradient(self, index: Any) -> Any:

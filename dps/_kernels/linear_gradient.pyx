@@ -54,8 +54,10 @@ cdef struct Linear:
     char* x                 # (laid, f), if there are rows that are not read where they lie
     char* coef              # (f, padded outputs), if there are several
     char* grad              # the same
-    const double* centre    # (f,), of which the intercept is the raw output, or NULL
-    char* bias              # (k,), the intercept at zero, if there is a centre
+    Py_ssize_t away         # columns in which the centre is not zero; the intercept is its raw output
+    const int64_t* columns  # (away,)
+    const double* centre    # (away,)
+    char* bias              # (k,), the intercept at zero
     char* slopes            # (k,), its gradient
 
 
@@ -167,23 +169,23 @@ cdef void _leave_centre(
     const Linear* model, const floating* params, floating* bias
 ) noexcept nogil:
     """bias = the intercept at zero, which is that at the centre less its raw output."""
-    cdef Py_ssize_t f = model.f, k = model.k, j, c
+    cdef Py_ssize_t k = model.k, j, c
     cdef double at_centre
     for c in range(k):
         at_centre = 0
-        for j in range(f):
-            at_centre += model.centre[j] * params[j * k + c]
-        bias[c] = <floating> (params[f * k + c] - at_centre)
+        for j in range(model.away):
+            at_centre += model.centre[j] * params[model.columns[j] * k + c]
+        bias[c] = <floating> (params[model.f * k + c] - at_centre)
 
 
 cdef void _come_back(const Linear* model, const floating* slopes, floating* out) noexcept nogil:
     """Add the gradient of the intercept at zero, as one at the centre."""
-    cdef Py_ssize_t f = model.f, k = model.k, j, c
+    cdef Py_ssize_t k = model.k, j, c
     for c in range(k):
-        out[f * k + c] += slopes[c]
-    for j in range(f):
+        out[model.f * k + c] += slopes[c]
+    for j in range(model.away):
         for c in range(k):
-            out[j * k + c] -= <floating> (model.centre[j] * slopes[c])
+            out[model.columns[j] * k + c] -= <floating> (model.centre[j] * slopes[c])
 
 
 cdef double _add(
@@ -201,7 +203,7 @@ cdef double _add(
     cdef const floating* laid = NULL
     cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
-    if model.centre is not NULL:
+    if model.away:
         _leave_centre(model, params, <floating*> model.bias)
         bias = <const floating*> model.bias
         grad_bias = <floating*> model.slopes
@@ -235,7 +237,7 @@ cdef double _add(
         )
     if k > 1 and not sparse:
         add_unpadded(grad, out, f, k)
-    if model.centre is not NULL:
+    if model.away:
         _come_back(model, grad_bias, out)
     return loss
 
@@ -295,7 +297,11 @@ cdef class LinearGradient(Gradient):
         same_length("centre", centre.shape[0], self.model.f)
         if not self.model.intercept:
             raise ValueError("only an intercept can be at a centre")
-        self._arrays += (centre,)
+        columns = np.flatnonzero(centre).astype(np.int64)
+        centre = centre[columns]
+        self._arrays += (columns, centre)
+        self.model.away = columns.shape[0]
+        self.model.columns = <const int64_t*> <uintptr_t> columns.ctypes.data
         self.model.centre = <const double*> <uintptr_t> centre.ctypes.data
         self.model.bias = self._room(self.model.k)
         self.model.slopes = self._room(self.model.k)

@@ -19,6 +19,8 @@ __all__ = ["ColumnSums", "Spread", "combine_spreads", "spread_of"]
 
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19
+#: Deviations from zero at which a mean may lie.
+_NEAR = 0.5
 #: A deviation below so many roundings of the mean is none.
 _ROUNDINGS = 64
 
@@ -58,10 +60,10 @@ class Spread:
     total: NDArray[np.float64]
     square: NDArray[np.float64]
 
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """Of each column, (n_features,)."""
-        return self.total / self.rows
+    def centre(self, dtype: Any) -> NDArray[np.float64]:
+        """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
+        means: NDArray[np.float64] = self.total / self.rows
+        return np.where(np.abs(means) > _NEAR * self.scale(means, dtype), means, 0.0)
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
         """How far from a centre the values of each column lie that are not zero.
@@ -133,7 +135,8 @@ def combine_spreads(parts: Sequence[ColumnSums], n_features: int) -> Spread:
     --------
     >>> X = np.array([[1.0, 7.0, 5.0], [0.0, 9.0, 5.0]])
     >>> spread = combine_spreads([spread_of(X, "f8")], 3)
-    >>> spread.means, spread.scale(spread.means, "f8")
+    >>> centre = spread.centre("f8")
+    >>> centre, spread.scale(centre, "f8")
     (array([0.5, 8. , 5. ]), array([0.5, 1. , 5. ]))
     """
     count, total, square = np.zeros((3, n_features))

@@ -404,7 +404,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         spread = None if bold else summary.spread
         if spread is not None:  # steps by keys would bring a centre to columns that they leave out
             centred = self.fit_intercept and not touches_little(summary, n, batch)
-            centre = spread.means if centred else None
+            centre = spread.centre(model.dtype) if centred else None
         model = model.with_centre(centre)
         state = start.state_for(optimizer, model)
         if state is None:

@@ -25,6 +25,7 @@ from dps.data.inspection import WIDE, DataSummary
 from dps.models.layout import Layout
 from dps.optimizers import (
     Adagrad,
+    Adam,
     Averaged,
     Constant,
     Optimizer,
@@ -45,9 +46,9 @@ __all__ = [
     "wide_steps",
 ]
 
-_AUTO = ScaledAdagrad()
-#: The rate, and that where a batch is all rows.
-_RATE, _RATE_OF_FEW = 0.1, 0.3
+_AUTO, _ADAM = ScaledAdagrad(), Adam()
+#: The rate, that where a batch is all rows, and Adam's.
+_RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 
 
 #: L-BFGS ends when its next step promises less than this share of `tol`, or when some
@@ -154,4 +155,6 @@ def auto_schedule(optimizer: Optimizer, scale: float, few: bool = False) -> Sche
     """
     if optimizer == _AUTO:
         return Constant((_RATE_OF_FEW if few else _RATE) * scale)
+    if optimizer == _ADAM:
+        return Constant(_RATE_OF_ADAM * scale)
     return optimizer.default_schedule
