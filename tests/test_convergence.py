@@ -257,8 +257,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("rows", [200, 5000])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "dtype"), [(200, np.float64), (5000, np.float32)])
 @pytest.mark.parametrize("options", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("name", ["scales", "offsets"])
 @pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.LinearRegressor])

@@ -54,7 +54,7 @@ cdef struct Linear:
     char* x                 # (laid, f), if there are rows that are not read where they lie
     char* coef              # (f, padded outputs), if there are several
     char* grad              # the same
-    Py_ssize_t away         # columns in which the centre is not zero; the intercept is its raw output
+    Py_ssize_t away         # columns where the centre is not zero; the intercept is its raw output
     const int64_t* columns  # (away,)
     const double* centre    # (away,)
     char* bias              # (k,), the intercept at zero

@@ -39,8 +39,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     ==================================  ====================================================
 
     Rows are written as CSR; there is never a dense matrix. Whole numbers that are categories,
-    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: L-BFGS, the
-    estimators' default where it is possible, needs none.
+    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: the estimators'
+    defaults need none.
 
     Dask dataframes are read once in `fit`, partition by partition, and only distinct values, sums
     and counts leave the workers; `transform` is lazy. Unknown categories become zeros.
