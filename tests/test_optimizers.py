@@ -210,3 +210,11 @@ def test_schedules_travel_and_start_at_their_rate(schedule):
     assert pickle.loads(pickle.dumps(schedule)) == schedule
     assert schedule(0.0) == 0.1
     assert type(schedule) in SCHEDULES.values()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_units_of_tiny_features_leave_what_has_no_gradient_where_it_is(dtype):
+    state, params = np.empty((2, 3), dtype), np.ones(3, dtype)
+    ScaledAdagrad().set_units(state, np.array([1.0, 1e15, 1e19]))
+    assert ScaledAdagrad().update(params, np.zeros(3, dtype), state, step=1, lr=0.1, **NO_PENALTY)
+    assert params.tolist() == [1.0] * 3

@@ -76,3 +76,15 @@ def test_wide_rows_are_summed_up_by_the_columns_that_occur() -> None:
     sums = spread_of(X, "f8")
     assert sums.columns.tolist() == [5, 90_000]
     assert sums.count.tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("form", ["array", "csr"])
+@pytest.mark.parametrize("value", [1e-200, 1e200, 1e308])
+def test_a_scale_is_always_a_positive_number(value: float, form: str) -> None:
+    X = np.c_[np.full((40, 4), 3.0), np.zeros(40), value * (np.arange(1.0, 41) / 40)]
+    spread = combine_spreads([spread_of(FORMS[form](X), "f8")], 6)
+    for centre in (None, spread.centre("f8")):
+        scale = spread.scale(centre, "f8")
+        assert np.isfinite(scale).all()
+        assert (scale > 0).all()
+        assert centre is None or np.isfinite(centre).all()

@@ -63,6 +63,7 @@ class Spread:
     def centre(self, dtype: Any) -> NDArray[np.float64]:
         """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
         means: NDArray[np.float64] = self.total / self.rows
+        means = np.where(np.isfinite(means), means, 0.0)
         return np.where(np.abs(means) > _NEAR * self.scale(means, dtype), means, 0.0)
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
@@ -86,11 +87,15 @@ class Spread:
         """
         known = self.count > 0
         count, at = self.count[known], np.zeros(known.sum()) if centre is None else centre[known]
-        squares = self.square[known] - 2 * at * self.total[known] + at * at * count
-        found = np.sqrt(np.maximum(squares / count, 0.0))
+        with np.errstate(over="ignore", invalid="ignore"):  # of what is huge, see below
+            squares = self.square[known] - 2 * at * self.total[known] + at * at * count
+            found = np.sqrt(np.maximum(squares / count, 0.0))
         constant = found <= _ROUNDINGS * float(np.finfo(dtype).eps) * np.abs(at)
+        found = np.where(constant, np.abs(at), found)
+        # Values whose squares are no doubles are left as they are, and training says what follows.
+        found = np.where((found > 0) & np.isfinite(found), found, 1.0)
         scale = np.full(len(known), np.median(found) if len(found) else 1.0)
-        scale[known] = np.where(constant, np.abs(at), found)
+        scale[known] = found
         return scale
 
 
@@ -118,11 +123,14 @@ def spread_of(X: Any, dtype: Any) -> ColumnSums:
     some = features_of(X, dtype).copied(picks)
     if isinstance(some, SparseFeatures):
         at, values = some.indices, some.data.astype(np.float64)
-        sums = [np.bincount(at, weight, width) for weight in (values != 0, values, values * values)]
+        with np.errstate(over="ignore"):
+            weights = values != 0, values, values * values
+        sums = [np.bincount(at, weight, width) for weight in weights]
     else:
         values = some.rows(0, most, None).values.astype(np.float64)  # type: ignore[union-attr]
         counts = np.count_nonzero(values, axis=0).astype(np.float64)
-        sums = [counts, values.sum(axis=0), np.einsum("ij,ij->j", values, values)]
+        with np.errstate(over="ignore"):
+            sums = [counts, values.sum(axis=0), np.einsum("ij,ij->j", values, values)]
     columns = np.flatnonzero(sums[0])
     count, total, square = (each[columns].astype(np.float64) for each in sums)
     return ColumnSums(most, columns, count, total, square)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
@@ -69,7 +71,9 @@ class ScaledAdagrad(Optimizer):
         units : ndarray of shape (n,)
             Positive.
         """
-        state[0] = self.initial_accumulator / units**2
+        # Nowhere zero, whose root would divide the gradient of a feature that a batch lacks.
+        least = np.finfo(state.dtype).tiny
+        state[0] = np.maximum(self.initial_accumulator / units**2, least)
         state[1] = units
 
     @property
