@@ -53,12 +53,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def slow_loss() -> LogLoss:
-    """A loss that takes its time; made in a function, so that it is pickled by value."""
+    """A loss that takes its time; made in a function, so that it is pickled by value.
+
+    More of it once an epoch has been closed: L-BFGS may not be done before the last of many fits
+    that start beside it has begun, on whatever machine.
+    """
+    calls = [0]
 
     @dataclass(frozen=True)
     class Slow(LogLoss):
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-            time.sleep(0.1)
+            calls[0] += 1
+            time.sleep(0.1 if calls[0] <= 12 else 0.8)
             return LogLoss.evaluate(self, y, raw, weight, out)
 
     return Slow()
