@@ -52,11 +52,10 @@ from dps.training.trainer import new_fit_id
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-def slow_loss() -> LogLoss:
+def slow_loss(later: float = 0.1) -> LogLoss:
     """A loss that takes its time; made in a function, so that it is pickled by value.
 
-    More of it once an epoch has been closed: L-BFGS may not be done before the last of many fits
-    that start beside it has begun, on whatever machine.
+    Later, when an epoch has been closed, it may take more.
     """
     calls = [0]
 
@@ -64,15 +63,15 @@ def slow_loss() -> LogLoss:
     class Slow(LogLoss):
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
             calls[0] += 1
-            time.sleep(0.1 if calls[0] <= 12 else 0.8)
+            time.sleep(0.1 if calls[0] <= 12 else later)
             return LogLoss.evaluate(self, y, raw, weight, out)
 
     return Slow()
 
 
 def options_of(way: Any) -> dict[str, Any]:
-    """A mode, or L-BFGS, which would be done before anybody can be killed."""
-    return {"optimizer": "lbfgs", "loss": slow_loss()} if way == "lbfgs" else {"mode": way}
+    """A mode, or L-BFGS, which may not be done before the last of many fits has begun."""
+    return {"optimizer": "lbfgs", "loss": slow_loss(0.8)} if way == "lbfgs" else {"mode": way}
 
 
 EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
