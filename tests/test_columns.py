@@ -112,3 +112,21 @@ def test_an_optimizer_in_python_sees_all_columns(data):
 
     model = LinearRegressor(optimizer=Drifting(), max_iter=1, tol=None).fit(*data)
     assert model.coef_.all()
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "async"}, {"learning_rate": 0.1}])
+def test_a_column_that_lies_far_from_zero_moves_the_intercept_of_all_columns(options):
+    rng = np.random.default_rng(0)
+    group, far = rng.integers(50, size=4000), rng.normal(size=4000) + 10
+    at = np.column_stack([100 * group, np.full(4000, 5999)])
+    values = np.column_stack([np.ones(4000), far])
+    X = scipy.sparse.csr_array((values.ravel(), at.ravel(), np.arange(0, 8001, 2)), (4000, 6000))
+    y = rng.normal(size=50)[group] + far - 10 + 0.3 * rng.logistic(size=4000) > 0
+    shorter, _ = columns.occurring(X)
+    assert shorter.shape[1] == 51
+    model, peer = (
+        LinearClassifier(random_state=0, **options).fit(rows, y) for rows in (X, X.toarray())
+    )
+    reached = model.score(X, y)
+    assert reached == pytest.approx(peer.score(X.toarray(), y), abs=0.01)
+    assert model.partial_fit(X, y).score(X, y) > reached - 0.02

@@ -163,12 +163,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             if encoding is not None:
                 encoding.complete(cluster)
             steps = takes_steps(self, loss, mode, tol)
-            look = partial(inspect_partition, classification=self._classification)
-            summary = combine(
-                cluster.map(look, spread=steps and asks_for_spread(optimizer, start.optimizer)),
+            looks = cluster.map(
+                inspect_partition,
                 classification=self._classification,
-                whole=whole,
+                spread=steps and asks_for_spread(optimizer, start.optimizer),
             )
+            summary = combine(looks, classification=self._classification, whole=whole)
             if is_list(X) or (is_dask(X) and summary.columns is not None):
                 self._check_found(summary, reset and is_list(X))
             cluster.replace(_as_rows, summary.unreadable)
@@ -207,7 +207,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         self, columns: Columns, model: Any, result: FitResult, optimizer: Optimizer
     ) -> tuple[Model, FitResult]:
         """Model and result of all columns, from those of the columns that occur."""
-        wide = self._make_model(model.loss, columns.total, model.n_outputs, model.dtype)
+        wide = self._widened(model, columns)
         state = np.empty((len(result.state), wide.layout.size), model.dtype)
         optimizer.initialize(state)
         params, raw = (
@@ -216,6 +216,13 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         )
         state = columns.spread(result.state, model.n_outputs, state)
         return wide, replace(result, params=params, raw_params=raw, state=state)
+
+    def _widened(self, model: Any, columns: Columns) -> Any:
+        """The model of all columns, from that of the columns that occur."""
+        wide = self._make_model(model.loss, columns.total, model.n_outputs, model.dtype)
+        if model.centre is None:
+            return wide
+        return wide.with_centre(columns.spread(model.centre, 1, np.zeros(columns.total)))
 
     def _fitted(
         self,
@@ -231,7 +238,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             other.classes_ = classes
         other.encoder_ = None if encoding is None else encoding.encoder
         if columns is not None:
-            wide = self._make_model(model.loss, columns.total, model.n_outputs, model.dtype)
+            wide = self._widened(model, columns)
             params, model = columns.spread(params, model.n_outputs, wide.initial()), wide
         other._keep(model, params)
         return {name: value for name, value in vars(other).items() if name.endswith("_")}
