@@ -344,6 +344,18 @@ def test_a_column_that_is_constant_in_the_first_rows_is_learned_from_later_ones(
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_partial_fit_may_begin_or_cease_to_average_on_features_of_any_scale(first: bool) -> None:
+    X, Z, _ = unscaled("offsets")
+    y = np.sign(Z @ np.random.default_rng(9).normal(size=12) + 0.1) > 0
+    model, peer = dps.LinearClassifier(random_state=0), dps.LinearClassifier(tol=1e-7).fit(X, y)
+    for average in (first, not first):
+        model.set_params(average=average)
+        for _ in range(5):
+            model.partial_fit(X, y, classes=[False, True])
+        assert model.score(X, y) >= peer.score(X, y) - 0.02
+
+
 @pytest.mark.parametrize("before", ["nothing", "lbfgs"])
 @pytest.mark.parametrize("name", ["scales", "offsets"])
 def test_partial_fit_needs_no_scaled_features(name: str, before: str) -> None:

@@ -166,7 +166,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             looks = cluster.map(
                 inspect_partition,
                 classification=self._classification,
-                spread=steps and asks_for_spread(optimizer, start.optimizer),
+                spread=steps and asks_for_spread(optimizer, bool(self.average), start.optimizer),
             )
             summary = combine(looks, classification=self._classification, whole=whole)
             if is_list(X) or (is_dask(X) and summary.columns is not None):

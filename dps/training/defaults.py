@@ -101,18 +101,22 @@ def _base(optimizer: Optimizer | None) -> Optimizer | None:
     return optimizer.base if isinstance(optimizer, Averaged) else optimizer
 
 
-def asks_for_spread(optimizer: Optimizer | None, before: Optimizer | None) -> bool:
+def asks_for_spread(optimizer: Optimizer | None, averaged: bool, before: Optimizer | None) -> bool:
     """Whether steps are in units of the features, and `before` has not found them.
 
     Parameters
     ----------
     optimizer : Optimizer or None
         None: `auto_optimizer` chooses.
+    averaged : bool
+        Whether its parameters will be averaged, which is another state.
     before : Optimizer or None
         Whose state and parameters training goes on from.
     """
     scaled = optimizer is None or isinstance(_base(optimizer), ScaledAdagrad)
-    return scaled and not isinstance(_base(before), ScaledAdagrad)
+    averaged = averaged or isinstance(optimizer, Averaged)
+    known = isinstance(_base(before), ScaledAdagrad) and isinstance(before, Averaged) == averaged
+    return scaled and not known
 
 
 def set_units(
