@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import dps
 from dps.losses import LOSSES
 from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
-from dps.training.pieces import Pieces
+from dps.training import full_batch
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3
@@ -479,13 +479,13 @@ def test_a_search_of_some_rows_first_saves_passes_over_all(order: str) -> None:
 def test_a_search_of_some_rows_is_no_longer_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of classes that a line separates there is no optimum, and without `tol` no end."""
     counts: list[int] = []
-    evaluate = Pieces.evaluate
+    step = full_batch._Descent.step
 
-    def counted(self: Pieces, params: Any) -> Any:
-        counts.append(self.count)
-        return evaluate(self, params)
+    def counted(self: full_batch._Descent) -> Any:
+        counts.append(self._rows.count)
+        return step(self)
 
-    monkeypatch.setattr(Pieces, "evaluate", counted)
+    monkeypatch.setattr(full_batch._Descent, "step", counted)
     Z, _ = labelled(20_000)
     y = (Z[:, 0] > 0).astype(int)
     options: dict[str, Any] = {"optimizer": "lbfgs", "penalty": None, "tol": None, "max_iter": 2}

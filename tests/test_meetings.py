@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from dps._kernels.activity import BYTES, PUSHES
+from dps._kernels.meeting import Meeting
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.modes import Channel, ChannelSpec, Sync
 from dps.modes.meetings import ByKernel, ByLinks
+from dps.modes.synchronous import SynchronousChannel
 from dps.optimizers import SGD, Constant
 from dps.optimizers.update import Update
 from dps.server.links import MappedLink
@@ -177,3 +179,30 @@ def test_a_kernel_takes_what_fits() -> None:
     with pytest.raises(ValueError, match="8 notes at most, got 9"):
         channel.mean(np.zeros(SIZE), 1, range(9))
     assert channel.mean(np.ones(SIZE), 1, [3.0])[1] == [3.0]  # and nothing has become of them
+
+
+def test_meetings_written_in_python_are_not_passed_over() -> None:
+    class Loud(SynchronousChannel):
+        def mean(self, *args: Any) -> Any:
+            return super().mean(*args)
+
+    class Own(Loud):
+        def native_meetings(self) -> Any:
+            return super().native_meetings()
+
+    _, (channel,) = channels(1)
+    assert isinstance(channel.native_meetings(), Meeting)
+    for kind in (Loud, Own):
+        channel = kind(channel._spec, channel._links)
+        assert (channel.native_meetings() is None) == (kind is Loud)
+
+
+def test_channel_goes_on_from_where_its_kernel_has_met() -> None:
+    _, (channel,) = channels(1)
+    kernel = channel.native_meetings()
+    assert kernel is not None
+    kernel.mean(1, np.ones(SIZE), 1, [])
+    kernel.broadcast(2, np.ones(SIZE), [])
+    channel.met(kernel)
+    assert channel.mean(np.full(SIZE, 6.0), 3)[0][0] == 2
+    assert channel.steps == 3

@@ -10,10 +10,10 @@ import pytest
 from scipy.optimize import check_grad, minimize
 from scipy.special import expit
 
+from dps._kernels.coordinates import Coordinates, Standardised
+from dps._kernels.quasi_newton import LBFGS
 from dps.losses import LOSSES, SquaredError
 from dps.models import DenseRows, LinearModel
-from dps.models.standardised import Standardised
-from dps.training.quasi_newton import LBFGS
 
 
 def minimum(function: Callable[[Any], tuple[float, Any]], start: Any) -> tuple[Any, int]:
@@ -62,6 +62,8 @@ def test_a_point_without_a_value_shortens_the_step() -> None:
 
     best, _ = minimum(barrier, np.array([0.01]))
     assert best[0] == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match="gradient has length 2, expected 1"):
+        LBFGS(np.zeros(1), 0.0, 0.0).tell(1.0, np.zeros(2))
     with pytest.raises(ValueError, match="no value where the search starts"):
         LBFGS(np.zeros(1), 0.0, 0.0).tell(float("inf"), None)
 
@@ -87,7 +89,7 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
     assert isinstance(coordinates, Standardised)
     n = model.layout.size
     point = rng.normal(size=n)
-    params = coordinates.params(point, np.empty(n))
+    params = coordinates.params(point)
     np.testing.assert_allclose(coordinates.point(params), point)
     u = point[: 3 * outputs].reshape(3, outputs)
     spread = X.std(axis=0) if intercept else np.sqrt((X**2).mean(axis=0))
@@ -96,16 +98,39 @@ def test_coordinates_are_those_of_standardised_features(outputs: int, intercept:
     np.testing.assert_allclose(model.raw(params, DenseRows(X)), raw)
 
     def value(point: Any) -> float:
-        params, unused = coordinates.params(point, np.empty(n)), np.zeros(n)
+        params, unused = coordinates.params(point), np.zeros(n)
         return float(model.loss_gradient(params, DenseRows(X), y, None, unused))
 
     def gradient(point: Any) -> Any:
         grad = np.zeros(n)
-        params = coordinates.params(point, np.empty(n))
+        params = coordinates.params(point)
         model.loss_gradient(params, DenseRows(X), y, None, grad)
         return coordinates.gradient(grad)
 
     assert check_grad(value, gradient, point) < 1e-3 * np.abs(gradient(point)).max()
+
+
+def test_coordinates_take_whole_vectors_of_doubles() -> None:
+    plain, one = Coordinates(2), Standardised(np.ones(1), np.ones(1), 1.0, 1, True)
+    point = np.array([1.0, 2.0])
+    for coordinates in (plain, one):
+        with pytest.raises(ValueError, match="point has length 1, expected 2"):
+            coordinates.params(np.ones(1))
+        with pytest.raises(ValueError, match="must be contiguous, aligned float64, got float32"):
+            coordinates.gradient(np.ones(2, np.float32))
+    for way in (plain.params, plain.point, plain.gradient):
+        np.testing.assert_array_equal(way(point), point)
+    with pytest.raises(ValueError, match="scale has length 2, expected 1"):
+        Standardised(np.ones(1), np.ones(2), 1.0, 1, True)
+    with pytest.raises(ValueError, match="one output at least, got 0"):
+        Standardised(np.ones(1), np.ones(1), 1.0, 0, True)
+
+
+def test_a_search_in_no_dimensions_is_over_at_once() -> None:
+    search = LBFGS(np.empty(0), 1e-9, 0.0)
+    while not search.converged:
+        search.tell(1.0, np.empty(0))
+    assert search.best.shape == (0,)
 
 
 def test_a_constant_feature_is_left_as_it_is() -> None:

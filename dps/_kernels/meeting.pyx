@@ -21,40 +21,59 @@ cdef class Meeting(ExchangePush):
     ``notes`` is that region of the first shard. Time up to a call is taken for computing.
     """
 
-    cdef object notes
-
-    def __init__(self, *args, notes):
+    def __init__(self, *args, double[:, :, ::1] notes):
         super().__init__(*args)
         self.notes = notes
 
     def mean(self, int64_t number, values, int64_t rows, notes):
         """Bring vectors together; how it ended and the sums of the notes."""
         cdef const char* given = self._vector(values)
+        cdef double[::1] told = self._told(number, notes)
         cdef int status
-        place = self._place(number, notes)
-        self.sequence = number - 1
-        place[self.rank] = notes
         with nogil:
-            self.activity.spend(COMPUTE, -1)
-            status = self.push(given, rows, 0)
-            self.activity.spend(PUSH, self.n_shards - 1)
-        sums = place[0].copy()
-        for row in place[1:]:
-            sums += row
-        return ENDINGS[status], sums
+            status = self.bring(given, rows, &told[0], told.shape[0] - 1)
+        return ENDINGS[status], np.asarray(told)[:len(notes)]
 
     def broadcast(self, int64_t number, values, notes):
         """Hand rank 0's vector and notes to all; how it ended and these notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
-        cdef const double[::1] told = np.array(notes, np.float64)
-        cdef double[::1] place = self._place(number, notes)[0]
+        cdef double[::1] told = self._told(number, notes)
         cdef int status
-        self.sequence = number - 1
         with nogil:
-            self.activity.spend(COMPUTE, -1)
-            status = self._broadcast(given, told, place)
-            self.activity.spend(PUSH, self.n_shards - 1)
-        return ENDINGS[status], np.array(place)
+            status = self.hand_out(given, &told[0], told.shape[0] - 1)
+        return ENDINGS[status], np.asarray(told)[:len(notes)]
+
+    cdef int bring(
+        self, const char* given, int64_t rows, double* notes, Py_ssize_t n_notes
+    ) except -1 nogil:
+        """`mean` without the interpreter; the sums of the notes come to their place."""
+        cdef int64_t parity = (self.sequence + 1) % 2
+        cdef int rank, status
+        cdef Py_ssize_t i
+        for i in range(n_notes):
+            self.notes[parity, self.rank, i] = notes[i]
+        self.activity.spend(COMPUTE, -1)
+        status = self.push(given, rows, 0)
+        self.activity.spend(PUSH, self.n_shards - 1)
+        for i in range(n_notes):
+            notes[i] = self.notes[parity, 0, i]
+            for rank in range(1, self.shards[0].words.n_ranks):
+                notes[i] += self.notes[parity, rank, i]
+        return status
+
+    cdef int hand_out(
+        self, const char* given, double* notes, Py_ssize_t n_notes
+    ) except -1 nogil:
+        """`broadcast` without the interpreter; rank 0's notes come to the place of the others'."""
+        cdef int64_t parity = (self.sequence + 1) % 2
+        cdef int status
+        cdef Py_ssize_t i
+        self.activity.spend(COMPUTE, -1)
+        status = self._broadcast(given, notes, n_notes, parity)
+        self.activity.spend(PUSH, self.n_shards - 1)
+        for i in range(n_notes):
+            notes[i] = self.notes[parity, 0, i]
+        return status
 
     cdef void _stepped(self, Shard* shard, int64_t step) noexcept nogil:
         """No update, no version."""
@@ -63,7 +82,7 @@ cdef class Meeting(ExchangePush):
         self._take_in(&self.shards[number], self.shards[number].total, self.params)
 
     cdef int _broadcast(
-        self, const char* given, const double[::1] told, double[::1] place
+        self, const char* given, const double* notes, Py_ssize_t n_notes, int64_t parity
     ) except -1 nogil:
         cdef int number
         cdef Shard* shard
@@ -80,16 +99,17 @@ cdef class Meeting(ExchangePush):
                 if not self._give_out(shard, given, shard.total):
                     return BAD_UPDATE
                 if number == 0:
-                    for i in range(told.shape[0]):
-                        place[i] = told[i]
+                    for i in range(n_notes):
+                        self.notes[parity, 0, i] = notes[i]
             self._settle(number)
         return PUSHED
 
-    cdef object _place(self, int64_t number, notes):
-        """Where the ranks' notes are: (n_ranks, len(notes))."""
+    cdef object _told(self, int64_t number, notes):
+        """The notes of a meeting, and a place more: none of them has an address, too."""
         if len(notes) > self.notes.shape[2]:
             raise ValueError(f"there are {self.notes.shape[2]} notes at most, got {len(notes)}")
-        return self.notes[number % 2, :, :len(notes)]
+        self.sequence = number - 1
+        return np.array([*notes, 0], np.float64)
 
     cdef const char* _vector(self, values) except NULL:
         dtype = "float32" if self.single else "float64"

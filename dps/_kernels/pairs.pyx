@@ -10,7 +10,7 @@ import numpy as np
 
 from dps._kernels.checks cimport same_length
 
-cdef extern from "pairs.h" nogil:
+cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
     void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
     void dps_scale(double* out, const double* x, double by, Py_ssize_t n) noexcept
@@ -22,17 +22,6 @@ cdef class CurvaturePairs:
 
     One row more than there may be pairs: where the next pair is looked at before it counts.
     """
-
-    cdef double[:, ::1] steps
-    cdef double[:, ::1] changes
-    cdef double[::1] curvatures     # step . change
-    cdef double[::1] weights
-    cdef Py_ssize_t size
-    cdef Py_ssize_t rows
-    cdef Py_ssize_t kept
-    cdef Py_ssize_t following       # the row of the next pair
-    cdef double scale               # the inverse curvature along the last step
-    cdef double cosine
 
     def __init__(self, Py_ssize_t size, Py_ssize_t memory, double cosine):
         if size < 0 or memory < 1:
@@ -53,25 +42,36 @@ cdef class CurvaturePairs:
         self, const double[::1] start, const double[::1] end, const double[::1] before,
         const double[::1] after,
     ):
+        """See the stub; returns whether the pair is kept."""
+        for name, vector in (("start", start), ("end", end), ("before", before), ("after", after)):
+            same_length(name, vector.shape[0], self.size)
+        return self.size > 0 and self.keep(&start[0], &end[0], &before[0], &after[0])
+
+    def direction(self, const double[::1] gradient, double[::1] out):
+        """Write minus the inverse Hessian's estimate times the gradient; return its slope."""
+        same_length("gradient", gradient.shape[0], self.size)
+        same_length("out", out.shape[0], self.size)
+        return self.turn(&gradient[0], &out[0]) if self.size else 0.0
+
+    cdef bint keep(
+        self, const double* start, const double* end, const double* before, const double* after
+    ) noexcept nogil:
         """Keep the step from ``start`` to ``end`` and what it made of the gradient.
 
         Not where the cosine of the angle between them is too small: where the change is rounding
-        error, so is what it says. Returns whether it is kept.
+        error, so is what it says. Whether it is kept.
         """
         cdef double curvature, length, change
         cdef double* step
         cdef double* difference
-        for name, vector in (("start", start), ("end", end), ("before", before), ("after", after)):
-            same_length(name, vector.shape[0], self.size)
         if self.size == 0:
             return False
         step, difference = &self.steps[self.following, 0], &self.changes[self.following, 0]
-        with nogil:
-            dps_differ(step, &end[0], &start[0], self.size)
-            dps_differ(difference, &after[0], &before[0], self.size)
-            curvature = dps_dot(step, difference, self.size)
-            length = dps_dot(step, step, self.size)
-            change = dps_dot(difference, difference, self.size)
+        dps_differ(step, end, start, self.size)
+        dps_differ(difference, after, before, self.size)
+        curvature = dps_dot(step, difference, self.size)
+        length = dps_dot(step, step, self.size)
+        change = dps_dot(difference, difference, self.size)
         if not (curvature > self.cosine * sqrt(length) * sqrt(change) and change > 0):
             return False
         self.curvatures[self.following] = curvature
@@ -80,21 +80,12 @@ cdef class CurvaturePairs:
         self.kept = min(self.kept + 1, self.rows - 1)
         return True
 
-    def direction(self, const double[::1] gradient, double[::1] out):
-        """Write minus the inverse Hessian's estimate times the gradient; return its slope."""
-        cdef double slope
-        same_length("gradient", gradient.shape[0], self.size)
-        same_length("out", out.shape[0], self.size)
-        if self.size == 0:
-            return 0.0
-        with nogil:
-            self._turn(&gradient[0], &out[0])
-            slope = dps_dot(&gradient[0], &out[0], self.size)
-        return slope
-
-    cdef void _turn(self, const double* gradient, double* out) noexcept nogil:
+    cdef double turn(self, const double* gradient, double* out) noexcept nogil:
+        """`direction`, without a look at what it is given."""
         cdef Py_ssize_t age, row
         cdef double weight
+        if self.size == 0:
+            return 0
         dps_scale(out, gradient, -1, self.size)
         for age in range(1, self.kept + 1):
             row = (self.following - age + self.rows) % self.rows
@@ -106,3 +97,4 @@ cdef class CurvaturePairs:
             row = (self.following - age + self.rows) % self.rows
             weight = dps_dot(&self.changes[row, 0], out, self.size) / self.curvatures[row]
             dps_add_scaled(out, &self.steps[row, 0], self.weights[row] - weight, self.size)
+        return dps_dot(gradient, out, self.size)

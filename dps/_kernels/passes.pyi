@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,3 +17,10 @@ class GradientSum:
         """Add rows `order[start:stop]`, or `start:stop`."""
     def end(self) -> tuple[float, NDArray[np.floating]]:
         """The sums of losses and of gradients, the latter in the model's type."""
+
+class Pass:
+    def __init__(self, sum: GradientSum, parts: Sequence[tuple[BlockRows, Any, int, int]]) -> None:
+        """Each part is what `GradientSum.add` takes; for loops without the interpreter."""
+    @property
+    def count(self) -> int:
+        """Rows."""

@@ -6,39 +6,38 @@ from, or who waits for the sums.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 import numpy as np
 
 from dps._kernels.checks cimport same_length
-from dps._kernels.rows cimport BlockRows, Gradient
+from dps._kernels.rows cimport BlockRows, Gradient, Rows
 
 cdef extern from "waiting.h" nogil:
     double dps_now()
 
 
-cdef void _fold(floating* part, double* whole, Py_ssize_t n) noexcept nogil:
+cdef void _fold(floating* part, double* whole, Py_ssize_t n, bint first) noexcept nogil:
+    """Move a sum to the one in double."""
+    cdef Py_ssize_t i
+    if first:
+        for i in range(n):
+            whole[i] = part[i]
+    else:
+        for i in range(n):
+            whole[i] += part[i]
+    memset(part, 0, n * sizeof(floating))
+
+
+cdef void _round(floating* part, const double* whole, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
-        whole[i] += part[i]
-    memset(part, 0, n * sizeof(floating))
+        part[i] = <floating> whole[i]
 
 
 cdef class GradientSum:
     """Adds up a pass; see the stub for what its methods take."""
-
-    cdef Gradient gradient
-    cdef object beat
-    cdef double every
-    cdef double beaten
-    cdef Py_ssize_t most
-    cdef Py_ssize_t summed      # rows in the sum of the model's type
-    cdef double loss
-    cdef object _part
-    cdef object _params
-    cdef double[::1] whole
-    cdef char* part
-    cdef const char* params
 
     def __init__(self, Gradient gradient, Py_ssize_t most, beat, double every):
         if most < 1:
@@ -59,41 +58,41 @@ cdef class GradientSum:
             )
         same_length("params", params.size, self.gradient.size)
         self._params = params
-        self.params = <const char*> <uintptr_t> params.ctypes.data
-        self.loss = self.summed = 0
-        self._part.fill(0)
-        self.whole[:] = 0
-        self.beaten = dps_now()
+        self.start(<const char*> <uintptr_t> params.ctypes.data)
 
     def add(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop):
-        cdef const int64_t[::1] picks = order
-        cdef const int64_t* chosen = NULL
-        cdef Py_ssize_t limit = self.gradient._limit(block, picks, start, stop)
+        cdef Part part
         if self._params is None:
             raise RuntimeError("begin a pass before rows are added to it")
-        if block.rows.picked:
-            raise ValueError("rows of a pass are in the order of their block")
-        if order is not None and limit:
-            chosen = &picks[0]
+        _bind(&part, self.gradient, block, order, start, stop)
         with nogil:
-            self._add(block, chosen, start, stop, limit)
+            self.add_rows(part.rows, part.order, start, stop, part.limit)
 
     def end(self):
-        self._fold()
+        self.finish()
         self._params = None
-        return self.loss, np.asarray(self.whole).astype(self._part.dtype)
+        return self.loss, self._part.copy()
 
-    cdef int _add(
-        self, BlockRows block, const int64_t* chosen, Py_ssize_t start, Py_ssize_t stop,
+    cdef void start(self, const char* params) noexcept nogil:
+        """Begin a pass at a point, which must not change until its end."""
+        self.params = params
+        self.loss = self.summed = 0
+        self.folded = False
+        memset(self.part, 0, self.gradient.size * (4 if self.gradient.single else 8))
+        self.beaten = dps_now()
+
+    cdef int add_rows(
+        self, const Rows* rows, const int64_t* chosen, Py_ssize_t start, Py_ssize_t stop,
         Py_ssize_t limit,
     ) except -1 nogil:
+        """Add rows, of which there are ``limit``, or so many chosen."""
         cdef Py_ssize_t n
         while start < stop:
             if self.summed >= self.most:
                 self._fold()
             n = min(self.most, stop - start)
             self.loss += self.gradient.add(
-                &block.rows, chosen, start, n, limit - start - n, self.params, self.part
+                rows, chosen, start, n, limit - start - n, self.params, self.part
             )
             self.summed += n
             start += n
@@ -103,10 +102,67 @@ cdef class GradientSum:
                 self.beaten = dps_now()
         return 0
 
+    cdef void finish(self) noexcept nogil:
+        """Put the sum of all where that in the model's type is."""
+        if not self.folded:
+            return
+        self._fold()
+        if self.gradient.single:
+            _round(<float*> self.part, &self.whole[0], self.gradient.size)
+        else:
+            _round(<double*> self.part, &self.whole[0], self.gradient.size)
+
     cdef void _fold(self) noexcept nogil:
-        if self.summed:
-            if self.gradient.single:
-                _fold(<float*> self.part, &self.whole[0], self.gradient.size)
-            else:
-                _fold(<double*> self.part, &self.whole[0], self.gradient.size)
-            self.summed = 0
+        if self.gradient.size == 0:
+            return
+        if self.gradient.single:
+            _fold(<float*> self.part, &self.whole[0], self.gradient.size, not self.folded)
+        else:
+            _fold(<double*> self.part, &self.whole[0], self.gradient.size, not self.folded)
+        self.folded = True
+        self.summed = 0
+
+
+cdef int _bind(
+    Part* part, Gradient gradient, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop
+) except -1:
+    """Look at rows, and say where they are."""
+    cdef const int64_t[::1] picks = order
+    part.limit = gradient._limit(block, picks, start, stop)
+    if block.rows.picked:
+        raise ValueError("rows of a pass are in the order of their block")
+    part.rows = &block.rows
+    part.order = &picks[0] if order is not None and part.limit else NULL
+    part.start, part.stop = start, stop
+    return 0
+
+
+cdef class Pass:
+    """The same rows again and again; see the stub."""
+
+    def __init__(self, GradientSum sum, parts):
+        free(self.parts)  # of an earlier call
+        self.sum = sum
+        self.parts = <Part*> calloc(max(len(parts), 1), sizeof(Part))
+        if self.parts is NULL:
+            raise MemoryError
+        self._arrays = list(parts)
+        self.n_parts = len(parts)
+        self.count = 0
+        for number, (block, order, start, stop) in enumerate(parts):
+            _bind(&self.parts[number], sum.gradient, block, order, start, stop)
+            self.count += stop - start
+
+    def __dealloc__(self):
+        free(self.parts)
+
+    cdef int run(self, const char* params) except -1 nogil:
+        """Make the sums at a point; they are where those of `sum` are."""
+        cdef Py_ssize_t number
+        cdef Part* part
+        self.sum.start(params)
+        for number in range(self.n_parts):
+            part = &self.parts[number]
+            self.sum.add_rows(part.rows, part.order, part.start, part.stop, part.limit)
+        self.sum.finish()
+        return 0

@@ -6,6 +6,7 @@ It must not know ranks, clients, modes or optimizers.
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from dps._kernels.coordinates import Coordinates
 from dps._kernels.rows import BlockRows, Gradient
 from dps.models.layout import Layout
 
@@ -89,7 +90,7 @@ class WithFeatures(Protocol):
 
     n_features: int
 
-    def standardised(self, mean: Any, variance: Any, l2: float) -> Any:
+    def standardised(self, mean: Any, variance: Any, l2: float) -> Coordinates:
         """Return coordinates in which an objective with such features curves alike."""
 
 

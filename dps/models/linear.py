@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dps._kernels import linear as kernels
+from dps._kernels.coordinates import Standardised
 from dps._kernels.linear_gradient import LinearGradient
 from dps._native import written_in_python
 from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
-from dps.models.standardised import Standardised
 
 __all__ = ["LinearModel"]
 
@@ -195,7 +195,9 @@ class LinearModel:
             mean = np.zeros_like(mean)
         curvature = self.loss.curvature * variance + l2
         scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
-        return Standardised(mean, scale, self.loss.curvature**0.5, self.n_outputs)
+        return Standardised(
+            mean, scale, self.loss.curvature**0.5, self.n_outputs, self.fit_intercept
+        )
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)

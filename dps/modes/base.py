@@ -34,8 +34,9 @@ AnyPush = TypeVar("AnyPush", bound=Push)
 
 _NOTHING: Keys = np.empty(0, np.int32)
 
-#: What a push by keys without the interpreter does instead.
+#: What a push by keys without the interpreter does instead, and meetings without it.
 _KEYED_VERBS = ("pull_keys", "push_keys")
+_MEETING_VERBS = ("mean", "broadcast")
 
 #: What a push without the interpreter touches in a window.
 _REGIONS = ("params", "state", "slots", "total")
@@ -165,6 +166,8 @@ class Channel(ABC):
         The rank's account of what it does.
     """
 
+    _meets_in_python: ClassVar[bool] = False
+
     def __init__(self, spec: ChannelSpec, links: list[Link]) -> None:
         self._spec = spec
         self._links = links
@@ -243,6 +246,9 @@ class Channel(ABC):
             cls.native = Channel.native  # type: ignore[method-assign]
         if any(written_in_python(cls, verb, "native_keyed") for verb in _KEYED_VERBS):
             cls.native_keyed = Channel.native_keyed  # type: ignore[method-assign]
+        cls._meets_in_python = any(
+            written_in_python(cls, verb, "native_meetings") for verb in _MEETING_VERBS
+        )
 
     def native(self) -> Push | None:
         """:meth:`push_pull` for loops without the interpreter, after :meth:`pull`.
@@ -373,13 +379,30 @@ class Channel(ABC):
         meetings = self._meet()
         return meetings.broadcast(self._sequence, values, notes)
 
+    def native_meetings(self) -> Meeting | None:
+        """:meth:`mean` and :meth:`broadcast` for loops without the interpreter.
+
+        None where a window is not mapped. All ranks call it, or none; the channel must be told
+        that they :meth:`met` before it is used again.
+        """
+        return None if self._meets_in_python else self._ways().kernel
+
+    def met(self, meetings: Meeting) -> None:
+        """Be where meetings of :meth:`native_meetings` have got to."""
+        self._sequence = meetings.sequence
+
     def _meet(self) -> Meetings:
         """Number the next meeting; how to take part in it."""
+        meetings = self._ways()
+        self._sequence += 1
+        return meetings
+
+    def _ways(self) -> Meetings:
+        """How to take part in meetings."""
         if self._meetings is None:
             # Ranks may have pushed unequally often: no number may come twice.
             self._sequence = int(self.reduce([self._sequence])[0])
             self._meetings = self._ways_to_meet()
-        self._sequence += 1
         return self._meetings
 
     def _ways_to_meet(self) -> Meetings:

@@ -28,6 +28,11 @@ Made = tuple[NDArray[np.floating], NDArray[np.float64]]
 class Meetings(Protocol):
     """How a rank takes part, see :meth:`Channel.mean` and :meth:`Channel.broadcast`."""
 
+    @property
+    def kernel(self) -> Meeting | None:
+        """What does so without the interpreter."""
+        ...
+
     def mean(
         self, number: int, values: NDArray[np.floating], rows: int, notes: Sequence[float]
     ) -> Made:
@@ -50,6 +55,8 @@ class ByLinks:
     total : (n,) array
         Where vectors are put together.
     """
+
+    kernel = None
 
     def __init__(
         self, rank: int, placement: Placement, links: list[Link], total: NDArray[np.floating]
@@ -103,18 +110,18 @@ class ByKernel:
 
     def __init__(self, rank: int, kernel: Meeting, total: NDArray[np.floating]) -> None:
         self._rank = rank
-        self._kernel = kernel
+        self.kernel = kernel
         self._total = total
 
     def mean(
         self, number: int, values: NDArray[np.floating], rows: int, notes: Sequence[float]
     ) -> Made:
         """Bring vectors together, see :meth:`Meetings.mean`."""
-        return self._ended(number, *self._kernel.mean(number, values, rows, notes))
+        return self._ended(number, *self.kernel.mean(number, values, rows, notes))
 
     def broadcast(self, number: int, values: NDArray[np.floating], notes: Sequence[float]) -> Made:
         """Have what rank 0 gives, see :meth:`Meetings.broadcast`."""
-        return self._ended(number, *self._kernel.broadcast(number, values, notes))
+        return self._ended(number, *self.kernel.broadcast(number, values, notes))
 
     def _ended(
         self,

@@ -20,20 +20,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.activity import COMPUTE, PUSH
+from dps._kernels.coordinates import Coordinates
+from dps._kernels.descent import DescentStep, Search
 from dps.data.sources import Source
-from dps.errors import NonFiniteError
+from dps.errors import NonFiniteError, StoppedError
 from dps.models import Model
 from dps.models.base import WithFeatures
 from dps.modes import Channel
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pieces import Pieces
-from dps.training.quasi_newton import LBFGS
 
 __all__ = ["FullBatch", "train_full_batch"]
 
@@ -94,18 +95,17 @@ def train_full_batch(
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     """
-    rows = Pieces.of(model, source, how.row_elements, channel)
-    descent = _Descent(how, rank, channel, model, rows)
-    descent.rehearse()
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
     kept_loss = 0.0
+    rows = Pieces.of(model, source, how.row_elements, channel)
+    descent = _Descent(how, rank, channel, model, rows, best=keep[0])
+    descent.rehearse()
     # The start is looked at before the first epoch, so that each epoch is one step.
     for epoch in itertools.count(-1):
         began = time.monotonic()
-        point = descent.point
         loss, accepted = descent.step()
         if accepted:
-            keep[0], kept_loss = point, loss
+            kept_loss = loss
         if epoch < 0:
             channel.activity.begin_epoch(1)
             continue
@@ -129,32 +129,52 @@ class _Descent:
         Where the ranks evaluate next; the same bits on all.
     enough : bool
         Whether rank 0 expects nothing more; the same on all.
+
+    Parameters
+    ----------
+    best : (n,) array
+        Where the best point is put whenever there is a new one.
     """
 
     def __init__(
-        self, how: FullBatch, rank: int, channel: Channel, model: Model, rows: Pieces
+        self,
+        how: FullBatch,
+        rank: int,
+        channel: Channel,
+        model: Model,
+        rows: Pieces,
+        best: NDArray[np.floating],
     ) -> None:
-        self._how, self._rank, self._channel = how, rank, channel
+        self._how, self._rank, self._channel, self._best = how, rank, channel, best
         self.point = np.array(channel.pull())
-        self._coordinates = _coordinates(model, channel, rows, how.l2)
-        self._penalty = np.zeros(len(self.point))
+        coordinates = _coordinates(model, channel, rows, how.l2)
+        penalty = np.zeros(len(self.point))
         for first, last, penalised in model.layout.segments(0, len(self.point)):
-            self._penalty[first:last] = how.l2 if penalised else 0.0
+            penalty[first:last] = how.l2 if penalised else 0.0
         precision = 4 * float(np.finfo(self.point.dtype).eps)
+        self._search = Search(  # told on rank 0 only
+            self.point, coordinates, penalty, how.tolerance, precision, how.least, how.patience
+        )
+        self._meeting = channel.native_meetings()
         channel.activity.lap(COMPUTE)
-        start = self._coordinates.point(self.point)
-        self._search = LBFGS(start, how.tolerance, precision)  # told on rank 0 only
         self._begin(rows, 1)
 
     def _begin(self, rows: Pieces, share: int) -> None:
-        """Go on from the best point, on one row of `share`."""
+        """Take one row of `share`; go on where `point` is."""
         self.enough = False
-        self._rows, self._share = rows, share
-        self._rows_of_all = float(self._channel.reduce([rows.count])[0])
+        self._rows = rows
+        self._search.resume(float(self._channel.reduce([rows.count])[0]), share)
         self._begun = False
-        # Of rank 0.
-        self._search.resume(share * self._how.tolerance)
-        self._idle, self._best = 0, np.inf
+        self._steps = None
+        if (passes := rows.native()) is not None and self._meeting is not None:
+            self._steps = DescentStep(passes, self._meeting, self._search, self.point, self._best)
+
+    def _resume(self, rows: Pieces, share: int) -> None:
+        """Take other rows, and go on from the best point."""
+        self._begin(rows, share)
+        best = np.empty_like(self.point)
+        self._search.write(best)
+        self.point[:] = self._channel.broadcast(best, [])[0]
 
     def rehearse(self) -> None:
         """Minimise over ever more of the rows, while few of them say enough of each parameter.
@@ -165,18 +185,20 @@ class _Descent:
         """
         if self.point.any():
             return
-        rows, rows_of_all = self._rows, self._rows_of_all
+        rows, rehearsed = self._rows, False
+        rows_of_all = float(self._channel.reduce([rows.count])[0])
         for share in _SHARES:
             enough = rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point)
             # Ranks go on together, or not.
             if enough and not self._channel.reduce([not rows.can_be_thinned(share)])[0]:
-                self._begin(rows.thinned(share), share)
+                (self._resume if rehearsed else self._begin)(rows.thinned(share), share)
+                rehearsed = True
                 for _ in range(share):  # together as long as a pass over all rows
                     self.step()
                     if self.enough:
                         break
-        if self._begun:
-            self._begin(rows, 1)
+        if rehearsed:
+            self._resume(rows, 1)
 
     def step(self) -> tuple[float, bool]:
         """Evaluate at the point, and choose the next.
@@ -188,6 +210,25 @@ class _Descent:
         bool
             Whether the point is the best so far.
         """
+        return self._step() if self._steps is None else self._native_step(self._steps)
+
+    def _native_step(self, steps: DescentStep) -> tuple[float, bool]:
+        channel, meeting = self._channel, self._meeting
+        assert meeting is not None
+        try:
+            ending = steps.run()
+        finally:
+            channel.met(meeting)
+        if ending == "stopped":
+            raise StoppedError("the fit was stopped")
+        if ending == "start":
+            raise _no_start(channel)
+        if ending != "ran":
+            raise NonFiniteError.of(ending, rank=self._rank, step=channel.steps)
+        self.enough = steps.enough
+        return steps.loss, steps.accepted
+
+    def _step(self) -> tuple[float, bool]:
         channel, activity = self._channel, self._channel.activity
         loss, gradient = self._rows.evaluate(self.point)
         activity.lap(COMPUTE)
@@ -199,73 +240,35 @@ class _Descent:
         mean, (total,) = channel.mean(gradient, self._rows.count, [told])
         finite = math.isfinite(total)
         if not (finite or self._begun):
-            raise NonFiniteError(
-                "the loss or its gradient is NaN or infinite where the search starts; "
-                "scale the features",
-                step=channel.steps,
-            )
+            raise _no_start(channel)
         self._begun = True
         activity.lap(PUSH)
         accepted = False
         ahead = np.empty_like(self.point)
         if self._rank == 0:
-            accepted = self._tell(float(total), mean if finite else None)
-            self._coordinates.params(self._search.point, out=ahead)
+            accepted = self._search.tell(float(total), mean if finite else None)
+            self._search.write(ahead)
             activity.lap(COMPUTE)
-        point, notes = channel.broadcast(ahead, [accepted, self.enough])
+        point, notes = channel.broadcast(ahead, [accepted, self._search.enough])
         accepted, self.enough = map(bool, notes)
-        self.point = np.array(point)
+        if accepted:
+            self._best[:] = self.point
+        self.point[:] = point
         activity.lap(PUSH)
         return loss, accepted
 
-    def _tell(self, total: float, mean: NDArray[np.floating] | None) -> bool:
-        """Tell the search, on rank 0; whether the point has become the best."""
-        search, accepted = self._search, False
-        if not search.converged:
-            at = self.point.astype(np.float64)
-            value = total / self._rows_of_all + float(self._penalty @ (at * at)) / 2
-            slope = None
-            if mean is not None:
-                slope = self._coordinates.gradient(mean + self._penalty * at)
-            accepted = search.tell(value, slope)
-            if accepted and not search.extending:  # its length is right
-                gained = value <= self._best - self._share * self._how.least
-                self._idle = 0 if gained else self._idle + 1
-                self._best = min(self._best, value)
-        self.enough = search.converged or self._idle >= self._how.patience
-        return accepted
+
+def _no_start(channel: Channel) -> NonFiniteError:
+    return NonFiniteError(
+        "the loss or its gradient is NaN or infinite where the search starts; scale the features",
+        step=channel.steps,
+    )
 
 
-class _Coordinates(Protocol):
-    """Where the search takes its steps."""
-
-    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> Any:
-        """Write the parameters at a point."""
-
-    def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The point of parameters."""
-
-    def gradient(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The gradient with respect to the point."""
-
-
-class _Parameters:
-    """The parameters themselves as coordinates."""
-
-    def params(self, point: NDArray[np.float64], out: NDArray[np.floating]) -> None:
-        out[:] = point
-
-    def point(self, params: NDArray[np.floating]) -> NDArray[np.float64]:
-        return params.astype(np.float64)
-
-    def gradient(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-        return gradient
-
-
-def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> _Coordinates:
+def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> Coordinates:
     """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
-        return _Parameters()
+        return Coordinates(model.layout.size)
     elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
     some = rows.thinned(max(1, round(elements / _SAMPLED)))
 
@@ -278,8 +281,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> _Co
     # Where little is left of the difference, much of that is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
-    coordinates: _Coordinates = model.standardised(mean, variance, l2)
-    return coordinates
+    return model.standardised(mean, variance, l2)
 
 
 def _over_ranks(

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from dps._kernels.activity import COMPUTE, LOAD
 from dps._kernels.moments import column_moments
+from dps._kernels.passes import Pass
 from dps.data.blocks import Block
 from dps.data.sources import Source
 from dps.models import Model
 from dps.modes import Channel
-from dps.training.sums import sum_for
+from dps.training.sums import KernelSum, sum_for
 
 __all__ = ["Pieces"]
 
@@ -78,12 +79,17 @@ class Pieces:
             some.append((block.copied(picks), None) if self._streamed else (block, picks))
         return Pieces._lying(self._model, some, self.row_elements, self._channel)
 
+    def native(self) -> Pass | None:
+        """Passes for loops without the interpreter; None of a stream, or without a kernel."""
+        if self._streamed or not isinstance(self._sum, KernelSum):
+            return None
+        return self._sum.over(map(_chosen, self._passes()))
+
     def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
         """Sums of losses and of gradients, the latter in double while they grow."""
         self._sum.begin(params)
-        for block, order in self._blocks():
-            first, last = (block.start, block.stop) if order is None else (0, len(order))
-            self._sum.add(block, order, first, last)
+        for rows in self._blocks():
+            self._sum.add(*_chosen(rows))
         return self._sum.end()
 
     def _blocks(self) -> Iterator[Rows]:
@@ -111,9 +117,17 @@ def _all(source: Source) -> Iterator[Rows]:
     return ((block, block.training_rows()) for block in source.blocks())
 
 
-def _count(rows: Rows) -> int:
+def _chosen(rows: Rows) -> tuple[Block, NDArray[np.int64] | None, int, int]:
+    """A block, and which of its rows: ``order[first:last]``, or ``first:last``."""
     block, order = rows
-    return block.stop - block.start if order is None else len(order)
+    return (
+        (block, None, block.start, block.stop) if order is None else (block, order, 0, len(order))
+    )
+
+
+def _count(rows: Rows) -> int:
+    _, _, first, last = _chosen(rows)
+    return last - first
 
 
 def _runs(count: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:

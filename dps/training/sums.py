@@ -7,13 +7,13 @@ same length both have the same bits; a kernel keeps rows in cache by itself, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.passes import GradientSum
+from dps._kernels.passes import GradientSum, Pass
 from dps._kernels.rows import Gradient
 from dps.data.blocks import Block
 from dps.models import Model
@@ -68,6 +68,10 @@ class KernelSum:
         self._sum = GradientSum(kernel, _SUMMED, beat, _BEAT_EVERY)
         self.begin, self.end = self._sum.begin, self._sum.end
 
+    def over(self, rows: Iterable[tuple[Block, NDArray[np.int64] | None, int, int]]) -> Pass:
+        """The same rows again and again, for loops without the interpreter; see :meth:`Sum.add`."""
+        return Pass(self._sum, [(block.for_kernels, order, a, b) for block, order, a, b in rows])
+
     def add(self, block: Block, order: NDArray[np.int64] | None, start: int, stop: int) -> None:
         """Add rows, see :meth:`Sum.add`."""
         self._sum.add(block.for_kernels, order, start, stop)
@@ -87,7 +91,7 @@ class PythonSum:
         self._params = params
         self._loss, self._summed = 0.0, 0
         self._part.fill(0)
-        self._whole = np.zeros(len(params))
+        self._whole: NDArray[np.float64] | None = None
         self._beaten = time.monotonic()
 
     def add(self, block: Block, order: NDArray[np.int64] | None, start: int, stop: int) -> None:
@@ -106,10 +110,11 @@ class PythonSum:
 
     def end(self) -> tuple[float, NDArray[np.floating]]:
         """The sums, see :meth:`Sum.end`."""
-        self._fold()
-        return self._loss, self._whole.astype(self._part.dtype)
+        return self._loss, self._fold().astype(self._part.dtype)
 
-    def _fold(self) -> None:
-        self._whole += self._part
+    def _fold(self) -> NDArray[np.float64]:
+        part = self._part.astype(np.float64)
+        self._whole = part if self._whole is None else self._whole + part
         self._part.fill(0)
         self._summed = 0
+        return self._whole

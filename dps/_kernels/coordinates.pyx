@@ -1,0 +1,122 @@
+"""Coordinates in which a search takes its steps: the parameters themselves, or those of features
+that vary alike.
+
+The model, its penalty and its parameters stay on the user's scale. All in double.
+"""
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from dps._kernels.checks cimport same_length
+
+cdef extern from "vectors.h" nogil:
+    double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
+
+
+cdef const double* _numbers(str name, array, Py_ssize_t n) except? NULL:
+    if array.dtype != np.float64 or not (array.flags.c_contiguous and array.flags.aligned):
+        raise ValueError(f"{name} must be contiguous, aligned float64, got {array.dtype}")
+    same_length(name, array.size, n)
+    return <const double*> <uintptr_t> array.ctypes.data
+
+
+cdef class Coordinates:
+    """The parameters themselves; see the stub."""
+
+    def __init__(self, Py_ssize_t size):
+        self.size = size
+
+    def params(self, point):
+        result = np.empty(self.size)
+        self.to_params(
+            _numbers("point", point, self.size), <double*> <uintptr_t> result.ctypes.data
+        )
+        return result
+
+    def point(self, params):
+        result = np.empty(self.size)
+        self.to_point(
+            _numbers("params", params, self.size), <double*> <uintptr_t> result.ctypes.data
+        )
+        return result
+
+    def gradient(self, gradient):
+        result = np.empty(self.size)
+        self.to_gradient(
+            _numbers("gradient", gradient, self.size), <double*> <uintptr_t> result.ctypes.data
+        )
+        return result
+
+    cdef void to_params(self, const double* point, double* out) noexcept nogil:
+        """The parameters at a point."""
+        memcpy(out, point, self.size * sizeof(double))
+
+    cdef void to_point(self, const double* params, double* out) noexcept nogil:
+        """The point of parameters."""
+        memcpy(out, params, self.size * sizeof(double))
+
+    cdef void to_gradient(self, const double* gradient, double* out) noexcept nogil:
+        """The gradient with respect to the point, from that of the parameters."""
+        memcpy(out, gradient, self.size * sizeof(double))
+
+
+cdef class Standardised(Coordinates):
+    """Those of the features ``(x - mean) / scale``; see the stub."""
+
+    def __init__(self, mean, scale, double scale_0, Py_ssize_t n_outputs, bint intercept):
+        cdef Py_ssize_t n_features = len(mean)
+        if n_outputs < 1:
+            raise ValueError(f"a model has one output at least, got {n_outputs}")
+        super().__init__((n_features + intercept) * n_outputs)
+        self._mean = _numbers("mean", mean, n_features)
+        self._scale = _numbers("scale", scale, n_features)
+        self.mean, self.scale = mean, scale
+        self.scale_0 = scale_0
+        self.n_features = n_features
+        self.n_outputs = n_outputs
+        self.intercept = intercept
+
+    cdef void to_params(self, const double* point, double* out) noexcept nogil:
+        cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        for f in range(self.n_features):
+            for j in range(k):
+                out[f * k + j] = point[f * k + j] / self._scale[f]
+        if self.intercept:
+            self._shift(out, out + at)
+            for j in range(k):
+                out[at + j] = point[at + j] / self.scale_0 - out[at + j]
+
+    cdef void to_point(self, const double* params, double* out) noexcept nogil:
+        cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        for f in range(self.n_features):
+            for j in range(k):
+                out[f * k + j] = params[f * k + j] * self._scale[f]
+        if self.intercept:
+            self._shift(params, out + at)
+            for j in range(k):
+                out[at + j] = (params[at + j] + out[at + j]) * self.scale_0
+
+    cdef void to_gradient(self, const double* gradient, double* out) noexcept nogil:
+        cdef Py_ssize_t f, j, k = self.n_outputs, at = self.n_features * k
+        cdef double value
+        for f in range(self.n_features):
+            for j in range(k):
+                value = gradient[f * k + j]
+                if self.intercept:
+                    value -= self._mean[f] * gradient[at + j]
+                out[f * k + j] = value / self._scale[f]
+        if self.intercept:
+            for j in range(k):
+                out[at + j] = gradient[at + j] / self.scale_0
+
+    cdef void _shift(self, const double* coef, double* out) noexcept nogil:
+        """What the means of the features add to each output."""
+        cdef Py_ssize_t f, j, k = self.n_outputs
+        if k == 1:
+            out[0] = dps_dot(self._mean, coef, self.n_features)
+            return
+        memset(out, 0, k * sizeof(double))
+        for f in range(self.n_features):
+            for j in range(k):
+                out[j] += self._mean[f] * coef[f * k + j]

@@ -1,0 +1,26 @@
+from dps._kernels.pairs cimport CurvaturePairs
+
+
+cdef class LBFGS:
+    cdef readonly bint converged
+    cdef readonly bint extending
+    cdef readonly Py_ssize_t size
+    cdef CurvaturePairs pairs
+    cdef object _vectors        # keeps the memory alive
+    cdef double* next           # where the next value is wanted
+    cdef double* optimum        # the best point so far
+    cdef double* gradient       # there
+    cdef double* direction
+    cdef double value           # at the best point
+    cdef double tolerance
+    cdef double precision
+    cdef double slope
+    cdef double step
+    cdef int trials
+    cdef bint begun             # whether there is a value
+
+    cdef int take(self, double value, const double* gradient) except -1 nogil
+    cdef bint _decreased(self, double value) noexcept nogil
+    cdef void _shorten(self, double value) noexcept nogil
+    cdef void _turn(self, double gain) noexcept nogil
+    cdef void _go(self) noexcept nogil

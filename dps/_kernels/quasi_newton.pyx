@@ -1,0 +1,133 @@
+"""L-BFGS for a convex function whose evaluations are somebody else's work.
+
+It is told a value and a gradient and says where it wants the next ones. It must not know of what
+function, nor of data or ranks. All in double; every point has the same bits on every processor.
+"""
+from libc.math cimport INFINITY
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.checks cimport same_length
+from dps._kernels.pairs cimport CurvaturePairs
+
+cdef extern from "vectors.h" nogil:
+    double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
+    void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
+
+cdef double SUFFICIENT = 1e-4   # Armijo's share of the decrease that the slope promises
+cdef double AS_STEEP = 0.9      # of the slope at a step's end: it was much too short
+cdef double FARTHER = 4         # then the next one is so many times as long
+cdef double TRUSTED = 100       # gains of so many tolerances let a small promise be believed
+cdef double CURVED = 1e-10      # cosine between step and change from which a pair counts
+cdef int TRIALS = 20            # points along a direction before it is given up
+
+
+cdef class LBFGS:
+    """See the stub."""
+
+    def __init__(self, start, double tolerance, double precision, Py_ssize_t memory=10):
+        cdef double* vectors
+        self.size = len(start)
+        self._vectors = np.zeros((4, self.size))
+        self._vectors[:2] = start
+        vectors = <double*> <uintptr_t> self._vectors.ctypes.data
+        self.next, self.optimum = vectors, vectors + self.size
+        self.gradient, self.direction = vectors + 2 * self.size, vectors + 3 * self.size
+        self.tolerance = tolerance
+        self.precision = precision
+        self.pairs = CurvaturePairs(self.size, memory, CURVED)
+        self.value = INFINITY
+        self.step = 1
+        self.slope = self.trials = 0
+        self.begun = self.converged = self.extending = False
+
+    @property
+    def point(self):
+        return self._vectors[0].copy()
+
+    @property
+    def best(self):
+        return self._vectors[1].copy()
+
+    def resume(self, double tolerance):
+        self.tolerance = tolerance
+        self.value = INFINITY
+        self.begun = self.converged = self.extending = False
+        memcpy(self.next, self.optimum, self.size * sizeof(double))
+
+    def tell(self, double value, gradient):
+        if gradient is None:
+            return bool(self.take(value, NULL))
+        gradient = np.require(gradient, np.float64, ["C", "A"])
+        same_length("gradient", gradient.size, self.size)
+        return bool(self.take(value, <const double*> <uintptr_t> gradient.ctypes.data))
+
+    cdef int take(self, double value, const double* gradient) except -1 nogil:
+        """`tell` without the interpreter; NULL where there is no gradient."""
+        cdef double gain = self.value - value, slope
+        if self.begun and not self._decreased(value):
+            self._shorten(value)
+            return False
+        if gradient is NULL or value - value != 0:
+            raise ValueError("the function has no value where the search starts")
+        self.extending = False
+        if self.begun:
+            slope = dps_dot(gradient, self.direction, self.size)
+            if slope < AS_STEEP * self.slope:  # nothing curves here: go on, much farther
+                self.slope, self.step, self.trials = slope, FARTHER * self.step, 0
+                self.extending = True
+            else:
+                self.pairs.keep(self.optimum, self.next, self.gradient, gradient)
+        self.begun = True
+        self.value = value
+        memcpy(self.optimum, self.next, self.size * sizeof(double))
+        memcpy(self.gradient, gradient, self.size * sizeof(double))
+        if self.extending:
+            self._go()
+        else:
+            self._turn(gain)
+        return True
+
+    cdef bint _decreased(self, double value) noexcept nogil:
+        # Near the optimum the values' own error hides the decrease.
+        cdef double error = self.precision * abs(self.value)
+        return value <= self.value + SUFFICIENT * self.step * self.slope + error
+
+    cdef void _shorten(self, double value) noexcept nogil:
+        cdef double excess, shorter = 0.1
+        self.trials += 1
+        if self.trials >= TRIALS:
+            self.converged = True
+            memcpy(self.next, self.optimum, self.size * sizeof(double))
+            return
+        if value - value == 0:
+            # The minimum of the parabola through both values and the slope.
+            excess = value - self.value - self.step * self.slope
+            shorter = min(0.5, max(1e-6, -self.slope * self.step / (2 * excess)))
+        self.step *= shorter
+        self._go()
+
+    cdef void _turn(self, double gain) noexcept nogil:
+        """Choose a new direction: minus the inverse Hessian's estimate times the gradient.
+
+        ``gain`` is what the step before has brought.
+        """
+        cdef double steepest, promise, least
+        self.slope = self.pairs.turn(self.gradient, self.direction)
+        self.step, self.trials = 1, 0
+        # What the quadratic model promises to gain, or steepest descent if that is more. Both
+        # know little of directions in which nothing has moved yet, so they are trusted only
+        # after a step that has gained little.
+        steepest = dps_dot(self.gradient, self.gradient, self.size)
+        promise = max(-self.slope, steepest) / 2
+        least = max(self.tolerance, self.precision * abs(self.value))
+        self.converged = promise <= least and gain <= TRUSTED * least
+        if not self.converged:
+            self._go()
+
+    cdef void _go(self) noexcept nogil:
+        """The next point is the best one, and a step."""
+        memcpy(self.next, self.optimum, self.size * sizeof(double))
+        dps_add_scaled(self.next, self.direction, self.step, self.size)
