@@ -60,6 +60,11 @@ DPS_ALWAYS DPS_V16 DPS_NAME(dps_fold_whole)(DPS_V64 whole)
    and drops what it is asked for while many requests are open. */
 #define DPS_STREAMED (DPS_BYTES == 32 && !order && f * (ptrdiff_t)sizeof(DPS_T) >= 256)
 
+/* Whether rows are best asked for shortly before the forward product reads them, and the next
+   block's first ones again while the memory is idle: there, rows in a shuffled order. */
+#define DPS_SCATTERED (DPS_BYTES == 32 && order)
+#define DPS_SHORTLY 20 /* rows */
+
 /* out[r] = bias + row[r] . w for n rows; meanwhile as many as n_soon are asked for. */
 DPS_ALWAYS void DPS_NAME(dps_dot_some)(
     const DPS_T *const *row, const int n, const DPS_T *const *soon, const int n_soon,
@@ -93,14 +98,22 @@ DPS_ALWAYS void DPS_NAME(dps_dot_some)(
 }
 
 /* out[i] = bias + row i . w; meanwhile half as many rows from `ahead` are asked for, or none where
-   they are streamed. */
+   they are streamed, or as many where they are scattered, from DPS_SHORTLY on. */
 static void DPS_NAME(dps_dot_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict w, DPS_T bias, DPS_T *restrict out, ptrdiff_t m, ptrdiff_t f,
     ptrdiff_t ahead, ptrdiff_t reach)
 {
     ptrdiff_t i = 0;
-    if (!DPS_STREAMED)
+    if (DPS_SCATTERED) {
+        ahead = DPS_SHORTLY;
+        for (; i + 4 <= m; i += 4) {
+            const DPS_T *row[4], *soon[4];
+            for (int r = 0; r < 4; r++) row[r] = DPS_ROW(i + r);
+            for (int r = 0; r < 4; r++) soon[r] = DPS_SOON(i + r);
+            DPS_NAME(dps_dot_some)(row, 4, soon, 4, w, bias, out + i, f);
+        }
+    } else if (!DPS_STREAMED)
         for (; i + 4 <= m; i += 4) {
             const DPS_T *row[4] = {DPS_ROW(i), DPS_ROW(i + 1), DPS_ROW(i + 2), DPS_ROW(i + 3)};
             const DPS_T *soon[2] = {DPS_SOON(i / 2), DPS_SOON(i / 2 + 1)};
@@ -138,15 +151,15 @@ DPS_ALWAYS void DPS_NAME(dps_add_eight)(
     for (; j < f; j++) grad[j] += DPS_EIGHT(DPS_T, j);
 }
 
-/* grad += sum_i d[i] * row i; meanwhile half as many rows from `ahead` are asked for, or the first
-   that follow, a quarter as many, where they are streamed. */
+/* grad += sum_i d[i] * row i; meanwhile half as many rows from `ahead` are asked for. Where they are
+   scattered, that is from the first that follows; where they are streamed, a quarter from there. */
 static void DPS_NAME(dps_add_rows)(
     const DPS_T *restrict x, ptrdiff_t stride, const int64_t *restrict order,
     const DPS_T *restrict d, DPS_T *restrict grad, ptrdiff_t m, ptrdiff_t f, ptrdiff_t ahead,
     ptrdiff_t reach)
 {
     ptrdiff_t i = 0;
-    if (DPS_STREAMED) ahead = m;
+    if (DPS_STREAMED || DPS_SCATTERED) ahead = m;
     for (; i + 8 <= m; i += 8) {
         const DPS_T *row[8], *soon[4];
         for (int r = 0; r < 8; r++) row[r] = DPS_ROW(i + r);
