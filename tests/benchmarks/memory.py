@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from typing import Any
 
 import dask.array as da
@@ -19,7 +20,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import scipy.sparse
-from distributed import wait
+from distributed import futures_of, wait
 
 from dps import LinearClassifier
 from measure import MB, Peak, bars, cluster, megabytes, memory, options, processes, table, timed
@@ -79,6 +80,11 @@ def persist(client: Any, kind: str, rows: int) -> tuple[Any, Any]:
         y = da.concatenate([da.from_delayed(part, (n,), np.int8) for part in ys])
     held = client.persist((X, y))
     wait(held)
+    # A block that was persisted elsewhere is held twice until its first task is forgotten.
+    del Xs, ys
+    keys = {future.key for future in futures_of(held)}
+    while set().union(*client.has_what().values()) != keys:
+        time.sleep(0.01)
     return held
 
 
