@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, Status, get_worker
 
 import dps
 from dps.cluster.dask.tasks import join_pieces
@@ -481,6 +481,23 @@ def memory(client: Client) -> int:
 )
 def test_twenty_fits_leave_nothing_and_take_no_memory(what: str, beside: Any) -> None:
     assert beside.wait(280) == 0, beside.said.read_text()
+
+
+def test_workers_that_dask_has_paused_are_named() -> None:
+    def pause(dask_worker: Any) -> None:
+        dask_worker.status = Status.paused
+
+    # Without a limit Dask does not look, and does not let the worker go on.
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit=None, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        (address,) = client.run(pause)
+        with pytest.raises(ClusterError, match="has paused 1 of 1 workers, whose memory") as caught:
+            dps.LinearClassifier(client=client, timeout=1.0).fit(*drawn_on_workers(8000))
+        assert address in str(caught.value)
 
 
 def drawn_on_workers(rows: int) -> tuple[Any, Any]:

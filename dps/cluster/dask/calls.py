@@ -160,6 +160,18 @@ def fetch(
     return list(watched(client, client._gather(list(futures)), what, timeout, check))
 
 
+def _hindrance(client: Client, timeout: float) -> str:
+    """Why tasks are not begun, as far as the scheduler knows, and what to do."""
+    workers = ask(client, client.scheduler.identity, timeout)["workers"]
+    paused = sorted(address for address, of in workers.items() if of["status"] == "paused")
+    if not paused:
+        return "are there workers that may run them?"
+    return (
+        f"it has paused {len(paused)} of {len(workers)} workers, whose memory is nearly full "
+        f"({', '.join(paused)}); give workers more memory, or make partitions smaller"
+    )
+
+
 def await_futures(
     client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None]
 ) -> None:
@@ -188,7 +200,7 @@ def await_futures(
             elif time.monotonic() - moved > timeout:
                 raise ClusterError(
                     f"Dask has not begun to compute {len(still)} partitions or tasks for "
-                    f"{timeout:g} s: are there workers that may run them?"
+                    f"{timeout:g} s: {_hindrance(client, timeout)}"
                 ) from None
             waiting = still
         except CancelledError:
