@@ -80,12 +80,17 @@ def persist(client: Any, kind: str, rows: int) -> tuple[Any, Any]:
         y = da.concatenate([da.from_delayed(part, (n,), np.int8) for part in ys])
     held = client.persist((X, y))
     wait(held)
-    # A block that was persisted elsewhere is held twice until its first task is forgotten.
-    del Xs, ys
-    keys = {future.key for future in futures_of(held)}
-    while set().union(*client.has_what().values()) != keys:
-        time.sleep(0.01)
     return held
+
+
+def await_forgotten(client: Any, held: Any) -> None:
+    """A block that was persisted elsewhere is held twice until its first task is forgotten."""
+    keys = {future.key for future in futures_of(held)}
+    for _ in range(500):
+        if set().union(*client.has_what().values()) == keys:
+            return
+        time.sleep(0.01)
+    raise RuntimeError("the workers hold more than what was persisted")
 
 
 def measure(kind: str, mode: str, size: float) -> tuple[float, float, float]:
@@ -95,6 +100,7 @@ def measure(kind: str, mode: str, size: float) -> tuple[float, float, float]:
         pids = processes(client)
         idle = memory(pids)
         X, y = persist(client, kind, rows)
+        await_forgotten(client, (X, y))
         with Peak(pids) as watch:
             seconds, _ = timed(
                 LinearClassifier(mode=mode, max_iter=EPOCHS, random_state=0).fit, X, y
