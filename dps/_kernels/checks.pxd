@@ -2,7 +2,7 @@
 # Values inside index arrays come from trusted code: they are looked at in a DPS_DEBUG build only,
 # where raw pointers have no other guard.
 from cython cimport floating
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 cdef extern from "finite.h" nogil:
     int32_t dps_not_finite_float(float x) noexcept
@@ -25,6 +25,14 @@ cdef inline int same_length(str name, Py_ssize_t actual, Py_ssize_t expected) ex
     if actual != expected:
         raise ValueError(f"{name} has length {actual}, expected {expected}")
     return 0
+
+
+cdef inline char* vector_of(str name, array, str dtype, Py_ssize_t size) except? NULL:
+    # Where the elements are of an array that is to be a whole vector.
+    if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
+        raise ValueError(f"{name} must be contiguous, aligned {dtype}, got {array.dtype}")
+    same_length(name, array.size, size)
+    return <char*> <uintptr_t> array.ctypes.data
 
 
 cdef inline int contiguous_rows(

@@ -8,17 +8,14 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport same_length
+from dps._kernels.checks cimport vector_of
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
 
 
 cdef const double* _numbers(str name, array, Py_ssize_t n) except? NULL:
-    if array.dtype != np.float64 or not (array.flags.c_contiguous and array.flags.aligned):
-        raise ValueError(f"{name} must be contiguous, aligned float64, got {array.dtype}")
-    same_length(name, array.size, n)
-    return <const double*> <uintptr_t> array.ctypes.data
+    return <const double*> vector_of(name, array, "float64", n)
 
 
 cdef class Coordinates:

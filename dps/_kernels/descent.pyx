@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 import numpy as np
 
 from dps._kernels.activity cimport COMPUTE
-from dps._kernels.checks cimport same_length
+from dps._kernels.checks cimport same_length, vector_of
 from dps._kernels.coordinates cimport Coordinates
 from dps._kernels.meeting cimport Meeting
 from dps._kernels.passes cimport Pass
@@ -109,12 +109,8 @@ cdef class Search:
     def write(self, out):
         self.put(self._look_at("out", out))
 
-    cdef char* _look_at(self, str name, array) except NULL:
-        dtype = "float32" if self.single else "float64"
-        if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
-            raise ValueError(f"{name} must be contiguous, aligned {dtype}, got {array.dtype}")
-        same_length(name, array.size, self.size)
-        return <char*> <uintptr_t> array.ctypes.data
+    cdef char* _look_at(self, str name, array) except? NULL:
+        return vector_of(name, array, "float32" if self.single else "float64", self.size)
 
     cdef int take(self, double total, const char* mean) except -1 nogil:
         """`tell` without the interpreter; NULL where there is no gradient."""

@@ -15,5 +15,5 @@ cdef class Meeting(ExchangePush):
     cdef int _broadcast(
         self, const char* given, const double* notes, Py_ssize_t n_notes, int64_t parity
     ) except -1 nogil
-    cdef object _told(self, int64_t number, notes)
+    cdef object _told(self, notes)
     cdef const char* _vector(self, values) except NULL

@@ -28,8 +28,9 @@ cdef class Meeting(ExchangePush):
     def mean(self, int64_t number, values, int64_t rows, notes):
         """Bring vectors together; how it ended and the sums of the notes."""
         cdef const char* given = self._vector(values)
-        cdef double[::1] told = self._told(number, notes)
+        cdef double[::1] told = self._told(notes)
         cdef int status
+        self.sequence = number - 1
         with nogil:
             status = self.bring(given, rows, &told[0], told.shape[0] - 1)
         return ENDINGS[status], np.asarray(told)[:len(notes)]
@@ -37,8 +38,9 @@ cdef class Meeting(ExchangePush):
     def broadcast(self, int64_t number, values, notes):
         """Hand rank 0's vector and notes to all; how it ended and these notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
-        cdef double[::1] told = self._told(number, notes)
+        cdef double[::1] told = self._told(notes)
         cdef int status
+        self.sequence = number - 1
         with nogil:
             status = self.hand_out(given, &told[0], told.shape[0] - 1)
         return ENDINGS[status], np.asarray(told)[:len(notes)]
@@ -104,11 +106,10 @@ cdef class Meeting(ExchangePush):
             self._settle(number)
         return PUSHED
 
-    cdef object _told(self, int64_t number, notes):
+    cdef object _told(self, notes):
         """The notes of a meeting, and a place more: none of them has an address, too."""
         if len(notes) > self.notes.shape[2]:
             raise ValueError(f"there are {self.notes.shape[2]} notes at most, got {len(notes)}")
-        self.sequence = number - 1
         return np.array([*notes, 0], np.float64)
 
     cdef const char* _vector(self, values) except NULL:

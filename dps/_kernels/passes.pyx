@@ -11,7 +11,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from dps._kernels.checks cimport same_length
+from dps._kernels.checks cimport vector_of
 from dps._kernels.rows cimport BlockRows, Gradient, Rows
 
 cdef extern from "waiting.h" nogil:
@@ -51,14 +51,11 @@ cdef class GradientSum:
         self.whole = np.zeros(gradient.size)
 
     def begin(self, params):
-        flags = params.flags
-        if params.dtype != self._part.dtype or not (flags.c_contiguous and flags.aligned):
-            raise ValueError(
-                f"params must be contiguous, aligned {self._part.dtype}, got {params.dtype}"
-            )
-        same_length("params", params.size, self.gradient.size)
+        cdef const char* point = vector_of(
+            "params", params, "float32" if self.gradient.single else "float64", self.gradient.size
+        )
         self._params = params
-        self.start(<const char*> <uintptr_t> params.ctypes.data)
+        self.start(point)
 
     def add(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop):
         cdef Part part

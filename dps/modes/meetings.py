@@ -19,8 +19,10 @@ from dps.server.links import Link
 from dps.server.placement import Placement
 from dps.server.window import Operation
 
-__all__ = ["ByKernel", "ByLinks", "Made", "Meetings"]
+__all__ = ["ByKernel", "ByLinks", "Made", "Meetings", "raise_unless_ran"]
 
+#: How a kernel's loop over meetings ended.
+Ending = Literal["ran", "gradient", "update", "stopped"]
 #: A vector, which is valid until the next meeting, and the notes that go along.
 Made = tuple[NDArray[np.floating], NDArray[np.float64]]
 
@@ -126,11 +128,21 @@ class ByKernel:
     def _ended(
         self,
         number: int,
-        ending: Literal["ran", "gradient", "update", "stopped"],
+        ending: Ending,
         notes: NDArray[np.float64],
     ) -> Made:
-        if ending == "stopped":
-            raise StoppedError("the fit was stopped")
-        if ending != "ran":
-            raise NonFiniteError.of(ending, rank=self._rank, step=number)
+        raise_unless_ran(ending, self._rank, number)
         return self._total, notes
+
+
+def raise_unless_ran(ending: Ending, rank: int, step: int) -> None:
+    """Say how meetings without the interpreter ended, unless well.
+
+    Raises
+    ------
+    NonFiniteError, StoppedError
+    """
+    if ending == "stopped":
+        raise StoppedError("the fit was stopped")
+    if ending != "ran":
+        raise NonFiniteError.of(ending, rank=rank, step=step)

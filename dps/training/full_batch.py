@@ -29,10 +29,11 @@ from dps._kernels.activity import COMPUTE, PUSH
 from dps._kernels.coordinates import Coordinates
 from dps._kernels.descent import DescentStep, Search
 from dps.data.sources import Source
-from dps.errors import NonFiniteError, StoppedError
+from dps.errors import NonFiniteError
 from dps.models import Model
 from dps.models.base import WithFeatures
 from dps.modes import Channel
+from dps.modes.meetings import raise_unless_ran
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pieces import Pieces
 
@@ -163,7 +164,8 @@ class _Descent:
         """Take one row of `share`; go on where `point` is."""
         self.enough = False
         self._rows = rows
-        self._search.resume(float(self._channel.reduce([rows.count])[0]), share)
+        self._rows_of_all = float(self._channel.reduce([rows.count])[0])
+        self._search.resume(self._rows_of_all, share)
         self._begun = False
         self._steps = None
         if (passes := rows.native()) is not None and self._meeting is not None:
@@ -185,8 +187,7 @@ class _Descent:
         """
         if self.point.any():
             return
-        rows, rehearsed = self._rows, False
-        rows_of_all = float(self._channel.reduce([rows.count])[0])
+        rows, rows_of_all, rehearsed = self._rows, self._rows_of_all, False
         for share in _SHARES:
             enough = rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point)
             # Ranks go on together, or not.
@@ -219,12 +220,9 @@ class _Descent:
             ending = steps.run()
         finally:
             channel.met(meeting)
-        if ending == "stopped":
-            raise StoppedError("the fit was stopped")
         if ending == "start":
             raise _no_start(channel)
-        if ending != "ran":
-            raise NonFiniteError.of(ending, rank=self._rank, step=channel.steps)
+        raise_unless_ran(ending, self._rank, channel.steps)
         self.enough = steps.enough
         return steps.loss, steps.accepted
 
