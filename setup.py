@@ -27,11 +27,12 @@ EXTENSIONS = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        include_dirs=[numpy.get_include()],
+        include_dirs=[numpy.get_include(), "dps/_kernels", "dps/_runtime"],
         define_macros=MACROS,
         extra_compile_args=FLAGS,
     )
-    for source in sorted(Path("dps/_kernels").glob("*.pyx"))
+    for folder in ("_kernels", "_runtime")
+    for source in sorted(Path("dps", folder).glob("*.pyx"))
 ]
 
 

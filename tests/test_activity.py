@@ -15,8 +15,8 @@ import scipy.sparse
 
 import dps
 from dps._kernels import activity as words
-from dps._kernels.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
-from dps._kernels.steps import StepLoop
+from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
+from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.losses import LogLoss
 from dps.models import LinearModel

@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 import dps
-from dps._kernels.activity import WIDTH
+from dps._runtime.activity import WIDTH
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
 from dps.modes import MODES

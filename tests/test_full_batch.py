@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dps._kernels.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
+from dps._runtime.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
 from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError
 from dps.losses import LogLoss, SquaredError

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dps._kernels.activity import BYTES, PUSHES
-from dps._kernels.meeting import Meeting
+from dps._runtime.activity import BYTES, PUSHES
+from dps._runtime.meeting import Meeting
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.modes import Channel, ChannelSpec, Sync
 from dps.modes.meetings import ByKernel, ByLinks

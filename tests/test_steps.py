@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dps
-from dps._kernels.steps import shares
+from dps._runtime.loop import shares
 from dps.errors import NonFiniteError
 from dps.losses import LOSSES, LogLoss, Softmax
 from dps.models import LinearModel

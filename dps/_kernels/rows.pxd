@@ -24,6 +24,7 @@ cdef struct Rows:
     const void* y
     Py_ssize_t y_width
     const void* weight      # or NULL
+    void* block             # whose rows these are, for gradients that are written in Python
 
 
 cdef class BlockRows:
@@ -35,6 +36,8 @@ cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
     cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
+    cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
+    cdef readonly bint failed   # whether `add` has raised, where it can
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
@@ -43,6 +46,8 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
     ) noexcept nogil
     cdef int check(self, BlockRows block) except -1
+    cdef BlockRows rows_of(self, block)
+    cdef int reraise(self) except -1
     cdef Py_ssize_t _limit(
         self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
     ) except -1

@@ -134,6 +134,16 @@ cdef class Gradient:
             raise ValueError(f"y must be {'float32' if self.single else 'float64'} as the model is")
         return 0
 
+    cdef BlockRows rows_of(self, block):
+        """The rows of a block, or of one that has them in the form for kernels."""
+        cdef BlockRows rows = block if isinstance(block, BlockRows) else block.for_kernels
+        self.check(rows)
+        return rows
+
+    cdef int reraise(self) except -1:
+        """Raise what `add` has raised."""
+        return 0
+
     cdef Py_ssize_t _limit(
         self, BlockRows block, const int64_t[::1] order, Py_ssize_t start, Py_ssize_t stop
     ) except -1:

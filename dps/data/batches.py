@@ -1,13 +1,8 @@
-"""Mini-batches of a rank: blocks in, steps of segments out.
-
-A batch may cross blocks without a copy: it is a list of segments. Where blocks come from is
-nothing to it.
-"""
+"""Mini-batches of a rank: what blocks are cut into steps. Where blocks come from is nothing to it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.order import shuffle
-from dps._kernels.rows import BlockRows
-from dps._kernels.steps import shares
-from dps.data.blocks import Block, Segment
+from dps.data.blocks import Block
 
 __all__ = ["Batches", "BlockSource", "Group", "Part", "held_out_rows", "key_of", "spread"]
 
@@ -36,7 +29,7 @@ class BlockSource(Protocol):
 
 
 class Part:
-    """A block that is being used up.
+    """A block of which some rows are used.
 
     Parameters
     ----------
@@ -51,16 +44,9 @@ class Part:
         self._at = block.start if order is None else 0
         self.left = block.stop - block.start if order is None else len(order)
 
-    def for_kernels(self) -> tuple[BlockRows, NDArray[np.int64] | None, int, int]:
-        """The rest: block, order, and where in the order, or the block, it starts and stops."""
-        return self._block.for_kernels, self._order, self._at, self._at + self.left
-
-    def take(self, rows: int) -> Segment:
-        """The next rows."""
-        segment = self._block.segment(self._at, self._at + rows, self._order)
-        self._at += rows
-        self.left -= rows
-        return segment
+    def rest(self) -> tuple[Block, NDArray[np.int64] | None, int, int]:
+        """The block, the order, and where in that, or in the block, its rows start and stop."""
+        return self._block, self._order, self._at, self._at + self.left
 
 
 Group = list[Part]
@@ -83,32 +69,6 @@ class Batches:
 
     source: BlockSource
     steps: int
-
-    def epoch(self, epoch: int) -> Generator[tuple[int, list[Segment]]]:
-        """Yield the rows and the segments of each step."""
-        rows, steps = self.source.rows, self.steps
-        with closing(self.source.groups(epoch)) as groups:
-            group: Group = []
-            for step in range(steps):
-                wanted = count = rows * (step + 1) // steps - rows * step // steps
-                segments: list[Segment] = []
-                while wanted:
-                    left = sum(part.left for part in group)
-                    if left == 0:
-                        group = []  # it may take as much memory as the next one
-                        group = next(groups)
-                        continue
-                    taken = min(wanted, left)
-                    segments += _take(group, taken)
-                    wanted -= taken
-                yield count, segments
-
-
-def _take(group: Group, rows: int) -> Iterator[Segment]:
-    """Take rows from all parts of a group, in proportion to what is left of each."""
-    for part, share in zip(group, shares([part.left for part in group], rows), strict=True):
-        if share:
-            yield part.take(share)
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:

@@ -1,22 +1,22 @@
 """Modes: when a gradient is applied, and who waits for whom.
 
-To add one, write a file with a :class:`Mode` and its channel, and add a line here.
+To add one, write its step in ``dps/_runtime`` and a file with a :class:`Mode` here, and add a line
+below.
 """
 
 from __future__ import annotations
 
 from dps.modes.allreduce import AllReduce
 from dps.modes.asynchronous import Async
-from dps.modes.base import Channel, ChannelSpec, Mode
+from dps.modes.base import Mode, StepSpec
 from dps.modes.synchronous import Sync
 
 __all__ = [
     "MODES",
     "AllReduce",
     "Async",
-    "Channel",
-    "ChannelSpec",
     "Mode",
+    "StepSpec",
     "Sync",
     "get_mode",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dps._kernels.activity import ROWS
+from dps._runtime.activity import ROWS
 from dps.monitor.board import Board, Entry, ReplicaEntry
 from dps.monitor.reading import Pace, mean_loss, mean_staleness
 

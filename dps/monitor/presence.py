@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed.metrics import context_meter
 
-from dps._kernels.activity import Activity
+from dps._runtime.activity import Activity
 from dps.monitor.board import Board, Entry, ReplicaEntry, ShardEntry
 from dps.monitor.columns import hide_columns, show_columns
 from dps.monitor.prometheus import serve_metrics

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dps._kernels.activity import (
+from dps._runtime.activity import (
     APPLY,
     BYTES,
     EPOCH,

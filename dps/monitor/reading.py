@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import (
+from dps._runtime.activity import (
     APPLY,
     BYTES,
     COMPUTE,

@@ -9,12 +9,13 @@ from distributed import get_worker
 
 from dps.monitor.presence import Presence
 from dps.monitor.reporter import Reporter
-from dps.server.shard import ParameterShard, ShardSpec
+from dps.server.shard import ShardSpec
+from dps.transport.serving import ServedShard
 
 __all__ = ["ReportingShard"]
 
 
-class ReportingShard(ParameterShard):
+class ReportingShard(ServedShard):
     """A slice of the parameters on a Dask Actor, and its reports.
 
     Parameters

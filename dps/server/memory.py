@@ -25,7 +25,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from dps._kernels.window import PORTABLE
+from dps._runtime.words import PORTABLE
 
 __all__ = ["SharedFile", "folder", "remove_files_of", "sweep"]
 

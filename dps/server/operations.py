@@ -1,8 +1,7 @@
-"""Operations on a window that modes share: claim, exchange, reduce, report, close, snapshot.
+"""What ranks do in a window besides steps: claim, reduce, report, close, snapshot.
 
-Each is a generator over one window that yields what it waits for, so that the same
-lines run blocking in a replica that maps the window, and in the Actor's event loop
-on behalf of one that cannot. What makes a mode lies in ``dps/modes``.
+Each is a function of a rank's access to a window, which waits where it must. A rank that has mapped
+the window calls it; for one that is far a thread at the shard does.
 
 Protocol of an epoch's end. A rank writes its report, then ENDED, then adds itself to
 REPORTED of the epoch's parity; whoever makes that count full is the closer. The
@@ -11,57 +10,78 @@ only after e is closed, so two sets of reports, of even and of odd epochs, are e
 A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
 the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
 says so, and the snapshot before it lies in the other of the two places.
+
+Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
+was taken. A reader looks at the word before and after it has copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import BYTES, EPOCH, PUSHES
-from dps._kernels.reduce import all_finite, copy_finite, mean_of_slots
+from dps._runtime.activity import EPOCH
+from dps._runtime.ends import MappedEnd
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.window import (
     FINISHED,
-    NOTES_WIDTH,
     REDUCTION_WIDTH,
     Field,
-    Operation,
     Wait,
+    Watch,
     Window,
     Word,
-    immediate,
 )
 
 __all__ = [
+    "Access",
     "account",
     "await_closed",
     "beat",
-    "broadcast",
+    "bring_up_to_date",
     "check_fence",
     "claim",
     "close_epoch",
-    "count_push",
-    "deliver",
-    "exchange",
     "finish",
+    "initial",
+    "keep_snapshot",
     "latest_record",
-    "mean",
-    "meet",
-    "pull",
+    "read_snapshot",
     "reduce",
     "report",
     "snapshot_epoch",
+    "version",
 ]
 
 _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
+_SNAPSHOT = (Word.SNAPSHOT_EVEN, Word.SNAPSHOT_ODD)
 
 
-@immediate
-def claim(window: Window, rank: int, fence: int) -> None:
+@dataclass(frozen=True)
+class Access:
+    """A rank's access to a window, from wherever its operations run.
+
+    Parameters
+    ----------
+    window : Window
+    rank : int
+    watch : Watch
+        How long it waits.
+    end : MappedEnd or None
+        Through which its steps go.
+    """
+
+    window: Window
+    rank: int
+    watch: Watch
+    end: MappedEnd | None = None
+
+
+def claim(access: Access, fence: int) -> None:
     """Take a rank for this attempt; each rank is taken once in a fit.
 
     Raises
@@ -69,10 +89,10 @@ def claim(window: Window, rank: int, fence: int) -> None:
     FencedError
         The rank has been taken: Dask ran the replica's task again.
     """
-    if not window.words.rank_claim(rank, Field.CLAIM, fence):
+    if not access.window.words.rank_claim(access.rank, Field.CLAIM, fence):
         raise FencedError(
-            f"replica of fit {window.spec.fit} was started twice; the second one is refused",
-            rank=rank,
+            f"replica of fit {access.window.spec.fit} was started twice; the second one is refused",
+            rank=access.rank,
         )
 
 
@@ -85,8 +105,7 @@ def check_fence(window: Window, rank: int, fence: int) -> None:
         )
 
 
-@immediate
-def beat(window: Window, rank: int) -> None:
+def beat(access: Access) -> None:
     """Say that the rank is alive while it reads or encodes.
 
     Raises
@@ -94,207 +113,48 @@ def beat(window: Window, rank: int) -> None:
     StoppedError
         The fit was stopped.
     """
-    if window.stopped:
-        raise StoppedError("the fit was stopped", rank=rank)
-    window.words.rank_add(rank, Field.BEAT, 1)
+    if access.window.stopped:
+        raise StoppedError("the fit was stopped", rank=access.rank)
+    access.window.words.rank_add(access.rank, Field.BEAT, 1)
 
 
-@immediate
-def account(window: Window, rank: int, row: NDArray[np.int64]) -> None:
+def account(access: Access, row: NDArray[np.int64]) -> None:
     """Take in what a far rank says of itself; what comes before EPOCH is counted here."""
-    window.activity[rank, EPOCH:] = row[EPOCH:]
+    access.window.activity[access.rank, EPOCH:] = row[EPOCH:]
 
 
-def count_push(window: Window, rank: int, nbytes: int) -> None:
-    """Count a gradient that has come from a rank."""
-    window.activity[rank, PUSHES] += 1
-    window.activity[rank, BYTES] += nbytes
+def version(access: Access) -> int:
+    """Updates applied to the shard."""
+    return access.window.words.load(Word.VERSION)
 
 
-@immediate
-def pull(window: Window, rank: int) -> Any:
-    """The parameters as they are, and the version they had before the copy."""
-    version = window.words.load(Word.VERSION)
-    return window.params.copy(), version
+def initial(access: Access) -> tuple[NDArray[np.floating], int]:
+    """The parameters and optimizer state that the fit starts from, and their version."""
+    window = access.window
+    return window.snapshots[1].copy(), int(window.snapshot_versions[1])
 
 
-def meet(
-    window: Window,
-    rank: int,
-    sequence: int,
-    rows: int,
-    fill: Callable[[], None],
-    work: Callable[[NDArray[np.int64]], None],
-) -> Operation:
-    """Bring all ranks' gradients together; each rank works on its slice.
-
-    Two barriers a step. A rank fills its slot, then ARRIVED. When all have arrived it
-    calls ``work(rows)`` with the rows behind each slot, which sums its slice of all slots in
-    rank order and uses the mean, then DONE. When all are done every slice has been used.
-    Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all.
-
-    A crash before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at
-    their barrier until the fit is stopped; what `work` wrote by then is half a step,
-    and only the snapshot of the last closed epoch counts. A message that comes twice
-    finds ARRIVED or DONE at its sequence number and changes nothing.
-
-    Raises
-    ------
-    NonFiniteError
-        The gradient holds NaN or infinity; it has not arrived.
-    """
-    words = window.words
-    if words.rank_load(rank, Field.ARRIVED) < sequence:
-        fill()
-        words.rank_store(rank, Field.ROWS, rows)
-        words.rank_store(rank, Field.ARRIVED, sequence)
-    yield Wait(Field.ARRIVED, sequence)
-    if words.rank_load(rank, Field.DONE) < sequence:
-        work(window.rows())
-        words.rank_store(rank, Field.DONE, sequence)
-    yield Wait(Field.DONE, sequence)
-
-
-def exchange(
-    window: Window,
-    rank: int,
-    sequence: int,
-    gradient: NDArray[np.floating],
-    rows: int,
-    use: Callable[[NDArray[np.floating], int, int], None],
-) -> Operation:
-    """:func:`meet` with whole vectors: each rank calls ``use(mean, start, stop)`` on its slice."""
-
-    def fill() -> None:
-        deliver(window, rank, sequence, gradient, window.slot(rank))
-
-    def work(counts: NDArray[np.int64]) -> None:
-        start, stop = window.slice(rank)
-        mean = window.scratch(rank, stop - start)
-        mean_of_slots(window.slots, counts, start, stop, mean, int(counts.sum()))
-        use(mean, start, stop)
-
-    yield from meet(window, rank, sequence, rows, fill, work)
-
-
-def mean(
-    window: Window,
-    rank: int,
-    sequence: int,
-    values: NDArray[np.floating],
-    rows: int,
-    notes: Sequence[float],
-) -> Operation:
-    """The sum of all ranks' values over the sum of their rows, and the sums of their notes.
-
-    All in rank order. The mean stays in the window until every rank has arrived with what comes
-    next. Two sets of places for notes are enough: a rank writes those of k + 2 only after
-    DONE of all at k + 1, and nobody has arrived there who had not read those of k.
-    """
-    place = _notes(window, sequence, notes)
-    if window.words.rank_load(rank, Field.ARRIVED) < sequence:
-        place[rank] = notes
-
-    def use(part: NDArray[np.floating], start: int, stop: int) -> None:
-        window.total[start:stop] = part
-
-    yield from exchange(window, rank, sequence, values, rows, use)
-    return window.total, _rank_sum(place)
-
-
-def broadcast(
-    window: Window,
-    rank: int,
-    sequence: int,
-    values: NDArray[np.floating] | None,
-    notes: Sequence[float],
-) -> Operation:
-    """The values and notes of rank 0, for all; they stay as those of :func:`mean` do.
-
-    The others have nothing to do, so they are DONE as soon as they have ARRIVED, which says that
-    they have read what stood there before. Rank 0 waits for that, writes, and then is DONE: for
-    the others it is one barrier. A crash of rank 0 in between leaves them waiting.
-
-    Raises
-    ------
-    NonFiniteError
-        Rank 0's values hold NaN or infinity; it is not done.
-    """
-    words, place = window.words, _notes(window, sequence, notes)
-    if words.rank_load(rank, Field.ARRIVED) < sequence:
-        words.rank_store(rank, Field.ARRIVED, sequence)
-    if rank == 0:
-        yield Wait(Field.ARRIVED, sequence)
-    if words.rank_load(rank, Field.DONE) < sequence:
-        if rank == 0:
-            given = np.require(values, window.spec.dtype, ["C", "A"])
-            if not copy_finite(given, window.total):
-                raise NonFiniteError.of("update", rank=rank, step=sequence)
-            place[0] = notes
-        words.rank_store(rank, Field.DONE, sequence)
-    yield Wait(Field.DONE, sequence)
-    return window.total, place[0].copy()
-
-
-def _notes(window: Window, sequence: int, notes: Sequence[float]) -> NDArray[np.float64]:
-    """Where the ranks' notes are: (n_ranks, len(notes))."""
-    if len(notes) > NOTES_WIDTH:
-        raise ValueError(f"there are {NOTES_WIDTH} notes at most, got {len(notes)}")
-    return window.notes[sequence % 2, :, : len(notes)]
-
-
-def deliver(
-    window: Window,
-    rank: int,
-    sequence: int,
-    gradient: NDArray[np.floating],
-    target: NDArray[np.floating],
-) -> None:
-    """Copy a gradient that came from a replica, if it is finite.
-
-    Raises
-    ------
-    NonFiniteError
-    """
-    if np.may_share_memory(gradient, target):  # the gateway has read it to its place
-        finite = all_finite(target)
-    else:  # what crossed a network may be unaligned
-        finite = copy_finite(np.require(gradient, window.spec.dtype, ["C", "A"]), target)
-    if not finite:
-        raise NonFiniteError.of(
-            "gradient",
-            rank=rank,
-            step=sequence,
-        )
-    count_push(window, rank, target.nbytes)
-
-
-def reduce(window: Window, rank: int, number: int, values: Sequence[float]) -> Operation:
+def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.float64]:
     """Sum a few doubles over ranks, in rank order: the same bits for all.
 
     `number` counts reductions from 1. Two sets of places are enough: a rank writes
     its place of reduction k + 2 only after all have contributed to k + 1, and so
     have read k.
     """
+    window, rank = access.window, access.rank
+    if len(values) > REDUCTION_WIDTH:
+        raise ValueError(f"reduce takes {REDUCTION_WIDTH} values at most, got {len(values)}")
     place = window.reductions[number % 2]
-    if window.words.rank_load(rank, Field.REDUCED) < number:
-        if len(values) > REDUCTION_WIDTH:
-            raise ValueError(f"reduce takes {REDUCTION_WIDTH} values at most, got {len(values)}")
-        place[rank, : len(values)] = values
-        window.words.rank_store(rank, Field.REDUCED, number)
-    yield Wait(Field.REDUCED, number)
-    return _rank_sum(place[:, : len(values)])
-
-
-def _rank_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = rows[0].copy()
-    for row in rows[1:]:
-        total += row
+    place[rank, : len(values)] = values
+    window.words.rank_store(rank, Field.REDUCED, number)
+    access.watch.until(Wait(Field.REDUCED, number))
+    total: NDArray[np.float64] = place[0, : len(values)].copy()
+    for row in place[1:]:
+        total += row[: len(values)]
     return total
 
 
-@immediate
-def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> Any:
+def report(access: Access, epoch: int, values: Sequence[float]) -> NDArray[np.float64] | None:
     """Report a rank's part of an epoch.
 
     Returns
@@ -302,72 +162,110 @@ def report(window: Window, rank: int, epoch: int, values: Sequence[float]) -> An
     (n_ranks, RECORD_WIDTH) float64 array or None
         All reports if this one was the last: the caller must then close the epoch.
     """
-    parity = epoch % 2
+    window, parity = access.window, epoch % 2
     reports = window.reports[parity]
-    reports[rank, : len(values)] = values
-    window.words.rank_store(rank, Field.ENDED, epoch + 1)
+    reports[access.rank, : len(values)] = values
+    window.words.rank_store(access.rank, Field.ENDED, epoch + 1)
     received = window.words.add(_REPORTED[parity], 1)
     if received == window.spec.n_ranks * (epoch // 2 + 1):
         return reports.copy()
     return None
 
 
-@immediate
+def bring_up_to_date(access: Access, epoch: int) -> None:
+    """Apply what lazy updates have left behind at the end of an epoch, while nobody pushes.
+
+    Raises
+    ------
+    NonFiniteError
+        An update overflowed.
+    """
+    if access.end is not None and not access.end.settle(epoch):
+        raise NonFiniteError.of("update", rank=access.rank)
+
+
 def snapshot_epoch(
-    window: Window,
-    rank: int,
+    access: Access,
     epoch: int,
     values: NDArray[np.floating] | None = None,
     version: int | None = None,
 ) -> None:
-    """Keep the shard as it is at the end of an epoch.
+    """Keep the shard as it is at the end of an epoch; called by the closer alone.
 
-    Called by the closer alone while nobody pushes. `values`, (1 + state_rows, n), is
-    given where the replicas hold the parameters.
+    `values`, (1 + state_rows, n), is given where the replicas hold the parameters, or no updates
+    have been made. Otherwise the gate is closed meanwhile: no push begins, and none is running.
     """
-    place = epoch % 2
-    tag = window.snapshot_tags[place]
-    tag[0] = 0  # a crash while copying leaves no tag
-    target = window.snapshots[place]
-    if values is None:
-        target[0] = window.params
-        target[1:] = window.state
-    else:
-        target[:] = values
-    tag[1] = window.words.load(Word.VERSION) if version is None else version
-    tag[0] = epoch + 1
+    window, words = access.window, access.window.words
+    if values is not None:
+        version = words.load(Word.VERSION) if version is None else version
+        keep_snapshot(window, epoch + 1, values[0], values[1:], version)
+        return
+    words.store(Word.OPEN, 0)
+    access.watch.until(Wait(Field.FREE, 1))
+    bring_up_to_date(access, epoch)
+    keep_snapshot(window, epoch + 1, window.params, window.state, words.load(Word.VERSION))
+    words.store(Word.OPEN, 1)
 
 
-@immediate
-def close_epoch(window: Window, rank: int, epoch: int, record: Sequence[float]) -> None:
+def keep_snapshot(
+    window: Window,
+    epochs: int,
+    params: NDArray[np.floating],
+    state: NDArray[np.floating],
+    version: int,
+) -> None:
+    """Write the snapshot after some epochs; a crash meanwhile leaves none in its place."""
+    place = (epochs - 1) % 2
+    window.words.store(_SNAPSHOT[place], 0)
+    window.snapshots[place, 0] = params
+    window.snapshots[place, 1:] = state
+    window.snapshot_versions[place] = version
+    window.words.store(_SNAPSHOT[place], epochs + 1)
+
+
+def read_snapshot(window: Window, epochs: int) -> tuple[NDArray[np.floating], int]:
+    """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
+
+    Raises
+    ------
+    LookupError
+        That snapshot is not, or no longer, there.
+    """
+    place = (epochs - 1) % 2
+    word = _SNAPSHOT[place]
+    if window.words.load(word) != epochs + 1:
+        raise LookupError(f"no snapshot after {epochs} epochs")
+    values, version = window.snapshots[place].copy(), int(window.snapshot_versions[place])
+    # Adding, unlike loading, is not done before what comes in front of it, on any processor.
+    if window.words.add(word, 0) != epochs + 1:
+        raise LookupError(f"no snapshot after {epochs} epochs any more")
+    return values, version
+
+
+def close_epoch(access: Access, epoch: int, record: Sequence[float]) -> None:
     """Publish an epoch's record. The snapshots must have been taken."""
+    window = access.window
     row = window.history[epoch % window.spec.history]
     row[:] = 0.0
     row[: len(record)] = record
     window.words.store(Word.CLOSED, epoch + 1)
 
 
-def await_closed(window: Window, rank: int, epochs: int) -> Operation:
+def await_closed(access: Access, epochs: int) -> Any:
     """Wait until so many epochs are closed; the last record, or None before any."""
-    yield Wait(Word.CLOSED, epochs)
-    return _last(window)
+    access.watch.until(Wait(Word.CLOSED, epochs))
+    return latest_record(access)
 
 
-@immediate
-def latest_record(window: Window, rank: int) -> Any:
+def latest_record(access: Access) -> NDArray[np.float64] | None:
     """The record of the last closed epoch, or None."""
-    return _last(window)
-
-
-def _last(window: Window) -> NDArray[np.float64] | None:
-    closed = window.words.load(Word.CLOSED)
+    closed = access.window.words.load(Word.CLOSED)
     if closed == 0:
         return None
-    record: NDArray[np.float64] = window.history[(closed - 1) % window.spec.history]
+    record: NDArray[np.float64] = access.window.history[(closed - 1) % access.window.spec.history]
     return record.copy()
 
 
-@immediate
-def finish(window: Window, rank: int) -> None:
+def finish(access: Access) -> None:
     """No epoch follows: replicas that are ahead may go home."""
-    window.stop(FINISHED)
+    access.window.stop(FINISHED)

@@ -13,9 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.links import Link, link
 from dps.server.placement import Placement
-from dps.server.remote import Remote
 from dps.server.shard import ParameterShard, ShardStatus, WindowCard
 
 __all__ = ["Local", "ParameterServer", "ShardHandle"]
@@ -67,39 +65,6 @@ class ParameterServer:
     shards: tuple[ShardHandle, ...]
     placement: Placement
     timeout: float
-
-    def connect(
-        self, rank: int, fence: int, *, access: str, alive: Callable[[], None] | None = None
-    ) -> list[Link]:
-        """Links of a rank to every shard, the rank claimed on each; to be closed.
-
-        Raises
-        ------
-        FencedError
-            Another attempt owns the rank.
-        WindowError
-            `access` demands what is not possible.
-        """
-        links = [
-            link(
-                handle.card,
-                handle.endpoint if isinstance(handle.endpoint, Remote) else None,
-                rank,
-                fence,
-                access=access,
-                timeout=self.timeout,
-                alive=alive,
-            )
-            for handle in self.shards
-        ]
-        try:
-            for way in links:
-                way.claim()
-        except BaseException:
-            for way in links:
-                way.close()
-            raise
-        return links
 
     def status(self, since: int, check: Callable[[], None] | None = None) -> ShardStatus:
         """How far the fit is, from the shard that keeps the epochs (the first).

@@ -1,14 +1,16 @@
 """The window: the memory of one shard that replicas reach, and its words.
 
-Owns where everything lies in a window, what each word means, and how one waits.
-It knows no mode: the order in which words are written is a mode's operation
-(``dps/modes``) or one of ``dps/server/operations.py``.
+Owns where everything lies in a window, what each word means, and how one waits. It knows no mode:
+the order in which words are written is a step's (``dps/_runtime``) or an operation's
+(``operations.py``).
 
 Words of the window
     STOP      0: run; FINISHED: the last epoch is closed; ABORTED: an error somewhere
     VERSION   updates applied to this shard
     OPEN      1: pushes may begin; 0: a snapshot wants quiet (async)
     CLOSED    epochs closed
+    SNAPSHOT  two words, of the snapshots at the end of even and of odd epochs: one more than the
+              epochs that were closed then; 0 while there is none
     REPORTED  two words, for even and odd epochs: reports received
     SETTLED   two words, of async steps by keys: epochs closed, and updates applied, when no
               coordinate was behind; written while no push is running
@@ -36,17 +38,17 @@ import mmap
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from enum import IntEnum
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import WIDTH, Activity
-from dps._kernels.window import LATE, READY, Header
+from dps._runtime import words
+from dps._runtime.activity import WIDTH, Activity
+from dps._runtime.words import LATE, READY, Header
 from dps.errors import ServerLostError, StalledError, StoppedError
 from dps.optimizers.update import Update
 from dps.server.memory import SharedFile
@@ -55,15 +57,12 @@ __all__ = [
     "ABORTED",
     "FINISHED",
     "Field",
-    "Operation",
     "Wait",
     "Watch",
     "Window",
     "WindowSpec",
     "Word",
     "announce",
-    "drive",
-    "immediate",
     "own_window",
 ]
 
@@ -83,53 +82,40 @@ _TICK = 1.0  # seconds between looks at owners and deadlines
 class Word(IntEnum):
     """Words of a window."""
 
-    STOP = 0
-    VERSION = 1
-    OPEN = 2
-    CLOSED = 3
-    REPORTED_EVEN = 4
-    REPORTED_ODD = 5
-    SETTLED_EPOCHS = 6
-    SETTLED_VERSION = 7
+    STOP = words.W_STOP
+    VERSION = words.W_VERSION
+    OPEN = words.W_OPEN
+    CLOSED = words.W_CLOSED
+    REPORTED_EVEN = words.W_REPORTED_EVEN
+    REPORTED_ODD = words.W_REPORTED_ODD
+    SETTLED_EPOCHS = words.W_SETTLED_EPOCHS
+    SETTLED_VERSION = words.W_SETTLED_VERSION
+    SNAPSHOT_EVEN = words.W_SNAPSHOT_EVEN
+    SNAPSHOT_ODD = words.W_SNAPSHOT_ODD
 
 
 class Field(IntEnum):
     """Words of a rank."""
 
-    CLAIM = 0
-    ARRIVED = 1
-    DONE = 2
-    REDUCED = 3
-    FREE = 4
-    ENDED = 5
-    BEAT = 6
-    ROWS = 7
-    WAITS = 8
+    CLAIM = words.R_CLAIM
+    ARRIVED = words.R_ARRIVED
+    DONE = words.R_DONE
+    REDUCED = words.R_REDUCED
+    FREE = words.R_FREE
+    ENDED = words.R_ENDED
+    BEAT = words.R_BEAT
+    ROWS = words.R_ROWS
+    WAITS = words.R_WAITS
 
 
 _PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT)
 
 
 class Wait(NamedTuple):
-    """What an operation waits for: `of` of every rank, or of the window, is at least `value`."""
+    """What somebody waits for: `of` of every rank, or of the window, is at least `value`."""
 
     of: Field | Word
     value: int
-
-
-#: The steps of an operation on a window: it yields what it waits for.
-Operation = Generator[Wait, None, Any]
-
-
-def immediate(function: Callable[..., Any]) -> Callable[..., Operation]:
-    """Make an operation of a function of a window that waits for nothing."""
-
-    @wraps(function)
-    def operation(window: Window, rank: int, *args: Any) -> Operation:
-        yield from ()
-        return function(window, rank, *args)
-
-    return operation
 
 
 @dataclass(frozen=True)
@@ -197,7 +183,7 @@ class WindowSpec:
             "total_keys": ((keyed * self.size,), "int32"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
             "snapshots": ((2, 1 + self.state_rows, self.size), self.dtype),
-            "snapshot_tags": ((2, 2), "int64"),
+            "snapshot_versions": ((2,), "int64"),
         }
         regions = {}
         offset = 0
@@ -217,14 +203,14 @@ class Window:
     words : Header
         The words named in this module's docstring.
     activity : (n_ranks, WIDTH) int64 array
-        What each rank has done, see ``_kernels/activity.pyx``.
+        What each rank has done, see ``_runtime/activity.pyx``.
     params : (n,) array
     state : (state_rows, n) array
     slots : (n_ranks, >= n) array
         A gradient sum for each rank.
     total : (n,) array
-        A mean over ranks: of gradients where parameters are not held, and what
-        :func:`~dps.server.operations.mean` is given; or what rank 0 has broadcast.
+        A mean over ranks: of gradients where parameters are not held, and of what ranks bring to
+        L-BFGS; or what rank 0 has broadcast.
     since : (n,) int32 array
         The step of the epoch up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
     keys : (n_ranks, >= n) int32 array
@@ -242,12 +228,10 @@ class Window:
     history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
     snapshots : (2, 1 + state_rows, n) array
-    snapshot_tags : (2, 2) int64 array
-        Epochs closed (0: none) and version of each snapshot.
+    snapshot_versions : (2,) int64 array
+        The version of each snapshot.
     update : Update or None
         How a gradient is applied to `params`.
-    aside : dict
-        What operations by keys keep for a rank in this process.
     """
 
     activity: NDArray[np.int64]
@@ -265,7 +249,7 @@ class Window:
     reports: NDArray[np.float64]
     history: NDArray[np.float64]
     snapshots: NDArray[np.floating]
-    snapshot_tags: NDArray[np.int64]
+    snapshot_versions: NDArray[np.int64]
 
     def __init__(
         self,
@@ -283,8 +267,6 @@ class Window:
         self.spec = spec
         self.update = update
         self.file = file
-        self.aside: dict[int, Any] = {}
-        self._scratch: dict[int, NDArray[np.floating]] = {}
         for name, (offset, shape, dtype) in regions.items():
             count = int(np.prod(shape))
             array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
@@ -336,26 +318,13 @@ class Window:
         """Elements of a slice; the last ones may have fewer."""
         return -(-self.spec.size // self.spec.n_ranks // 32) * 32 or 32
 
-    def scratch(self, rank: int, size: int) -> NDArray[np.floating]:
-        """Working memory of a rank, in this process."""
-        array = self._scratch.get(rank)
-        if array is None or array.size < size:
-            array = self._scratch[rank] = np.empty(size, self.spec.dtype)
-        return array[:size]
-
-    def rows(self) -> NDArray[np.int64]:
-        """Rows behind the gradient in each slot."""
-        load = self.words.rank_load
-        return np.array([load(rank, Field.ROWS) for rank in range(self.spec.n_ranks)], np.int64)
-
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""
         return tuple(self.words.rank_load(rank, field) for field in _PROGRESS)
 
     def stop(self, reason: int) -> None:
         """End every wait. The first reason stays."""
-        if not self.words.load(Word.STOP):
-            self.words.store(Word.STOP, reason)
+        self.words.store_once(Word.STOP, reason)
 
     @property
     def stopped(self) -> int:
@@ -479,6 +448,10 @@ class Watch:
         """Forget what was seen: a new wait starts now."""
         self._seen.clear()
 
+    def go_on(self, field: int, word: int, value: int) -> None:
+        """Go on with a wait that has begun without the interpreter, as `MappedEnd` does."""
+        self.until(Wait(Word(word) if field < 0 else Field(field), value))
+
     def until(self, wait: Wait) -> None:
         """Block until the wait is over, looking around once a second."""
         if self._window.ready(wait):
@@ -502,13 +475,3 @@ class Watch:
             if result != LATE and result != READY:
                 raise StoppedError("the fit was stopped")
 
-
-def drive(operation: Operation, watch: Watch) -> Any:
-    """Run an operation to its end, blocking where it waits; its result."""
-    try:
-        wait = next(operation)
-        while True:
-            watch.until(wait)
-            wait = operation.send(None)
-    except StopIteration as end:
-        return end.value

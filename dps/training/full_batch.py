@@ -16,7 +16,6 @@ Training" (Derezinski et al., 2018), where that part says enough of each paramet
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,15 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import COMPUTE, PUSH
 from dps._kernels.coordinates import Coordinates
-from dps._kernels.descent import DescentStep, Search
+from dps._runtime.activity import COMPUTE, PUSH
+from dps._runtime.descent import DescentStep, Search
 from dps.data.sources import Source
 from dps.errors import NonFiniteError
+from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.models.base import WithFeatures
-from dps.modes import Channel
-from dps.modes.meetings import raise_unless_ran
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pieces import Pieces
 
@@ -156,7 +154,6 @@ class _Descent:
         self._search = Search(  # told on rank 0 only
             self.point, coordinates, penalty, how.tolerance, precision, how.least, how.patience
         )
-        self._meeting = channel.native_meetings()
         channel.activity.lap(COMPUTE)
         self._begin(rows, 1)
 
@@ -166,10 +163,9 @@ class _Descent:
         self._rows = rows
         self._rows_of_all = float(self._channel.reduce([rows.count])[0])
         self._search.resume(self._rows_of_all, share)
-        self._begun = False
-        self._steps = None
-        if (passes := rows.native()) is not None and self._meeting is not None:
-            self._steps = DescentStep(passes, self._meeting, self._search, self.point, self._best)
+        self._steps = DescentStep(
+            rows.passes(), self._channel.aligned(), self._search, self.point, self._best
+        )
 
     def _resume(self, rows: Pieces, share: int) -> None:
         """Take other rows, and go on from the best point."""
@@ -211,49 +207,12 @@ class _Descent:
         bool
             Whether the point is the best so far.
         """
-        return self._step() if self._steps is None else self._native_step(self._steps)
-
-    def _native_step(self, steps: DescentStep) -> tuple[float, bool]:
-        channel, meeting = self._channel, self._meeting
-        assert meeting is not None
-        try:
-            ending = steps.run()
-        finally:
-            channel.met(meeting)
+        ending = self._steps.run()
         if ending == "start":
-            raise _no_start(channel)
-        raise_unless_ran(ending, self._rank, channel.steps)
-        self.enough = steps.enough
-        return steps.loss, steps.accepted
-
-    def _step(self) -> tuple[float, bool]:
-        channel, activity = self._channel, self._channel.activity
-        loss, gradient = self._rows.evaluate(self.point)
-        activity.lap(COMPUTE)
-        activity.stepped(self._rows.count, self._rows.count, loss)
-        told = loss
-        if not (math.isfinite(loss) and np.isfinite(gradient).all()):
-            told = math.inf  # there is no value here, for all ranks
-            gradient.fill(0)
-        mean, (total,) = channel.mean(gradient, self._rows.count, [told])
-        finite = math.isfinite(total)
-        if not (finite or self._begun):
-            raise _no_start(channel)
-        self._begun = True
-        activity.lap(PUSH)
-        accepted = False
-        ahead = np.empty_like(self.point)
-        if self._rank == 0:
-            accepted = self._search.tell(float(total), mean if finite else None)
-            self._search.write(ahead)
-            activity.lap(COMPUTE)
-        point, notes = channel.broadcast(ahead, [accepted, self._search.enough])
-        accepted, self.enough = map(bool, notes)
-        if accepted:
-            self._best[:] = self.point
-        self.point[:] = point
-        activity.lap(PUSH)
-        return loss, accepted
+            raise _no_start(self._channel)
+        raise_unless_ran(ending, self._rank, self._channel.steps)
+        self.enough = self._steps.enough
+        return self._steps.loss, self._steps.accepted
 
 
 def _no_start(channel: Channel) -> NonFiniteError:

@@ -8,20 +8,26 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import COMPUTE, LOAD
 from dps._kernels.moments import column_moments
-from dps._kernels.passes import Pass
+from dps._runtime.activity import COMPUTE, LOAD
+from dps._runtime.passes import GradientSum, Pass, StreamedPass
 from dps.data.blocks import Block
 from dps.data.sources import Source
+from dps.group import Channel
 from dps.models import Model
-from dps.modes import Channel
-from dps.training.sums import KernelSum, sum_for
+from dps.training.steps import gradient_of
 
 __all__ = ["Pieces"]
 
 _RUN = 16  # rows that are drawn together
 #: Bytes of X up to which some of the rows of a stream are kept in memory.
 _KEPT = 1 << 25
+#: Rows after which a sum in the model's dtype is added to the one in double.
+_SUMMED = 1 << 16
+#: Bytes of a piece of X that stay in a core's cache between forward and backward, in Python.
+_CACHED = 1 << 20
+_FEWEST, _MOST = 256, 8192  # rows of a piece
+_BEAT_EVERY = 0.2  # seconds
 
 Rows = tuple[Block, NDArray[np.int64] | None]
 
@@ -58,8 +64,10 @@ class Pieces:
         self._streamed = streamed
         self.count = count
         self.row_elements = max(1.0, row_elements)
+        cached = _CACHED / (self.row_elements * model.dtype.itemsize)
+        gradient = gradient_of(model, int(min(_MOST, max(_FEWEST, cached))))
         # It beats: a pass may take longer than the others wait for somebody who gives no sign.
-        self._sum = sum_for(model, self.row_elements, channel.beat)
+        self._sum = GradientSum(gradient, _SUMMED, channel.beat, _BEAT_EVERY)
 
     def can_be_thinned(self, share: int) -> bool:
         """Whether one row of each `share` fits in memory, where they do not lie there already."""
@@ -79,18 +87,11 @@ class Pieces:
             some.append((block.copied(picks), None) if self._streamed else (block, picks))
         return Pieces._lying(self._model, some, self.row_elements, self._channel)
 
-    def native(self) -> Pass | None:
-        """Passes for loops without the interpreter; None of a stream, or without a kernel."""
-        if self._streamed or not isinstance(self._sum, KernelSum):
-            return None
-        return self._sum.over(map(_chosen, self._passes()))
-
-    def evaluate(self, params: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
-        """Sums of losses and of gradients, the latter in double while they grow."""
-        self._sum.begin(params)
-        for rows in self._blocks():
-            self._sum.add(*_chosen(rows))
-        return self._sum.end()
+    def passes(self) -> Pass:
+        """Passes over the rows: sums of losses and gradients, in double while they grow."""
+        if self._streamed:
+            return StreamedPass(self._sum, lambda: map(_chosen, self._blocks()), self.count)
+        return Pass(self._sum, [_chosen(rows) for rows in self._passes()])
 
     def _blocks(self) -> Iterator[Rows]:
         activity, rows = self._channel.activity, self._passes()

@@ -17,22 +17,23 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.activity import COMPUTE, LOAD, PULL, PUSH, Activity
+from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.batches import Batches
 from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
+from dps.group import Channel, ChannelSpec
 from dps.models import Model
-from dps.modes import Channel, ChannelSpec, Mode
-from dps.server.links import Link
+from dps.modes import Mode
 from dps.server.parameter_server import ParameterServer
 from dps.training.activity import RankActivity
 from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
-from dps.training.steps import steps_of
+from dps.training.steps import Steps
 from dps.training.stopping import StoppingRule
+from dps.transport import Link, connect
 
 __all__ = ["Outcome", "ReplicaSpec", "run_replica"]
 
@@ -141,8 +142,8 @@ def run_replica(
     channel: Channel | None = None
     links: list[Link] = []
     try:
-        links = server.connect(rank, spec.fence, access=spec.mode.access, alive=alive)
-        channel = spec.mode.channel(spec.channel, links)
+        links = connect(server, rank, spec.fence, access=spec.mode.access, alive=alive)
+        channel = Channel(spec.mode, spec.channel, links)
         if watch is not None:
             watch(channel.activity)
         with _heartbeat(channel):
@@ -183,7 +184,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
-    steps = steps_of(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
+    steps = Steps(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
     activity = channel.activity
     activity.lap(PULL)
     for epoch in range(spec.stopping.max_iter):

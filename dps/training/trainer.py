@@ -22,8 +22,9 @@ from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
 from dps.errors import ClusterError, NonFiniteError, ServerLostError, StalledError, StoppedError
+from dps.group import ChannelSpec
 from dps.models import Model
-from dps.modes import ChannelSpec, Mode
+from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
@@ -292,8 +293,7 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
         return None
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     possible = (
-        job.mode.keyed
-        and kernel is not None
+        kernel is not None
         and kernel.keyed
         and native is not None
         and native.lazy
@@ -304,7 +304,7 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
         if job.optimizer.always_lazy:
             raise ValueError(
                 f"optimizer={job.optimizer!r} is not possible on sparse rows with `average`, or "
-                "with a loss, model or mode written in Python: use lazy=False"
+                "with a loss or model written in Python: use lazy=False"
             )
         return None
     assert kernel is not None
@@ -342,6 +342,7 @@ def _shard_specs(
             )
             if holds
             else None,
+            end=job.mode.end,
             params=np.ascontiguousarray(placement.take(shard, job.params)),
             state=np.ascontiguousarray(placement.take(shard, job.state)),
             version=job.version,

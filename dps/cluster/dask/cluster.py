@@ -47,8 +47,8 @@ from dps.server.host import host_id
 from dps.server.memory import remove_files_of
 from dps.server.parameter_server import ParameterServer, ShardHandle
 from dps.server.placement import Placement
-from dps.server.remote import Remote
 from dps.server.shard import ShardSpec, WindowCard
+from dps.transport.remote import Remote
 
 __all__ = ["DaskCluster"]
 

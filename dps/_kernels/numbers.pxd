@@ -1,0 +1,37 @@
+from libc.stdint cimport int32_t, int64_t
+
+# What is done with vectors of one type, as functions that take no type: chosen once, by whoever
+# holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
+ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
+ctypedef bint (*IsFinite)(const void* x, Py_ssize_t n) noexcept nogil
+ctypedef void (*Divide)(void* x, double by, Py_ssize_t n) noexcept nogil
+ctypedef bint (*SumSlots)(
+    const void* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks, void* out,
+    Py_ssize_t n, double by,
+) noexcept nogil
+ctypedef bint (*Deliver)(
+    const int32_t* keys, Py_ssize_t n, const void* values, bint spread, Py_ssize_t width,
+    Py_ssize_t n_ranks, int32_t* slot_keys, void* slot, int64_t* counts,
+) noexcept nogil
+ctypedef Py_ssize_t (*Merge)(
+    const int32_t* keys, const void* slots, Py_ssize_t stride, const int64_t* counts,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int32_t* marks,
+    int32_t* merged, void* sums, double total,
+) noexcept nogil
+ctypedef void (*Pick)(void* out, const void* x, const int32_t* at, Py_ssize_t n) noexcept nogil
+ctypedef void (*Clear)(void* x, const int32_t* at, Py_ssize_t n) noexcept nogil
+
+cdef struct Numbers:
+    Py_ssize_t itemsize
+    bint single             # float32, else float64
+    CopyChecked copy_checked
+    IsFinite is_finite
+    Divide divide
+    SumSlots sum_slots
+    Deliver deliver
+    Merge merge
+    Pick pick               # out[i] = x[at[i]]
+    Pick scatter            # out[at[i]] = x[i]
+    Clear clear             # x[at[i]] = 0
+
+cdef Numbers numbers_of(bint single) noexcept

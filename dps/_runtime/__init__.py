@@ -1,0 +1,1 @@
+"""Compiled loops that ranks and shards run: windows, waiting, steps, wires; no numerics."""

@@ -1,0 +1,21 @@
+from libc.stdint cimport int32_t
+
+from dps._kernels.lazy cimport Held, LazyUpdate
+from dps._runtime.ends cimport MappedEnd
+from dps._runtime.step cimport Step
+from dps._runtime.updates cimport BoundUpdate
+
+
+cdef class AllReduceEnd(MappedEnd):
+    """Nothing of its own."""
+
+
+cdef class AllReduceStep(Step):
+    cdef BoundUpdate update
+    cdef char* state
+    cdef char* means
+    cdef LazyUpdate lazy
+    cdef Held held
+    cdef int32_t* merged
+
+    cdef int _apply_keys(self) except -1 nogil

@@ -1,0 +1,124 @@
+"""Allreduce: every rank holds the parameters and applies the same mean gradient.
+
+The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
+same lines (ends.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy: all
+ranks hold the same bits, and they are those of sync.
+"""
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.lazy cimport apply, gather, settle
+from dps._runtime.ends cimport BAD_UPDATE, End, MappedEnd, PUSH_KEYS, RAN, Request, Sparse
+from dps._runtime.step cimport Step
+
+from dps._runtime.updates import bind
+
+
+cdef class AllReduceEnd(MappedEnd):
+    """A rank's end of a shard that lends slots."""
+
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int32_t))
+        memcpy(self.total + self.start * itemsize, self.sums, n * itemsize)
+        self.total_counts[self.rank] = n
+        return True
+
+    cdef int pushed_keys(self) except -1 nogil:
+        cdef Py_ssize_t first
+        cdef int rank, status = MappedEnd.pushed_keys(self)
+        self.mean.n_parts = self.n_ranks
+        for rank in range(self.n_ranks):
+            first = min(self.size, rank * self.width)
+            self.mean.keys[rank] = self.total_keys + first
+            self.mean.values[rank] = self.total + first * self.numbers.itemsize
+            self.mean.counts[rank] = self.total_counts[rank]
+        return status
+
+
+cdef class AllReduceStep(Step):
+    """A rank's steps on its own copy.
+
+    Parameters
+    ----------
+    held : (1 + state_rows, size) array
+        Parameters and state.
+    update : Update
+        How a gradient is applied to them.
+    """
+
+    def __init__(self, rank, ends, held, total, version, activity, update):
+        Step.__init__(self, rank, ends, held[0], total, version, activity, update.rates)
+        self.update = bind(update, held.dtype, self.size)
+        self.state = self.keep(held[1:])
+        self.means = self.keep(np.empty(self.size, held.dtype))
+        if update.rates is not None:
+            self.lazy = update.lazily(held.dtype.name)
+            self.held.size = self.size
+            self.held.params = self.params
+            self.held.state = self.state
+            self.held.since = <int32_t*> self.keep(np.zeros(self.size, np.int32))
+            self.merged = <int32_t*> self.keep(np.empty(self.size, np.int32))
+
+    def begin_epoch(self, epoch):
+        """Begin an epoch of the fit."""
+        Step.begin_epoch(self, epoch)
+        if self.lazy is not None:
+            self.lazy.begin(*self.rates.of_epoch(epoch))
+
+    def pull(self):
+        """The parameters lie here."""
+        return "ran"
+
+    cdef char* _taken(self) noexcept nogil:
+        return self.means
+
+    cdef Request* request(self, int number, int64_t op) noexcept nogil:
+        cdef Request* request = Step.request(self, number, op)
+        if op == PUSH_KEYS:  # no shard has been asked for what lies at them
+            request.n_keys = (<End> self._ends[number]).picks.n
+        return request
+
+    cdef int pull_keys(self) except -1 nogil:
+        self._split()
+        gather(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.list, self.keys.count, 0,
+            self.now, self.params, True,
+        )
+        return RAN
+
+    cdef int pushed(self, double rate) except -1 nogil:
+        cdef bint finite
+        if self.keys is not NULL:
+            return self._apply_keys()
+        finite = self.update.apply(
+            self.params, self.means, self.state, self.size, 0, self.size,
+            self.version + self.sequence, rate,
+        )
+        return RAN if finite else BAD_UPDATE
+
+    cdef int _apply_keys(self) except -1 nogil:
+        cdef Sparse* mean
+        cdef const int32_t* keys
+        cdef bint finite = True
+        cdef Py_ssize_t part
+        cdef int number
+        for number in range(self.n_shards):
+            mean = &(<End> self._ends[number]).mean
+            for part in range(mean.n_parts):
+                keys = mean.keys[part]
+                if not self.whole:  # the list lies in memory that others read
+                    memcpy(self.merged, keys, mean.counts[part] * sizeof(int32_t))
+                    (<End> self._ends[number])._globalise(self.merged, mean.counts[part])
+                    keys = self.merged
+                finite &= apply(
+                    &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part], 0,
+                    self.now, mean.values[part],
+                )
+        if self.now == self.lazy.lazy.steps:
+            finite &= settle(
+                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, 0, self.now
+            )
+        return RAN if finite else BAD_UPDATE

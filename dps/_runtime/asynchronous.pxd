@@ -1,0 +1,24 @@
+from libc.stdint cimport int64_t
+
+from dps._runtime.ends cimport MappedEnd
+from dps._runtime.step cimport Step
+
+
+cdef class AsynchronousEnd(MappedEnd):
+    cdef int64_t base
+    cdef int64_t at
+
+    cdef int _enter(self) except -1 nogil
+    cdef void _leave(self) noexcept nogil
+    cdef void _count(self, int64_t version) noexcept nogil
+
+
+cdef class AsynchronousStep(Step):
+    cdef int64_t* current   # the version of each shard that `params` have
+    cdef int64_t* based     # that the gradient under way was computed from
+    cdef int64_t* waiting   # whether a shard's answer has not been collected
+    cdef int64_t batch      # whose keys have been pulled
+    cdef double stale_sum
+    cdef double stale_max
+
+    cdef int _collect(self, int number) except -1 nogil

@@ -1,0 +1,258 @@
+"""Async: the shards hold the parameters, and a gradient is applied when it comes.
+
+Nobody waits for anybody. Reads are not coordinated with writes, and two ranks that push at once may
+each lose element updates of the other; what one rank alone does is bit for bit sequential training.
+
+Protocol, of each shard by itself. A rank sets FREE to 0 before it writes the parameters of a shard,
+or follows lazy updates there, and back to 1 when it has done. Whoever takes a snapshot sets OPEN to
+0, waits until all ranks are FREE, copies and sets OPEN to 1. A rank that finds OPEN at 0 *after* it
+has set FREE to 0 retreats and waits: both words are sequentially consistent, so either the closer
+sees the rank busy or the rank sees the closed gate. A rank that dies inside a push stays not FREE:
+no snapshot is taken over its half push. A gradient is looked at before its rank enters, so that one
+that is not finite leaves the gate free; an update that overflowed does not.
+
+Where a shard is far and there are several ranks, a push is on its way while the rank computes its
+next gradient, from parameters that lack it: its answer is collected before the next push, or before
+anything else is asked of a shard. One more update of staleness for a round trip; one rank alone
+waits, and stays sequential. A crash leaves what it leaves of any push that is under way, and the
+error of a push is that of the step that collects it.
+
+Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates are
+counted since then, and have the learning rate that the schedule has at their count.
+"""
+from libc.stdint cimport int64_t
+
+import numpy as np
+
+from dps._kernels.lazy cimport apply, settle
+from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
+from dps._runtime.ends cimport (
+    BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, PUSH_KEYS, RAN, Request, STOPPED
+)
+from dps._runtime.step cimport Step
+from dps._runtime.words cimport (
+    R_ARRIVED, R_FREE, W_OPEN, W_SETTLED_EPOCHS, W_SETTLED_VERSION, W_STOP, W_VERSION, add, load,
+    rank_store, store
+)
+
+
+cdef class AsynchronousEnd(MappedEnd):
+    """A rank's end of a shard that applies what comes."""
+
+    cdef int _enter(self) except -1 nogil:
+        """Begin to write, once no snapshot wants quiet."""
+        while True:
+            if load(&self.words, W_STOP) != 0:
+                return STOPPED
+            rank_store(&self.words, self.rank, R_FREE, 0)
+            if load(&self.words, W_OPEN) != 0:
+                return RAN
+            rank_store(&self.words, self.rank, R_FREE, 1)
+            self.wait(-1, W_OPEN, 1)
+
+    cdef void _leave(self) noexcept nogil:
+        rank_store(&self.words, self.rank, R_FREE, 1)
+
+    cdef int push(self) except -1 nogil:
+        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef int64_t step
+        cdef int status = self._fill()
+        if status != RAN:
+            return status
+        self.numbers.divide(slot, <double> self.request.rows, self.size)
+        self.activity.push(self.shard, self.size * self.numbers.itemsize)
+        status = self._enter()
+        if status != RAN:
+            return status
+        step = add(&self.words, W_VERSION, 1)
+        if not self.update.apply(
+            self.params, slot, self.state, self.size, 0, self.size, step, self.request.rate
+        ):
+            return BAD_UPDATE
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        self._leave()
+        self.answer.before = step - 1
+        return RAN
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        self.answer.version = load(&self.words, W_VERSION)
+        self.activity.spend(PUSHING, self.shard)
+        self._give(self.params, taken)
+        self.activity.spend(PULLING, -1)
+        return RAN
+
+    cdef int begin_epoch(self) except -1 nogil:
+        if self.request.epoch != self.epoch:
+            with gil:
+                self.lazy.begin(*self.rates.around(self.request.epoch))
+        self.epoch = self.request.epoch
+        return 0
+
+    cdef void _count(self, int64_t version) noexcept nogil:
+        """Where the last settling and a version lie in the rates around the epoch."""
+        cdef int64_t steps = self.lazy.lazy.steps
+        self.base = (load(&self.words, W_SETTLED_EPOCHS) - self.epoch + 1) * (steps // 3)
+        self.at = self.base + version - load(&self.words, W_SETTLED_VERSION)
+        self.at = min(self.at, steps)
+
+    cdef int pull_keys(self, char* taken) except -1 nogil:
+        cdef int status
+        self.begin_epoch()
+        status = self._enter()
+        if status != RAN:
+            return status
+        self.answer.version = load(&self.words, W_VERSION)
+        self._count(self.answer.version)
+        self.gather_keys(self.base, self.at, taken)
+        self._leave()
+        return RAN
+
+    cdef int push_keys(self) except -1 nogil:
+        cdef Py_ssize_t first = self.rank * self.slot_stride, n = self.picks.n
+        cdef char* slot = self.slots + first * self.numbers.itemsize
+        cdef int64_t version
+        cdef int status
+        self.begin_epoch()
+        if not self.deliver_keys(1):
+            return BAD_GRADIENT
+        self.numbers.divide(slot, <double> self.request.rows, n)
+        status = self._enter()
+        if status != RAN:
+            return status
+        version = add(&self.words, W_VERSION, 1)
+        self._count(version)
+        if not apply(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, self.base,
+            self.at, slot,
+        ):
+            return BAD_UPDATE
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        self._leave()
+        self.answer.before = version - 1
+        return RAN
+
+    cdef int pushed_keys(self) except -1 nogil:
+        self.activity.spend(PUSHING, self.shard)
+        return self.answer_with(NULL, 0)
+
+    def settle(self, int64_t epoch):
+        """See `MappedEnd.settle`."""
+        cdef int64_t version = load(&self.words, W_VERSION)
+        cdef bint finite
+        if self.lazy is None:
+            return True
+        self.request.epoch = epoch
+        self.begin_epoch()
+        self._count(version)
+        with nogil:
+            finite = settle(
+                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, self.base, self.at
+            )
+        if finite:
+            store(&self.words, W_SETTLED_VERSION, version)
+            store(&self.words, W_SETTLED_EPOCHS, epoch + 1)
+        return bool(finite)
+
+
+cdef class AsynchronousStep(Step):
+    """A rank's pushes; `params` is its copy."""
+
+    def __init__(self, rank, ends, params, total, version, activity, rates=None):
+        Step.__init__(self, rank, ends, params, total, version, activity, rates)
+        marks = np.zeros((3, len(ends)), np.int64)
+        self.current = <int64_t*> self.keep(marks)
+        self.based = self.current + len(ends)
+        self.waiting = (self.based + len(ends))
+        self.ahead = False
+        for end in ends:
+            self.ahead = self.ahead or (end.far and end.n_ranks > 1)
+
+    @property
+    def versions(self):
+        """The version of each shard that the parameters have."""
+        return [self.current[number] for number in range(self.n_shards)]
+
+    @property
+    def busy(self):
+        """Whether a push is under way."""
+        return any([self.waiting[number] for number in range(self.n_shards)])
+
+    def staleness(self):
+        """Sum and largest staleness of pushes since the last call."""
+        result = self.stale_sum, self.stale_max
+        self.stale_sum = self.stale_max = 0
+        return result
+
+    def pull(self):
+        """Take the parameters as they are."""
+        ended = Step.pull(self)
+        for number in range(self.n_shards):
+            self.current[number] = (<End> self._ends[number]).answer.version
+        return ended
+
+    cdef int pull_keys(self) except -1 nogil:
+        cdef int number, status = Step.pull_keys(self)
+        if self.batch == self.keys.batch:  # of rows that have come late to it
+            return status
+        self.batch = self.keys.batch
+        for number in range(self.n_shards):
+            self.current[number] = (<End> self._ends[number]).answer.version
+        return status
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef Request* request
+        cdef int64_t lacking
+        cdef int number, status
+        if rows == 0:
+            return RAN
+        for number in range(self.n_shards):
+            # What the gradient was computed from lacks the push that is still under way.
+            lacking = self.current[number]
+            status = self._collect(number)
+            if status != RAN:
+                return status
+            self.based[number] = lacking
+        self.sequence += 1
+        for number in range(self.n_shards):
+            request = self.request(number, PUSH if self.keys is NULL else PUSH_KEYS)
+            request.rows = rows
+            request.rate = rate
+            status = (<End> self._ends[number]).begin(grad)
+            if status != RAN:
+                return status
+            self.waiting[number] = True
+        for number in range(self.n_shards):
+            if not (self.ahead and (<End> self._ends[number]).far):
+                status = self._collect(number)
+                if status != RAN:
+                    return status
+        return RAN
+
+    cdef int collect(self) except -1 nogil:
+        cdef int number, status
+        for number in range(self.n_shards):
+            status = self._collect(number)
+            if status != RAN:
+                return status
+        return RAN
+
+    cdef int _collect(self, int number) except -1 nogil:
+        """Wait for a shard's answer, if it is under way."""
+        cdef int64_t stale
+        cdef int status
+        if not self.waiting[number]:
+            return RAN
+        self.waiting[number] = False
+        status = (<End> self._ends[number]).finish(self.params)
+        if status != RAN:
+            return status
+        stale = (<End> self._ends[number]).answer.before - self.based[number]
+        self.activity.age(number, stale)
+        if number == 0:  # it stands for all in an epoch's record
+            self.stale_sum += <double> stale
+            self.stale_max = max(self.stale_max, <double> stale)
+        if self.keys is NULL:
+            self.current[number] = (<End> self._ends[number]).answer.version
+        if (<End> self._ends[number]).far:
+            self.activity.spend(PUSHING, -1)
+        return RAN

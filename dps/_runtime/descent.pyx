@@ -1,0 +1,225 @@
+"""A step of L-BFGS over all ranks: sums, their mean, the next point.
+
+Owns what is minimised, the mean loss and its penalty, and when nothing is gained any more: rank 0's
+`Search` decides. It must not know modes, or where rows come from.
+"""
+from cython cimport floating
+from libc.math cimport INFINITY
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from dps._runtime.activity cimport COMPUTE
+from dps._kernels.checks cimport same_length, vector_of
+from dps._kernels.coordinates cimport Coordinates
+from dps._runtime.ends cimport NOTES, RAN
+from dps._runtime.passes cimport Pass
+from dps._runtime.step cimport Step
+from dps._kernels.quasi_newton cimport LBFGS
+from dps._kernels.reduce cimport is_finite
+
+from dps._runtime.step import ENDINGS as STEP_ENDINGS
+
+cdef extern from "vectors.h" nogil:
+    double dps_weighted_squares(const double* w, const double* x, Py_ssize_t n) noexcept
+    void dps_add_weighted(
+        double* out, const double* x, const double* w, const double* at, Py_ssize_t n
+    ) noexcept
+
+cdef enum:
+    BAD_START = 100
+
+# How a `DescentStep` ended.
+ENDINGS = {**STEP_ENDINGS, BAD_START: "start"}
+
+
+cdef void _widen(double* out, const floating* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = x[i]
+
+
+cdef void _narrow(floating* out, double* x, Py_ssize_t n) noexcept nogil:
+    """Round to the model's type; what was rounded is the number that is meant."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = <floating> x[i]
+        x[i] = out[i]
+
+
+cdef class Search:
+    """See the stub."""
+
+    cdef readonly bint enough
+    cdef Coordinates coordinates
+    cdef LBFGS search
+    cdef Py_ssize_t size
+    cdef bint single
+    cdef object _vectors        # keeps the memory alive
+    cdef double* penalty        # factors of the squares of parameters, halved
+    cdef double* at             # the parameters that are looked at
+    cdef double* slope          # there
+    cdef double* turned         # in coordinates
+    cdef double tolerance
+    cdef double least
+    cdef double best
+    cdef double rows
+    cdef double share
+    cdef Py_ssize_t patience
+    cdef Py_ssize_t idle
+
+    def __init__(
+        self, start, Coordinates coordinates, penalty, double tolerance, double precision,
+        double least, Py_ssize_t patience,
+    ):
+        cdef double* vectors
+        same_length("start", start.size, coordinates.size)
+        self.size = coordinates.size
+        self.single = start.dtype == np.float32
+        self._vectors = np.zeros((4, self.size))
+        self._vectors[0] = penalty
+        self._vectors[1] = start
+        vectors = <double*> <uintptr_t> self._vectors.ctypes.data
+        self.penalty, self.at = vectors, vectors + self.size
+        self.slope, self.turned = vectors + 2 * self.size, vectors + 3 * self.size
+        self.coordinates = coordinates
+        self.search = LBFGS(coordinates.point(self._vectors[1]), tolerance, precision)
+        self.tolerance = tolerance
+        self.least = least
+        self.patience = patience
+
+    def resume(self, double rows, double share):
+        if not (rows > 0 and share > 0):
+            raise ValueError(f"nothing can be learned of {rows} rows, one of each {share}")
+        self.rows, self.share = rows, share
+        self.search.resume(share * self.tolerance)
+        self.best = INFINITY
+        self.idle = 0
+        self.enough = False
+
+    def tell(self, double total, mean):
+        cdef const char* given = NULL
+        if mean is not None:
+            given = self._look_at("mean", mean)
+        return bool(self.take(total, given))
+
+    def write(self, out):
+        self.put(self._look_at("out", out))
+
+    cdef char* _look_at(self, str name, array) except? NULL:
+        return vector_of(name, array, "float32" if self.single else "float64", self.size)
+
+    cdef int take(self, double total, const char* mean) except -1 nogil:
+        """`tell` without the interpreter; NULL where there is no gradient."""
+        cdef double value
+        cdef double* gradient = NULL
+        cdef bint accepted = False
+        if not self.search.converged:
+            value = (
+                total / self.rows + dps_weighted_squares(self.penalty, self.at, self.size) / 2
+            )
+            if mean is not NULL:
+                gradient = self.turned
+                if self.single:
+                    _widen(self.turned, <const float*> mean, self.size)
+                else:
+                    _widen(self.turned, <const double*> mean, self.size)
+                dps_add_weighted(self.slope, self.turned, self.penalty, self.at, self.size)
+                self.coordinates.to_gradient(self.slope, gradient)
+            accepted = self.search.take(value, gradient)
+            if accepted and not self.search.extending:  # its length is right
+                self.idle = 0 if value <= self.best - self.share * self.least else self.idle + 1
+                self.best = min(self.best, value)
+        self.enough = self.search.converged or self.idle >= self.patience
+        return accepted
+
+    cdef void put(self, char* out) noexcept nogil:
+        """`write` without the interpreter."""
+        self.coordinates.to_params(self.search.next, self.at)
+        if self.single:
+            _narrow(<float*> out, self.at, self.size)
+        else:
+            _narrow(<double*> out, self.at, self.size)
+
+
+cdef class DescentStep:
+    """See the stub."""
+
+    cdef readonly double loss
+    cdef readonly bint accepted
+    cdef readonly bint enough
+    cdef Pass rows
+    cdef Step ranks
+    cdef Search search
+    cdef Py_ssize_t size
+    cdef Py_ssize_t itemsize
+    cdef bint begun
+    cdef list _arrays           # keeps the memory alive
+    cdef char* point
+    cdef char* best
+    cdef char* ahead
+
+    def __init__(self, Pass rows, Step ranks, Search search, point, best):
+        self.rows = rows
+        self.ranks = ranks
+        self.search = search
+        gradient = rows.sum.gradient
+        if not gradient.single == ranks.single == search.single:
+            raise ValueError("the gradient, the ranks' steps and the search are of different types")
+        for name, size in (("rows", gradient.size), ("ranks", ranks.size)):
+            same_length(name, size, search.size)
+        self.size = search.size
+        self.itemsize = 4 if search.single else 8
+        self.point = search._look_at("point", point)
+        self.best = search._look_at("best", best)
+        ahead = np.empty_like(point)
+        self.ahead = <char*> <uintptr_t> ahead.ctypes.data
+        self._arrays = [point, best, ahead]
+
+    def run(self):
+        cdef int status
+        with nogil:
+            status = self._run()
+        return ENDINGS[status]
+
+    cdef int _run(self) except -1 nogil:
+        cdef double notes[NOTES]
+        cdef double total
+        cdef char* gradient = self.rows.sum.part
+        cdef bint accepted = False, finite
+        cdef int status
+        memset(notes, 0, sizeof(notes))
+        self.rows.run(self.point)
+        self.loss = notes[0] = self.rows.sum.loss
+        self.ranks.activity.spend(COMPUTE, -1)
+        self.ranks.activity.step(self.rows.count, self.rows.count, self.loss)
+        if not (self.loss - self.loss == 0 and self._is_finite(gradient)):
+            notes[0] = INFINITY  # there is no value here, for all ranks
+            memset(gradient, 0, self.size * self.itemsize)
+        status = self.ranks.mean(gradient, self.rows.count, notes)
+        if status != RAN:
+            return status
+        total = self.ranks.notes[0]
+        finite = total - total == 0
+        if not (finite or self.begun):
+            return BAD_START
+        self.begun = True
+        if self.ranks.rank == 0:
+            accepted = self.search.take(total, self.ranks.total if finite else NULL)
+            self.search.put(self.ahead)
+        notes[0], notes[1] = accepted, self.search.enough
+        status = self.ranks.broadcast(self.ahead if self.ranks.rank == 0 else NULL, notes)
+        if status != RAN:
+            return status
+        self.accepted = self.ranks.notes[0] != 0
+        self.enough = self.ranks.notes[1] != 0
+        if self.accepted:
+            memcpy(self.best, self.point, self.size * self.itemsize)
+        memcpy(self.point, self.ranks.total, self.size * self.itemsize)
+        return RAN
+
+    cdef bint _is_finite(self, const char* gradient) noexcept nogil:
+        if self.itemsize == 4:
+            return is_finite(<const float*> gradient, self.size)
+        return is_finite(<const double*> gradient, self.size)

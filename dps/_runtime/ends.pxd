@@ -1,0 +1,159 @@
+from libc.stdint cimport int32_t, int64_t
+
+from dps._kernels.lazy cimport Held, LazyUpdate
+from dps._kernels.numbers cimport Numbers
+from dps._runtime.activity cimport Activity
+from dps._runtime.updates cimport BoundUpdate
+from dps._runtime.wire cimport Wire
+from dps._runtime.words cimport Words
+
+cdef enum:
+    # What a rank asks of a shard.
+    CALL            # a function, in Python
+    PULL            # the parameters
+    PUSH            # a gradient; what the mode answers
+    PULL_KEYS       # the parameters at some keys
+    PUSH_KEYS       # a gradient at those keys, or at others that come with it
+    MEAN            # a vector of each rank; their mean
+    BROADCAST       # rank 0's vector
+
+cdef enum:
+    # How that ended; what is below 0 is an exception.
+    RAN
+    BAD_GRADIENT
+    BAD_UPDATE
+    STOPPED
+    RAISED          # at a shard that is far: the exception follows
+
+cdef enum:
+    NOTES = 8       # doubles that go along with a message
+
+# A rank's request to a shard, as it crosses a wire; a payload of `nbytes` follows.
+cdef struct Request:
+    int64_t op
+    int64_t nbytes
+    int64_t sequence    # of what changes something, from 1
+    int64_t rows        # behind the gradient
+    int64_t step        # number of this update
+    int64_t epoch
+    int64_t now         # steps of the epoch, with this one
+    int64_t n_keys      # keys in front of the values; -1: those last pulled
+    double rate
+    double notes[NOTES]
+
+# A shard's answer; a payload of `nbytes` follows.
+cdef struct Answer:
+    int64_t status
+    int64_t nbytes
+    int64_t waited      # nanoseconds
+    int64_t before      # updates of the shard before this push
+    int64_t version     # updates that what follows is known to hold
+    int64_t n_keys      # keys in front of the values
+    double notes[NOTES]
+
+# Keys in a shard's own numbers, and where their values are in a whole vector.
+cdef struct Picks:
+    int32_t* keys
+    int32_t* at         # the same array where both numbers are; NULL: values lie side by side
+    Py_ssize_t n
+
+# A sparse mean, in parts.
+cdef struct Sparse:
+    Py_ssize_t n_parts
+    const int32_t** keys
+    const char** values
+    int64_t* counts
+
+
+cdef class End:
+    cdef readonly Py_ssize_t size
+    cdef readonly int n_ranks
+    cdef Numbers numbers
+    cdef Request request
+    cdef Answer answer
+    cdef Picks picks
+    cdef Sparse mean                # of updates by keys that each rank applies
+    cdef char* values               # of the picks, side by side
+    cdef Py_ssize_t n_ranges
+    cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
+    cdef const int64_t* offsets     # where each begins in the shard's
+    cdef readonly bint far
+    cdef list _arrays               # keeps the memory alive
+
+    cdef char* keep(self, array) except? NULL
+    cdef int begin(self, const char* given) except -1 nogil
+    cdef int finish(self, char* taken) except -1 nogil
+    cdef void _place(self, const char* part, char* whole) noexcept nogil
+    cdef void _globalise(self, int32_t* keys, Py_ssize_t n) noexcept nogil
+
+
+cdef class MappedEnd(End):
+    cdef readonly object header
+    cdef Words words
+    cdef int rank
+    cdef int shard
+    cdef char* params
+    cdef char* state                # rows of `size`
+    cdef char* slots                # of all ranks
+    cdef Py_ssize_t slot_stride     # in elements
+    cdef char* total
+    cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
+    cdef Py_ssize_t start           # the elements that this rank works on for all
+    cdef Py_ssize_t stop
+    cdef BoundUpdate update
+    cdef Py_ssize_t block           # elements that are worked on at a time
+    cdef char* scratch              # of a block
+    cdef int64_t* counts
+    cdef const char* given          # what is handed over, until it is finished
+    cdef double tick
+    cdef object until               # called where a wait is long
+    cdef Activity activity
+    cdef const char* result         # what the answer's payload is
+    # Of updates by keys.
+    cdef LazyUpdate lazy
+    cdef object rates
+    cdef int64_t epoch
+    cdef Held held
+    cdef Py_ssize_t width           # of a slice
+    cdef int32_t* slot_keys         # of all ranks, rows as far apart as those of slots
+    cdef int64_t* slot_counts       # (n_ranks, n_ranks)
+    cdef int32_t* total_keys
+    cdef int64_t* total_counts
+    cdef int32_t* marks
+    cdef int32_t* merged
+    cdef char* sums
+
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil
+    cdef const char* _own(self) noexcept nogil
+    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
+    cdef int _fill(self) noexcept nogil
+    cdef int64_t _await(self) except -1 nogil
+    cdef int arrive(self) except -1 nogil
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
+    cdef int done(self) except -1 nogil
+    cdef int share(self) except -1 nogil
+    cdef int push(self) except -1 nogil
+    cdef int pushed(self, char* taken) except -1 nogil
+    cdef int pull_keys(self, char* taken) except -1 nogil
+    cdef int push_keys(self) except -1 nogil
+    cdef int pushed_keys(self) except -1 nogil
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil
+    cdef int begin_epoch(self) except -1 nogil
+    cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil
+    cdef int gather_keys(self, int64_t base, int64_t now, char* taken) except -1 nogil
+    cdef int _give(self, const char* part, char* taken) noexcept nogil
+    cdef int _finish_mean(self, char* taken) except -1 nogil
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil
+
+
+cdef class FarEnd(End):
+    cdef Wire wire
+    cdef readonly bint pending      # a request has been sent whose answer has not been received
+    cdef object raised
+    cdef int32_t* came_keys
+
+    cdef int send(self, const char* given) except -1 nogil
+    cdef int receive(self, char* taken) except -1 nogil
+    cdef int _payload(self, char* taken) except -1 nogil
+    cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil

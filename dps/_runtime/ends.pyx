@@ -1,0 +1,572 @@
+"""A rank's end of one shard: what a step does there, in mapped memory or over a wire.
+
+Owns the order in which the words of a window are written while ranks hand vectors over; who waits
+for whom in a push is its mode's (synchronous.pyx, allreduce.pyx, asynchronous.pyx). It must not
+know models, data, or that there are other shards.
+
+A step has two halves. ``begin`` hands over what the rank gives, ``finish`` waits and takes what
+comes of it; between them a rank begins at its other shards. The same two halves run at the shard
+on behalf of a rank that is far (service.pyx), where what is given lies in the rank's slot already.
+
+Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
+of all slots in rank order and uses the mean, then DONE. When all are done every slice has been
+used. Nobody writes a slot before DONE of all, nor uses a slice before ARRIVED of all. A crash
+before ARRIVED, or between ARRIVED and DONE, leaves the others waiting at their barrier until the
+fit is stopped; what was written by then is half a step, and only the snapshot of the last closed
+epoch counts.
+
+MEAN is an exchange whose mean goes to TOTAL, where it stays until every rank has arrived with what
+comes next. Its notes have two sets of places: a rank writes those of k + 2 only after DONE of all
+at k + 1, and nobody has arrived there who had not read those of k.
+
+BROADCAST: the others have nothing to do, so they are DONE as soon as they have ARRIVED, which says
+that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
+for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
+"""
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from dps._kernels.lazy cimport gather
+from dps._kernels.numbers cimport numbers_of
+from dps._kernels.reduce cimport BLOCK
+from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING, Activity
+from dps._runtime.wire cimport PARTS, Wire
+from dps._runtime.words cimport (
+    Header, R_ARRIVED, R_DONE, R_ROWS, W_STOP, W_VERSION, is_ready, load, rank_load, rank_store,
+    store, wait_for
+)
+
+from dps._runtime.updates import bind
+
+
+cdef class End:
+    """A rank's end of one shard.
+
+    Parameters
+    ----------
+    dtype : str
+    size : int
+        Elements of the shard.
+    n_ranks : int
+    ranges : sequence of (int, int)
+        The shard's elements in the whole vector.
+    """
+
+    def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges):
+        self._arrays = []
+        self.numbers = numbers_of(dtype == "float32")
+        self.size = size
+        self.n_ranks = n_ranks
+        self.n_ranges = len(ranges)
+        pairs = np.array(ranges, np.int64).reshape(-1, 2)
+        self.ranges = <const int64_t*> self.keep(pairs)
+        lengths = pairs[:, 1] - pairs[:, 0]
+        self.offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
+
+    cdef char* keep(self, array) except? NULL:
+        """Keep an array alive; where it begins."""
+        self._arrays.append(array)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    cdef int begin(self, const char* given) except -1 nogil:
+        """Hand over what `request` says and the shard's part of a whole vector."""
+        return STOPPED
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        """Wait, and put what comes of it into a whole vector, and into `answer`."""
+        return STOPPED
+
+    cdef void _place(self, const char* part, char* whole) noexcept nogil:
+        """Copy the shard's part into the whole vector, unless it lies there."""
+        cdef Py_ssize_t r, n
+        if part == whole:
+            return
+        for r in range(self.n_ranges):
+            n = (self.ranges[2 * r + 1] - self.ranges[2 * r]) * self.numbers.itemsize
+            memcpy(whole + self.ranges[2 * r] * self.numbers.itemsize, part, n)
+            part += n
+
+    cdef void _globalise(self, int32_t* keys, Py_ssize_t n) noexcept nogil:
+        """Make the whole vector's numbers of the shard's."""
+        cdef Py_ssize_t i, low, high, middle
+        for i in range(n):
+            low, high = 0, self.n_ranges - 1
+            while low < high:  # the last range that begins at the key or before
+                middle = (low + high + 1) // 2
+                if self.offsets[middle] <= keys[i]:
+                    low = middle
+                else:
+                    high = middle - 1
+            keys[i] = <int32_t> (self.ranges[2 * low] + keys[i] - self.offsets[low])
+
+
+cdef class MappedEnd(End):
+    """An end in the memory of the shard's window.
+
+    Parameters
+    ----------
+    window : Window
+    rank : int
+    shard : int
+        Which row of the account its shard has.
+    ranges : sequence of (int, int)
+    until : callable
+        ``until(field, word, value)`` goes on with a wait that has taken `tick` seconds: it knows
+        deadlines and owners.
+    tick : float
+    activity : Activity
+        Where waits, pushes and their bytes are counted.
+    """
+
+    def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
+        spec = window.spec
+        End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges)
+        dtype = np.dtype(spec.dtype)
+        self._arrays.append(window)
+        self.header = window.words
+        self.words = (<Header?> window.words).words
+        self.rank = rank
+        self.shard = shard
+        self.until = until
+        self.tick = tick
+        self.activity = activity
+        self.params = self.keep(window.params)
+        self.state = self.keep(window.state)
+        self.slots = self.keep(window.slots)
+        self.slot_stride = window.slots.shape[1]
+        self.total = self.keep(window.total)
+        self.notes = window.notes
+        self.start, self.stop = window.slice(rank)
+        self.update = None if window.update is None else bind(window.update, dtype, self.size)
+        self.block = BLOCK
+        if self.update is not None:
+            self.block = max(self.block, min(self.update.most, self.stop - self.start))
+        self.scratch = self.keep(np.empty(self.block, dtype))
+        self.counts = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
+        if spec.keyed:
+            self._bind_keys(window, dtype)
+
+    def _bind_keys(self, window, dtype):
+        cdef Py_ssize_t length = self.stop - self.start
+        self.epoch = -1
+        self.width = window.slice_width
+        self.held.size = self.size
+        self.held.params = self.params
+        self.held.state = self.state
+        self.held.since = <int32_t*> self.keep(window.since)
+        self.slot_keys = <int32_t*> self.keep(window.keys)
+        self.slot_counts = <int64_t*> self.keep(window.key_counts)
+        self.total_keys = <int32_t*> self.keep(window.total_keys)
+        self.total_counts = <int64_t*> self.keep(window.total_counts)
+        self.marks = <int32_t*> self.keep(np.zeros(length, np.int32))
+        self.merged = <int32_t*> self.keep(np.empty(length, np.int32))
+        self.sums = self.keep(np.empty(length, dtype))
+        self.values = self.keep(np.empty(self.size, dtype))
+        if window.update is not None:
+            self.rates = window.update.rates
+            self.lazy = window.update.lazily(window.spec.dtype)
+        parts = np.zeros((3, self.n_ranks), np.int64)
+        self.mean.keys = <const int32_t**> self.keep(parts)
+        self.mean.values = <const char**> (self.mean.keys + self.n_ranks)
+        self.mean.counts = <int64_t*> (self.mean.values + self.n_ranks)
+
+    cdef int begin(self, const char* given) except -1 nogil:
+        cdef int64_t op = self.request.op
+        cdef int i
+        self.given = given
+        if op == PUSH:
+            return self.push()
+        if op == PUSH_KEYS:
+            return self.push_keys()
+        if op == MEAN:
+            for i in range(NOTES):
+                self.notes[self.request.sequence % 2, self.rank, i] = self.request.notes[i]
+            return self.arrive()
+        if op == BROADCAST:
+            rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        cdef int64_t op = self.request.op
+        self.answer.n_keys = 0
+        if op == PUSH:
+            return self.pushed(taken)
+        if op == PULL_KEYS:
+            return self.pull_keys(taken)
+        if op == PUSH_KEYS:
+            return self.pushed_keys()
+        if op == PULL:
+            self.answer.version = load(&self.words, W_VERSION)
+            return self._give(self.params, taken)
+        if op == MEAN:
+            return self._finish_mean(taken)
+        return self._finish_broadcast(taken)
+
+    cdef int _give(self, const char* part, char* taken) noexcept nogil:
+        """Put a vector where it is wanted: in the whole one, or on a wire."""
+        if taken is NULL:
+            return self.answer_with(part, self.size * self.numbers.itemsize)
+        self._place(part, taken)
+        return RAN
+
+    cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil:
+        """The answer's payload is n bytes that lie somewhere."""
+        self.result = result
+        self.answer.nbytes = n
+        return RAN
+
+    cdef int wait(self, int field, int word, int64_t value) except -1 nogil:
+        """Wait for a field of every rank, or for a word where the field is -1."""
+        cdef int64_t known, began
+        if is_ready(&self.words, field, word, value):  # who comes last reads no clock
+            return 0
+        known, began = self.activity.waited_so_far(), self.activity.wait_begins()
+        if wait_for(&self.words, field, word, value, self.tick) != 0:
+            with gil:
+                self.until(field, word, value)
+        self.activity.wait_ends(began, known)
+        return 0
+
+    # Whole vectors.
+
+    cdef const char* _own(self) noexcept nogil:
+        """What is given, where this rank is the only one and need not put it in its slot."""
+        if self.n_ranks == 1 and self.n_ranges == 1 and self.given is not NULL:
+            return self.given + self.ranges[0] * self.numbers.itemsize
+        return NULL
+
+    cdef bint _deliver(self, const char* whole, char* part) noexcept nogil:
+        """Copy the shard's part of a whole vector; whether it is finite."""
+        cdef Py_ssize_t r, n
+        cdef bint finite = True
+        for r in range(self.n_ranges):
+            n = self.ranges[2 * r + 1] - self.ranges[2 * r]
+            finite &= self.numbers.copy_checked(
+                part, whole + self.ranges[2 * r] * self.numbers.itemsize, n
+            )
+            part += n * self.numbers.itemsize
+        return finite
+
+    cdef int _fill(self) noexcept nogil:
+        """Have what is given in the rank's slot, if it is finite."""
+        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef bint finite
+        if self.given is NULL:  # it has been received there
+            finite = self.numbers.is_finite(slot, self.size)
+        else:
+            finite = self._deliver(self.given, slot)
+        return RAN if finite else BAD_GRADIENT
+
+    cdef int arrive(self) except -1 nogil:
+        """The first half of an exchange."""
+        cdef const char* own = self._own()
+        cdef int status
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        if own is NULL:
+            status = self._fill()
+        else:
+            status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
+        if status != RAN:
+            return status
+        self.activity.push(self.shard, self.size * self.numbers.itemsize)
+        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int64_t _await(self) except -1 nogil:
+        """Wait for what all ranks give; the rows behind it."""
+        cdef int64_t total = 0
+        cdef int rank
+        self.wait(R_ARRIVED, 0, self.request.sequence)
+        for rank in range(self.n_ranks):
+            self.counts[rank] = rank_load(&self.words, rank, R_ROWS)
+            total += self.counts[rank]
+        return total
+
+    cdef int share(self) except -1 nogil:
+        """The second half of an exchange: work on this rank's slice, then wait for all."""
+        cdef int64_t total = self._await()
+        cdef const char* own = self._own()
+        cdef const char* slots = own
+        cdef Py_ssize_t first = self.start, last, itemsize = self.numbers.itemsize
+        cdef int good = True
+        if own is NULL:
+            slots = self.slots
+        while first < self.stop:  # what has become of the gradients stays in cache
+            last = min(first + self.block, self.stop)
+            self.numbers.sum_slots(
+                slots + first * itemsize, self.slot_stride, self.counts, self.n_ranks,
+                self.scratch, last - first, <double> total,
+            )
+            if self.request.op == MEAN:
+                memcpy(self.total + first * itemsize, self.scratch, (last - first) * itemsize)
+            else:
+                good &= self.use(first, last)
+            first = last
+        if not good:
+            return BAD_UPDATE
+        if self.rank == 0 and self.request.op != MEAN:
+            store(&self.words, W_VERSION, self.request.step)
+        return self.done()
+
+    cdef int done(self) except -1 nogil:
+        """This rank has nothing left to do: wait until all have."""
+        rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
+        self.wait(R_DONE, 0, self.request.sequence)
+        self.activity.spend(PUSHING, self.shard)
+        return RAN
+
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
+        """Use elements first .. last of the mean, in scratch; whether all is finite."""
+        memcpy(
+            self.total + first * self.numbers.itemsize, self.scratch,
+            (last - first) * self.numbers.itemsize,
+        )
+        return True
+
+    cdef int push(self) except -1 nogil:
+        """Hand a gradient over, as the mode has it."""
+        return self.arrive()
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        """Take what comes of it."""
+        cdef int status = self.share()
+        return self._give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_mean(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef int rank, i, status = self.share()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+            for rank in range(1, self.n_ranks):
+                self.answer.notes[i] += self.notes[parity, rank, i]
+        return self._give(self.total, taken) if status == RAN else status
+
+    cdef int _finish_broadcast(self, char* taken) except -1 nogil:
+        cdef int64_t parity = self.request.sequence % 2
+        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef bint finite
+        cdef int i
+        if self.rank == 0:
+            self.wait(R_ARRIVED, 0, self.request.sequence)
+            if self.given is NULL:
+                finite = self.numbers.copy_checked(self.total, slot, self.size)
+            else:
+                finite = self._deliver(self.given, self.total)
+            if not finite:
+                return BAD_UPDATE
+            for i in range(NOTES):
+                self.notes[parity, 0, i] = self.request.notes[i]
+        self.done()
+        for i in range(NOTES):
+            self.answer.notes[i] = self.notes[parity, 0, i]
+        return self._give(self.total, taken)
+
+    # Sparse vectors.
+
+    cdef int begin_epoch(self) except -1 nogil:
+        """Have the learning rates of the request's epoch."""
+        if self.request.epoch != self.epoch and self.lazy is not None:
+            with gil:
+                self.lazy.begin(*self.rates.of_epoch(self.request.epoch))
+        self.epoch = self.request.epoch
+        return 0
+
+    cdef int gather_keys(self, int64_t base, int64_t now, char* taken) except -1 nogil:
+        """Read the parameters at the keys, brought up to date."""
+        cdef bint spread = taken is not NULL and self.picks.at == self.picks.keys
+        gather(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, base,
+            now, taken if spread else self.values, spread,
+        )
+        if taken is NULL:
+            return self.answer_with(self.values, self.picks.n * self.numbers.itemsize)
+        if not spread:
+            self.numbers.scatter(taken, self.values, self.picks.at, self.picks.n)
+        return RAN
+
+    cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil:
+        """Fill the slot with keys and values; whether these are finite."""
+        cdef bint spread = self.given is not NULL and self.picks.at == self.picks.keys
+        cdef Py_ssize_t first = self.rank * self.slot_stride
+        if self.given is not NULL and not spread:
+            self.numbers.pick(self.values, self.given, self.picks.at, self.picks.n)
+        self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 4))
+        return self.numbers.deliver(
+            self.picks.keys, self.picks.n, self.given if spread else self.values, spread,
+            self.width, n_ranks, self.slot_keys + first,
+            self.slots + first * self.numbers.itemsize, self.slot_counts + self.rank * self.n_ranks,
+        )
+
+    cdef int pull_keys(self, char* taken) except -1 nogil:
+        """Nobody writes what is read here before this rank's next push."""
+        self.begin_epoch()
+        return self.gather_keys(0, self.request.now, taken)
+
+    cdef int push_keys(self) except -1 nogil:
+        """The first half of an exchange by keys."""
+        self.begin_epoch()
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        if not self.deliver_keys(self.n_ranks):
+            return BAD_GRADIENT
+        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
+        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
+        return RAN
+
+    cdef int pushed_keys(self) except -1 nogil:
+        """The second half."""
+        cdef int64_t total = self._await()
+        cdef Py_ssize_t n = self.numbers.merge(
+            self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,
+            self.n_ranks, self.rank, self.start, self.marks, self.merged, self.sums,
+            <double> max(total, 1),
+        )
+        if not self.use_keys(n):
+            return BAD_UPDATE
+        if self.rank == 0:
+            store(&self.words, W_VERSION, self.request.step)
+        self.answer.nbytes = 0
+        return self.done()
+
+    def settle(self, int64_t epoch):
+        """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.
+
+        Nothing is where ranks wait for each other: the last step of an epoch has done that.
+        """
+        return True
+
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        """Use the n keys and means of this rank's slice; whether all is finite."""
+        return True
+
+
+cdef class FarEnd(End):
+    """An end over a wire, at whose other side a `Service` has an end in the shard's window.
+
+    Parameters
+    ----------
+    dtype, size, n_ranks, ranges
+        As of an `End`.
+    wire : Wire
+    raised : callable
+        Makes the exception of a pickle.
+    keyed : bool
+    """
+
+    def __init__(
+        self, dtype, Py_ssize_t size, int n_ranks, ranges, Wire wire, raised, bint keyed,
+    ):
+        End.__init__(self, dtype, size, n_ranks, ranges)
+        self.far = True
+        self.wire = wire
+        self.raised = raised
+        if keyed:
+            self.values = self.keep(np.empty(size, dtype))
+            self.came_keys = <int32_t*> self.keep(np.empty(size, np.int32))
+            parts = np.zeros(3, np.int64)
+            self.mean.keys = <const int32_t**> self.keep(parts)
+            self.mean.values = <const char**> (self.mean.keys + 1)
+            self.mean.counts = <int64_t*> (self.mean.values + 1)
+
+    def call(self, bytes message):
+        """Have a function called at the shard; its pickled answer."""
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        if self.pending:  # an error has left it there
+            raise self.wire.lost("an error has left it inside a step")
+        self.request.op = CALL
+        self.request.nbytes = len(message)
+        parts[0], sizes[0] = &self.request, sizeof(Request)
+        parts[1], sizes[1] = <const char*> message, len(message)
+        with nogil:
+            self.wire.send(parts, sizes, 2)
+            self.receive(NULL)
+        return self.wire.receive_bytes(self.answer.nbytes)
+
+    cdef int begin(self, const char* given) except -1 nogil:
+        return self.send(given)
+
+    cdef int finish(self, char* taken) except -1 nogil:
+        return self.receive(taken)
+
+    cdef int send(self, const char* given) except -1 nogil:
+        cdef const void* parts[PARTS]
+        cdef Py_ssize_t sizes[PARTS]
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, r
+        cdef int64_t op = self.request.op
+        cdef int n = 1
+        parts[0], sizes[0] = &self.request, sizeof(Request)
+        self.request.nbytes = 0
+        if op == PUSH or op == MEAN or (op == BROADCAST and given is not NULL):
+            self.request.nbytes = self.size * itemsize
+            for r in range(self.n_ranges):
+                if n == PARTS:
+                    self.wire.send(parts, sizes, n)
+                    n = 0
+                parts[n] = given + self.ranges[2 * r] * itemsize
+                sizes[n] = (self.ranges[2 * r + 1] - self.ranges[2 * r]) * itemsize
+                n += 1
+        elif op == PULL_KEYS or op == PUSH_KEYS:
+            if self.request.n_keys >= 0:
+                parts[n], sizes[n] = self.picks.keys, self.picks.n * sizeof(int32_t)
+                self.request.nbytes += sizes[n]
+                n += 1
+            if op == PUSH_KEYS:
+                self.numbers.pick(self.values, given, self.picks.at, self.picks.n)
+                parts[n], sizes[n] = self.values, self.picks.n * itemsize
+                self.request.nbytes += sizes[n]
+                n += 1
+        self.pending = True
+        self.wire.send(parts, sizes, n)
+        return RAN
+
+    cdef int receive(self, char* taken) except -1 nogil:
+        cdef bint got = self.wire.receive(&self.answer, sizeof(Answer))
+        if not got:
+            with gil:
+                raise self.wire.lost("the shard has closed the connection")
+        if self.answer.status == RAISED:
+            with gil:
+                raise self.raised(self.wire.receive_bytes(self.answer.nbytes))
+        if self.answer.status == RAN and self.request.op != CALL:
+            self._payload(taken)
+        self.pending = False
+        return <int> self.answer.status
+
+    cdef int _payload(self, char* taken) except -1 nogil:
+        """Put what follows an answer to its place."""
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, r
+        cdef int64_t n = self.answer.n_keys
+        if self.request.op == PULL_KEYS:
+            self._expect(self.picks.n * itemsize)
+            self.wire.receive(self.values, self.picks.n * itemsize)
+            self.numbers.scatter(taken, self.values, self.picks.at, self.picks.n)
+        elif self.request.op == PUSH_KEYS:
+            if not 0 <= n <= self.size:
+                n = self.size
+            self._expect(n * (itemsize + <Py_ssize_t> sizeof(int32_t)))
+            self.wire.receive(self.came_keys, n * sizeof(int32_t))
+            self.wire.receive(self.values, n * itemsize)
+            self.mean.n_parts = 1 if n else 0
+            self.mean.keys[0], self.mean.values[0] = self.came_keys, self.values
+            self.mean.counts[0] = n
+        else:
+            self._expect(self.size * itemsize)
+            for r in range(self.n_ranges):
+                self.wire.receive(
+                    taken + self.ranges[2 * r] * itemsize,
+                    (self.ranges[2 * r + 1] - self.ranges[2 * r]) * itemsize,
+                )
+        return 0
+
+    cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil:
+        if self.answer.nbytes != nbytes:
+            with gil:
+                raise self.wire.lost(
+                    f"an answer of {nbytes} bytes was expected, got {self.answer.nbytes}"
+                )
+        return 0

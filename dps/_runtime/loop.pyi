@@ -1,0 +1,34 @@
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._kernels.rows import BlockRows, Gradient
+from dps._runtime.push import Push
+
+def shares(lefts: Sequence[int], wanted: int) -> list[int]:
+    """How many of `wanted` rows come from each part, in proportion to what is left of each.
+
+    What rounding leaves over goes to the largest remainders, one row each.
+    """
+
+class StepLoop:
+    """Steps of epochs of one rank, without the interpreter."""
+
+    seen: int
+    pushes: int
+    loss: float
+    def __init__(self, gradient: Gradient, push: Push) -> None: ...
+    def begin(self, rows: int, rates: NDArray[np.float64]) -> None:
+        """Begin an epoch of `rows` rows, with a learning rate for each step."""
+    @property
+    def done(self) -> bool:
+        """Whether all steps of the epoch are behind."""
+    def run(
+        self, group: Sequence[tuple[BlockRows, Any, int, int]]
+    ) -> Literal["ran", "gradient", "update", "stopped", "loss"]:
+        """Use up parts of blocks, `(block, order or None, start, stop)`.
+
+        Returns what was not finite, or that the window was stopped, or "ran".
+        """

@@ -1,0 +1,214 @@
+"""The loop of a replica: next batch, gradient, push, wait, pull.
+
+Owns how a batch is taken from several blocks at once. It is entered once a group of blocks; the
+interpreter is held only where a wait is longer than a second, or where what is called needs it. It
+must not know models, modes or Dask.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+import numpy as np
+
+from dps._runtime.activity cimport COMPUTE, PUSH
+from dps._kernels.checks cimport DPS_DEBUG, indices_below
+from dps._kernels.keys cimport Keys, next_batch
+from dps._kernels.numbers cimport Numbers, numbers_of
+from dps._kernels.rows cimport BlockRows, Gradient, Rows
+from dps._runtime.ends cimport RAN
+from dps._runtime.step cimport Step
+
+from dps._runtime.step import ENDINGS as STEP_ENDINGS
+
+cdef enum:
+    BAD_LOSS = 100
+
+# How `StepLoop.run` ended.
+ENDINGS = {**STEP_ENDINGS, BAD_LOSS: "loss"}
+
+cdef struct Part:
+    const Rows* rows
+    const int64_t* order    # or NULL: from row `at` on
+    Py_ssize_t at
+    Py_ssize_t left
+    Py_ssize_t share        # of the batch that is made
+
+
+cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) noexcept nogil:
+    """Share ``wanted`` of ``left`` rows out in proportion to what is left of each part.
+
+    What rounding leaves over goes to the largest remainders, one row each.
+    """
+    cdef Py_ssize_t p, best, short = wanted
+    cdef int64_t largest, remainder
+    for p in range(n):
+        parts[p].share = parts[p].left * wanted // left
+        short -= parts[p].share
+    while short > 0:
+        best, largest = -1, -1
+        for p in range(n):
+            remainder = parts[p].left * wanted % left
+            # Who has more than the rounded share has had its row.
+            if remainder > largest and parts[p].share == parts[p].left * wanted // left:
+                best, largest = p, remainder
+        parts[best].share += 1
+        short -= 1
+
+
+def shares(lefts, Py_ssize_t wanted):
+    """How many of ``wanted`` rows come from each part, of which ``lefts`` are left."""
+    cdef Py_ssize_t p, n = len(lefts)
+    cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
+    if parts is NULL:
+        raise MemoryError
+    try:
+        for p in range(n):
+            parts[p].left = lefts[p]
+        if wanted:
+            _share(parts, n, wanted, sum(lefts))
+        return [parts[p].share for p in range(n)]
+    finally:
+        free(parts)
+
+
+cdef class StepLoop:
+    """Steps of epochs of one rank; see the stub for what its methods take."""
+
+    cdef Gradient gradient
+    cdef Step push
+    cdef Numbers numbers
+    cdef object _sum
+    cdef char* grad
+    cdef Keys* keys             # NULL: gradients are whole vectors
+    cdef double[::1] rates
+    cdef Py_ssize_t rows
+    cdef Py_ssize_t steps
+    cdef Py_ssize_t step
+    cdef Py_ssize_t wanted      # rows that the batch still lacks
+    cdef readonly Py_ssize_t seen
+    cdef readonly Py_ssize_t pushes
+    cdef readonly double loss
+
+    def __init__(self, Gradient gradient, Step push):
+        if gradient.single != push.single or gradient.size != push.size:
+            raise ValueError("gradient and push are of different kinds")
+        self.gradient = gradient
+        self.push = push
+        self.numbers = numbers_of(gradient.single)
+        self.keys = push.keys
+        if self.keys is not NULL and not gradient.keyed:
+            raise ValueError("the gradient does not say what it touches")
+        self._sum = np.zeros(gradient.size, "f4" if gradient.single else "f8")
+        self.grad = <char*> <uintptr_t> self._sum.ctypes.data
+
+    def begin(self, Py_ssize_t rows, double[::1] rates):
+        self.rows = rows
+        self.rates = rates
+        self.steps = rates.shape[0]
+        self.step = self.seen = self.pushes = 0
+        self.loss = 0
+        self.wanted = self._size(0)
+        self._sum.fill(0)
+        if self.keys is not NULL:
+            next_batch(self.keys)
+
+    @property
+    def done(self):
+        return self.step == self.steps
+
+    cdef Py_ssize_t _size(self, Py_ssize_t step) noexcept nogil:
+        if step >= self.steps:
+            return 0
+        return self.rows * (step + 1) // self.steps - self.rows * step // self.steps
+
+    def run(self, group):
+        cdef Py_ssize_t n = len(group), p
+        cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
+        cdef const int64_t[::1] picks
+        cdef BlockRows rows
+        cdef list kept = []
+        cdef int status
+        if parts is NULL:
+            raise MemoryError
+        try:
+            for p in range(n):
+                block, order, start, stop = group[p]
+                rows = self.gradient.rows_of(block)
+                kept.append(rows)
+                parts[p].rows = &rows.rows
+                limit = parts[p].rows.length
+                if order is not None:
+                    picks = order
+                    limit = len(order)
+                    if limit:
+                        parts[p].order = &picks[0]
+                        if DPS_DEBUG:
+                            indices_below("order", parts[p].order, limit, parts[p].rows.length)
+                if not 0 <= start <= stop <= limit:
+                    raise ValueError(f"[{start}, {stop}) is not inside {limit} rows")
+                parts[p].at = start
+                parts[p].left = stop - start
+            with nogil:
+                status = self._run(parts, n)
+            self.gradient.reraise()
+        finally:
+            free(parts)
+        return ENDINGS[status]
+
+    cdef void _forget(self) noexcept nogil:
+        """Make the gradient zero again."""
+        if self.keys is NULL:
+            memset(self.grad, 0, self.gradient.size * self.numbers.itemsize)
+            return
+        self.numbers.clear(self.grad, self.keys.list, self.keys.count)
+        next_batch(self.keys)
+
+    cdef int _run(self, Part* parts, Py_ssize_t n) except -1 nogil:
+        cdef Py_ssize_t p, left, taken
+        cdef int64_t size
+        cdef int status
+        while self.step < self.steps:
+            if self.wanted == 0:
+                if self.loss - self.loss != 0:
+                    return BAD_LOSS
+                size = self._size(self.step)
+                self.seen += size
+                self.pushes += size > 0
+                self.push.activity.spend(COMPUTE, -1)
+                status = self.push.push(self.grad, size, self.rates[self.step])
+                if status != RAN:
+                    return status
+                self.push.activity.spend(PUSH, self.push.n_shards - 1)
+                self.push.activity.step(size, self.seen, self.loss)
+                self.push.activity.step_ends()
+                self.step += 1
+                self.wanted = self._size(self.step)
+                self._forget()
+                continue
+            left = 0
+            for p in range(n):
+                left += parts[p].left
+            if left == 0:
+                break
+            taken = min(self.wanted, left)
+            _share(parts, n, taken, left)
+            if self.keys is not NULL:
+                for p in range(n):
+                    if parts[p].share:
+                        self.gradient.touch(
+                            parts[p].rows, parts[p].order, parts[p].at, parts[p].share, self.keys
+                        )
+                status = self.push.pull_keys()
+                if status != RAN:
+                    return status
+            for p in range(n):
+                if parts[p].share:
+                    self.loss += self.gradient.add(
+                        parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
+                        parts[p].left - parts[p].share, self.push.params, self.grad,
+                    )
+                    parts[p].at += parts[p].share
+                    parts[p].left -= parts[p].share
+            self.wanted -= taken
+        self.push.activity.settle()
+        return RAN

@@ -1,0 +1,164 @@
+"""The shard's side of a rank that is far: a thread that runs the rank's own steps in the window.
+
+Owns what crosses the wire and where it is put: a gradient into the rank's slot, an answer from
+where it lies. What a step does is the end's, which is the same class as that of a rank that has
+mapped the window. It must not know modes or Dask.
+
+A request and its answer, in turn, until the rank closes the wire. What a crash leaves: of the rank,
+before its request is complete, half a gradient in the slot, which has not ARRIVED; later the step
+goes on as if the rank lived, and its answer finds nobody. Of the shard: a closed connection, on
+which the rank's next or present request is an error at once.
+"""
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from dps._runtime.ends cimport (
+    Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN, Request
+)
+from dps._runtime.activity cimport PUSH as PUSHING
+from dps._runtime.wire cimport PARTS, Wire
+
+
+cdef class Service:
+    """Serves one rank.
+
+    Parameters
+    ----------
+    end : MappedEnd
+        The rank's, in the window.
+    wire : Wire
+    answer : callable
+        ``answer(bytes)`` calls the function that a message of the rank means; what it returns is
+        sent back. It does not raise.
+    """
+
+    def __init__(self, MappedEnd end, Wire wire, answer):
+        cdef Py_ssize_t itemsize = end.numbers.itemsize
+        self.end = end
+        self.wire = wire
+        self.answer = answer
+        self.slot = end.slots + end.rank * end.slot_stride * itemsize
+        self.slot_size = end.size * itemsize
+        if end.values is not NULL:
+            self.keys = <int*> end.keep(np.empty(end.size, np.int32))
+            self.sparse = end.keep(np.empty(end.size * (itemsize + 4), np.uint8))
+        end.picks.keys = <int32_t*> self.keys
+        end.picks.at = NULL
+
+    def run(self, pickled):
+        """Serve until the rank closes the wire.
+
+        Parameters
+        ----------
+        pickled : callable
+            The bytes of an exception that a step has raised.
+        """
+        while True:
+            self.stepping = False
+            try:
+                with nogil:
+                    called = self._serve()
+            except Exception as error:
+                if not self.stepping:
+                    raise
+                self._send(RAISED, pickled(error))
+                continue
+            if not called:
+                return
+            self._send(RAN, self.answer(bytes(self.wire.receive_bytes(self.end.request.nbytes))))
+
+    def _send(self, int64_t status, bytes payload):
+        memset(&self.end.answer, 0, sizeof(Answer))
+        self.end.answer.nbytes = len(payload)
+        self.end.result = <const char*> payload
+        with nogil:
+            self._reply(<int> status)
+
+    cdef bint _serve(self) except -1 nogil:
+        """Answer what needs no interpreter; whether a call has come, else the rank has gone."""
+        cdef int64_t waited
+        cdef int status
+        while self.wire.receive(&self.end.request, sizeof(Request)):
+            if self.end.request.op == CALL:
+                return True
+            self._receive()
+            waited = self.end.activity.waited_so_far()
+            self.end.activity.rest()
+            self.stepping = True
+            status = self._step()
+            self.stepping = False
+            self.end.answer.waited = self.end.activity.waited_so_far() - waited
+            self._reply(status)
+        return False
+
+    cdef int _receive(self) except -1 nogil:
+        """Put what follows a request to its place."""
+        cdef Request* request = &self.end.request
+        cdef Py_ssize_t itemsize = self.end.numbers.itemsize, i
+        cdef int64_t left = request.nbytes, n = request.n_keys
+        if request.op == PULL_KEYS or request.op == PUSH_KEYS:
+            if self.keys is NULL:
+                self._refuse()
+            if n >= 0:
+                left -= n * <int64_t> sizeof(int32_t)
+                if n > self.end.size or left < 0:
+                    self._refuse()
+                self.wire.receive(self.keys, n * sizeof(int32_t))
+                self.end.picks.n = n
+                for i in range(n):
+                    if not 0 <= self.keys[i] < self.end.size:
+                        self._refuse()
+            if left != (self.end.picks.n * itemsize if request.op == PUSH_KEYS else 0):
+                self._refuse()
+            self.wire.receive(self.end.values, left)
+        elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
+            self.wire.receive(self.slot, left)
+        elif left != 0 or request.op not in (PULL, BROADCAST):
+            self._refuse()
+        return 0
+
+    cdef int _refuse(self) except -1 nogil:
+        with gil:
+            raise ConnectionError(
+                f"request {self.end.request.op} with {self.end.request.nbytes} bytes is refused"
+            )
+
+    cdef int _step(self) except -1 nogil:
+        cdef int status
+        self.end.answer.nbytes = 0
+        self.end.result = NULL
+        status = self.end.begin(NULL)
+        if status == RAN:
+            status = self.end.finish(NULL)
+        if status != RAN:
+            self.end.answer.nbytes = 0
+        return status
+
+    cdef int _reply(self, int status) except -1 nogil:
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        cdef Answer* answer = &self.end.answer
+        cdef Py_ssize_t itemsize = self.end.numbers.itemsize, part, n = 0, nbytes
+        cdef char* values
+        answer.status = status
+        if status == RAN and self.end.request.op == PUSH_KEYS and self.end.mean.n_parts:
+            for part in range(self.end.mean.n_parts):
+                n += self.end.mean.counts[part]
+            answer.n_keys, answer.nbytes = n, n * (itemsize + <Py_ssize_t> sizeof(int32_t))
+            values = self.sparse + n * sizeof(int32_t)
+            n = 0
+            for part in range(self.end.mean.n_parts):
+                nbytes = self.end.mean.counts[part]
+                memcpy(
+                    self.sparse + n * sizeof(int32_t), self.end.mean.keys[part],
+                    nbytes * sizeof(int32_t),
+                )
+                memcpy(values + n * itemsize, self.end.mean.values[part], nbytes * itemsize)
+                n += nbytes
+            self.end.result = self.sparse
+        parts[0], sizes[0] = answer, sizeof(Answer)
+        parts[1], sizes[1] = self.end.result, answer.nbytes
+        self.wire.send(parts, sizes, 2)
+        return 0

@@ -1,0 +1,55 @@
+from libc.stdint cimport int32_t, int64_t
+
+from dps._kernels.keys cimport KeyList, Keys
+from dps._kernels.lazy cimport Held, LazyUpdate
+from dps._kernels.numbers cimport Numbers
+from dps._runtime.activity cimport Activity
+from dps._runtime.ends cimport End, Picks, Request
+
+
+cdef class Step:
+    cdef public int64_t sequence
+    cdef readonly int64_t version       # updates before the first push
+    cdef readonly Py_ssize_t size
+    cdef readonly int rank
+    cdef readonly int n_shards
+    cdef readonly Activity activity
+    cdef readonly bint ahead            # whether a push may be under way while its rank computes
+    cdef Numbers numbers
+    cdef list _kept                     # keeps ends and memory alive
+    cdef void** _ends
+    cdef char* params                   # (size,), what the next gradient is taken at
+    cdef char* total                    # (size,), what a mean or a broadcast makes
+    cdef KeyList touched
+    cdef Keys* keys                     # what the batch has touched; NULL: pushes are whole vectors
+    cdef bint whole                     # one shard has all in order
+    cdef Py_ssize_t n_starts
+    cdef const int64_t* starts          # of all shards' ranges, ascending
+    cdef const int64_t* owners
+    cdef const int64_t* shifts          # from a key to its shard's own
+    cdef object rates
+    cdef int64_t epoch
+    cdef int64_t now                    # steps done in the epoch
+    cdef double notes[8]                # that have come along
+
+    cdef char* keep(self, array) except? NULL
+    cdef Request* request(self, int number, int64_t op) noexcept nogil
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil
+    cdef int pull_keys(self) except -1 nogil
+    cdef int collect(self) except -1 nogil
+    cdef int pushed(self, double rate) except -1 nogil
+    cdef char* _taken(self) noexcept nogil
+    cdef int _exchange(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil
+    cdef int _ask(self, int64_t op, char* taken) except -1 nogil
+    cdef void _split(self) noexcept nogil
+    cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil
+    cdef int broadcast(self, const char* given, const double* notes) except -1 nogil
+    cdef int _meet(
+        self, int64_t op, const char* given, int64_t rows, const double* notes
+    ) except -1 nogil
+    cdef const char* _vector(self, values) except NULL
+
+
+

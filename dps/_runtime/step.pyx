@@ -1,0 +1,326 @@
+"""A rank's steps over all of its shards: push, pull, mean, broadcast.
+
+Owns the order in which a rank asks its shards: it begins at all of them, so that all messages are
+on their way at once, and then takes what comes of it, shard by shard. Any mixture of ends will do,
+mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
+does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
+
+Steps and meetings of ranks are numbered together (``sequence``), the same on all ranks where these
+wait for each other.
+"""
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+import numpy as np
+
+from dps._kernels.checks cimport vector_of
+from dps._kernels.keys cimport KeyList
+from dps._kernels.numbers cimport numbers_of
+from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
+from dps._runtime.ends cimport (
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
+    PUSH_KEYS, RAN, Request, STOPPED
+)
+
+#: How a call ended, for the interpreter.
+ENDINGS = {RAN: "ran", BAD_GRADIENT: "gradient", BAD_UPDATE: "update", STOPPED: "stopped"}
+
+
+cdef class Step:
+    """A rank's steps.
+
+    Parameters
+    ----------
+    rank : int
+    ends : sequence of End
+        One a shard, in order.
+    params : (size,) array
+        Where the parameters are, or come to lie after each push.
+    total : (size,) array
+        Where a mean or a broadcast comes to lie.
+    version : int
+        Updates that the parameters have.
+    activity : Activity
+        Where waits, pushes and what they are stale by are counted; who calls `push` gives it the
+        time up to the call, and from the last lap on.
+    rates : Rates or None
+        Of updates by keys.
+    """
+
+    def __init__(self, int rank, ends, params, total, version, Activity activity, rates=None):
+        cdef int number
+        free(self._ends)  # of an earlier call
+        self.rank = rank
+        self.n_shards = len(ends)
+        self._ends = <void**> calloc(max(self.n_shards, 1), sizeof(void*))
+        if self._ends is NULL:
+            raise MemoryError
+        self._kept = []
+        for number, end in enumerate(ends):
+            self._ends[number] = <void*> (<End?> end)
+            self._kept.append(end)
+        dtype = params.dtype.name
+        self.size = params.shape[0]
+        self.numbers = numbers_of(dtype == "float32")
+        for name, array in (("params", params), ("total", total)):
+            vector_of(name, array, dtype, self.size)
+        self.params, self.total = self.keep(params), self.keep(total)
+        self.version = version
+        self.activity = activity
+        self.rates = rates
+        self._bind_starts(ends)
+        if rates is not None:
+            self.touched = KeyList(self.size)
+            self.keys = &self.touched.keys
+            if not self.whole:
+                self._bind_picks(ends)
+
+    def _bind_starts(self, ends):
+        """Where the elements of the whole vector are."""
+        rows = []
+        for number, end in enumerate(ends):
+            offset = 0
+            for first, last in end_ranges(end):
+                rows.append((first, number, offset - first))
+                offset += last - first
+        table = np.array(sorted(rows), np.int64).reshape(-1, 3)
+        self.whole = len(rows) <= 1
+        self.n_starts = len(rows)
+        self.starts = <const int64_t*> self.keep(table[:, 0].copy())
+        self.owners = <const int64_t*> self.keep(table[:, 1].copy())
+        self.shifts = <const int64_t*> self.keep(table[:, 2].copy())
+
+    def _bind_picks(self, ends):
+        cdef End end
+        for end in ends:
+            end.picks.keys = <int32_t*> self.keep(np.empty(end.size, np.int32))
+            end.picks.at = <int32_t*> self.keep(np.empty(end.size, np.int32))
+
+    def __dealloc__(self):
+        free(self._ends)
+
+    cdef char* keep(self, array) except? NULL:
+        self._kept.append(array)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    @property
+    def single(self):
+        """Whether vectors are float32."""
+        return self.numbers.single
+
+    @property
+    def keyed(self):
+        """Whether steps go by keys."""
+        return self.keys is not NULL
+
+    @property
+    def versions(self):
+        """The version of each shard that the parameters have."""
+        return [self.version] * self.n_shards
+
+    def staleness(self):
+        """Sum and largest staleness of pushes since the last call."""
+        return 0.0, 0.0
+
+    def begin_epoch(self, epoch):
+        """Begin an epoch of the fit."""
+        self.epoch = epoch
+        self.now = 0
+
+    def hand_over(self, grad, int64_t rows, double rate):
+        """Hand over a gradient sum; how it ended."""
+        cdef const char* given = self._vector(grad)
+        cdef int status
+        with nogil:
+            status = self.push(given, rows, rate)
+        return ENDINGS[status]
+
+    @property
+    def busy(self):
+        """Whether a push is under way."""
+        return False
+
+    def wait_for_answers(self):
+        """Collect the answers of a push that is under way."""
+        cdef int status
+        with nogil:
+            status = self.collect()
+        return ENDINGS[status]
+
+    def pull(self):
+        """Take the parameters as they are."""
+        cdef int status
+        with nogil:
+            status = self._ask(PULL, self.params)
+        return ENDINGS[status]
+
+    def meet(self, values, int64_t rows, notes):
+        """The mean over all ranks; how it ended and the sums of the notes."""
+        cdef const char* given = self._vector(values)
+        cdef double told[NOTES]
+        cdef int status, i
+        _fill(told, notes)
+        with nogil:
+            status = self.mean(given, rows, told)
+        return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
+
+    def hand_out(self, values, notes):
+        """Rank 0's vector for all ranks; how it ended and its notes."""
+        cdef const char* given = self._vector(values) if self.rank == 0 else NULL
+        cdef double told[NOTES]
+        cdef int status, i
+        _fill(told, notes)
+        with nogil:
+            status = self.broadcast(given, told)
+        return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
+
+    cdef const char* _vector(self, values) except NULL:
+        return vector_of(
+            "values", values, "float32" if self.numbers.single else "float64", self.size
+        )
+
+    cdef Request* request(self, int number, int64_t op) noexcept nogil:
+        """The request to a shard, to be filled in."""
+        cdef Request* request = &(<End> self._ends[number]).request
+        request.op = op
+        request.sequence = self.sequence
+        request.step = self.version + self.sequence
+        request.epoch = self.epoch
+        request.now = self.now
+        request.n_keys = -1
+        return request
+
+    cdef int _exchange(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil:
+        """Begin at all shards, then take what comes of it."""
+        cdef int64_t waited = self.activity.waited_so_far(), afar = 0
+        cdef Request* request
+        cdef int number, status
+        for number in range(self.n_shards):
+            request = self.request(number, op)
+            request.rows = rows
+            request.rate = rate
+            status = (<End> self._ends[number]).begin(given)
+            if status != RAN:
+                return status
+        for number in range(self.n_shards):
+            status = (<End> self._ends[number]).finish(taken)
+            if status != RAN:
+                return status
+            if (<End> self._ends[number]).far:
+                afar = max(afar, (<End> self._ends[number]).answer.waited)
+                self.activity.spend(PUSHING, -1)
+        self.activity.waited_afar(afar - (self.activity.waited_so_far() - waited))
+        return RAN
+
+    cdef int _ask(self, int64_t op, char* taken) except -1 nogil:
+        """The same for what changes nothing."""
+        cdef int number, status = self.collect()
+        if status != RAN:
+            return status
+        for number in range(self.n_shards):
+            self.request(number, op)
+            if op == PULL_KEYS:
+                (<End> self._ends[number]).request.n_keys = (<End> self._ends[number]).picks.n
+            status = (<End> self._ends[number]).begin(NULL)
+            if status != RAN:
+                return status
+        for number in range(self.n_shards):
+            status = (<End> self._ends[number]).finish(taken)
+            if status != RAN:
+                return status
+        return RAN
+
+    cdef int collect(self) except -1 nogil:
+        """Wait for the answers of a push that is under way."""
+        return RAN
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        """Hand over a gradient sum over some rows; the parameters that follow are in `params`."""
+        cdef int status
+        self.sequence += 1
+        self.now += 1
+        status = self._exchange(
+            PUSH if self.keys is NULL else PUSH_KEYS, grad, rows, rate, self._taken()
+        )
+        return self.pushed(rate) if status == RAN else status
+
+    cdef char* _taken(self) noexcept nogil:
+        """Where what comes of a push is to lie."""
+        return self.params
+
+    cdef int pushed(self, double rate) except -1 nogil:
+        """Use what has come of a push."""
+        return RAN
+
+    cdef int pull_keys(self) except -1 nogil:
+        """Put the parameters that the batch touches into `params`."""
+        self._split()
+        return self._ask(PULL_KEYS, self.params)
+
+    cdef void _split(self) noexcept nogil:
+        """Give each shard its part of the keys."""
+        cdef Picks* picks
+        cdef Py_ssize_t i, low, high, middle
+        cdef int32_t key
+        cdef int number
+        if self.whole:
+            picks = &(<End> self._ends[0]).picks
+            picks.keys = picks.at = self.keys.list
+            picks.n = self.keys.count
+            return
+        for number in range(self.n_shards):
+            (<End> self._ends[number]).picks.n = 0
+        for i in range(self.keys.count):
+            key = self.keys.list[i]
+            low, high = 0, self.n_starts - 1
+            while low < high:  # the last range that begins at the key or before
+                middle = (low + high + 1) // 2
+                if self.starts[middle] <= key:
+                    low = middle
+                else:
+                    high = middle - 1
+            picks = &(<End> self._ends[<int> self.owners[low]]).picks
+            picks.keys[picks.n] = <int32_t> (key + self.shifts[low])
+            picks.at[picks.n] = key
+            picks.n += 1
+
+    cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil:
+        """The sum of all ranks' vectors over the sum of their rows, into `total`."""
+        return self._meet(MEAN, given, rows, notes)
+
+    cdef int broadcast(self, const char* given, const double* notes) except -1 nogil:
+        """Rank 0's vector and notes, into `total`."""
+        return self._meet(BROADCAST, given, 0, notes)
+
+    cdef int _meet(
+        self, int64_t op, const char* given, int64_t rows, const double* notes
+    ) except -1 nogil:
+        cdef int status = self.collect(), i
+        if status != RAN:
+            return status
+        self.sequence += 1
+        for i in range(NOTES):
+            (<End> self._ends[0]).request.notes[i] = notes[i]
+        self.activity.spend(COMPUTE, -1)
+        status = self._exchange(op, given, rows, 0, self.total)
+        if status == RAN:
+            for i in range(NOTES):
+                self.notes[i] = (<End> self._ends[0]).answer.notes[i]
+        return status
+
+
+def end_ranges(End end):
+    """The ranges of the whole vector that a shard holds."""
+    cdef Py_ssize_t r
+    return [(end.ranges[2 * r], end.ranges[2 * r + 1]) for r in range(end.n_ranges)]
+
+
+cdef int _fill(double* told, notes) except -1:
+    cdef int i
+    if len(notes) > NOTES:
+        raise ValueError(f"there are {NOTES} notes at most, got {len(notes)}")
+    for i in range(NOTES):
+        told[i] = notes[i] if i < len(notes) else 0
+    return 0

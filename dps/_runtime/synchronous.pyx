@@ -1,0 +1,49 @@
+"""Sync: the shards hold the parameters, and an update waits for every rank.
+
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (ends.pyx) in which
+each rank applies the mean to its own slice of the parameters. Element-wise optimizers make the
+slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice up to
+date, before DONE: outside of an epoch nothing is lazy.
+"""
+from libc.stdint cimport int64_t
+
+from dps._kernels.lazy cimport apply, settle
+from dps._runtime.activity cimport PULL as PULLING
+from dps._runtime.ends cimport MappedEnd, RAN
+from dps._runtime.step cimport Step
+
+
+cdef class SynchronousEnd(MappedEnd):
+    """A rank's end of a shard that holds parameters."""
+
+    cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
+        return self.update.apply(
+            self.params, self.scratch, self.state, self.size, first, last, self.request.step,
+            self.request.rate,
+        )
+
+    cdef int pushed(self, char* taken) except -1 nogil:
+        cdef int status = self.share()
+        if status == RAN and taken != self.params:
+            self._give(self.params, taken)
+            self.activity.spend(PULLING, -1)
+        return status
+
+    cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
+        cdef bint finite = apply(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.merged, n, 0, self.request.now,
+            self.sums,
+        )
+        if self.request.now == self.lazy.lazy.steps:
+            finite &= self._settle()
+        return finite
+
+    cdef bint _settle(self) noexcept nogil:
+        return settle(
+            &self.lazy.lazy, self.numbers.single, &self.held, self.start, self.stop, 0,
+            self.request.now,
+        )
+
+
+cdef class SynchronousStep(Step):
+    """A rank's synchronous steps; with one mapped shard `params` may be the window's own."""

@@ -1,0 +1,114 @@
+"""An optimizer with its penalty, as steps apply it: a kernel, or what a user wrote in Python.
+
+Owns how runs of equally penalised coordinates are laid over a part of a vector. It must not know
+whose vector that is, or when it is updated.
+"""
+from cython cimport floating
+from libc.stdint cimport int64_t, uintptr_t
+
+import numpy as np
+
+from dps._kernels.optimizers cimport UpdateKernel, UpdateSpec, update
+from dps._kernels.reduce cimport BLOCK
+
+
+def bind(how, dtype, Py_ssize_t size):
+    """Bind an `Update` to vectors of a dtype and size."""
+    if how.optimizer.native is None:
+        return PythonUpdate(how, dtype, size)
+    return NativeUpdate(how, dtype == "float32")
+
+
+cdef class BoundUpdate:
+    """Applies a mean gradient to a part of a vector."""
+
+    cdef int apply(
+        self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
+        Py_ssize_t stop, int64_t step, double rate,
+    ) except -1 nogil:
+        """Update params[start:stop] by mean[:stop - start]; whether all are finite.
+
+        Rows of ``state`` are ``stride`` apart, as long as ``params``.
+        """
+        return 0
+
+
+cdef bint _apply(
+    const UpdateSpec* spec, const int64_t* runs, Py_ssize_t count, double l1, double l2,
+    floating* params, const floating* mean, floating* state, Py_ssize_t stride, Py_ssize_t start,
+    Py_ssize_t stop, int64_t step, double rate,
+) noexcept nogil:
+    cdef Py_ssize_t i, a, b
+    cdef bint finite = True, penalised
+    for i in range(count):
+        a = max(<Py_ssize_t> runs[3 * i], start)
+        b = min(<Py_ssize_t> runs[3 * i + 1], stop)
+        penalised = runs[3 * i + 2] != 0
+        if a < b:
+            finite &= update(
+                spec, params + a, mean + (a - start), state + a, stride, b - a, step, rate,
+                l1 if penalised else 0.0, l2 if penalised else 0.0,
+            )
+    return finite
+
+
+cdef class NativeUpdate(BoundUpdate):
+    """A kernel."""
+
+    def __init__(self, how, bint single):
+        self.spec = (<UpdateKernel?> how.optimizer.native).spec
+        self.l1, self.l2 = how.l1, how.l2
+        self.single = single
+        self.most = BLOCK
+        self._runs = np.array(how.segments, np.int64).reshape(-1, 3)
+        self.count = len(self._runs)
+        self.runs = <const int64_t*> <uintptr_t> self._runs.ctypes.data
+
+    cdef int apply(
+        self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
+        Py_ssize_t stop, int64_t step, double rate,
+    ) except -1 nogil:
+        if self.single:
+            return _apply(
+                &self.spec, self.runs, self.count, self.l1, self.l2, <float*> params,
+                <const float*> mean, <float*> state, stride, start, stop, step, rate,
+            )
+        return _apply(
+            &self.spec, self.runs, self.count, self.l1, self.l2, <double*> params,
+            <const double*> mean, <double*> state, stride, start, stop, step, rate,
+        )
+
+
+cdef class PythonUpdate(BoundUpdate):
+    """An optimizer written in Python, called with views of the vectors."""
+
+    def __init__(self, how, dtype, Py_ssize_t size):
+        self.update = how
+        self.dtype = np.dtype(dtype)
+        self.size = size
+        self.state_rows = how.optimizer.state_rows
+        self.most = max(size, 1)
+
+    cdef int apply(
+        self, char* params, const char* mean, char* state, Py_ssize_t stride, Py_ssize_t start,
+        Py_ssize_t stop, int64_t step, double rate,
+    ) except -1 nogil:
+        with gil:
+            if start == stop:
+                return 1
+            return bool(
+                self.update.apply(
+                    view(params, self.dtype, self.size),
+                    view(<char*> mean, self.dtype, stop - start),
+                    view(state, self.dtype, self.state_rows * stride)
+                    .reshape(self.state_rows, stride)[:, : self.size],
+                    start, stop, step=step, lr=rate,
+                )
+            )
+
+
+cdef object view(char* at, dtype, Py_ssize_t n):
+    """Elements that lie somewhere, as an array that does not own them."""
+    if n == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(<char[:n * dtype.itemsize]> at, dtype)

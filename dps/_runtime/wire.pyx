@@ -1,0 +1,256 @@
+"""Bytes between a rank and a shard: a socket without the interpreter, or any object with it.
+
+Owns how bytes are sent and awaited. It must not know what they mean. One thread uses a wire at a
+time; another may shut its socket down, which ends what the first one waits for.
+
+Whoever waits looks around about once a second: ``look()`` raises where waiting makes no sense any
+more. ``lost(what)`` makes the exception of a connection that has failed. A wire that has raised is
+of no use: where a message begins is no longer known.
+"""
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+import os
+import socket as sockets
+import struct
+
+cdef extern from "sys/uio.h" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t recv(int fd, void* buffer, size_t n, int flags)
+
+cdef extern from *:
+    """
+    #include <string.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    #ifdef MSG_NOSIGNAL
+    #define DPS_NO_SIGNAL MSG_NOSIGNAL
+    #else
+    #define DPS_NO_SIGNAL 0
+    #endif
+    static ssize_t dps_sendmsg(int fd, struct iovec *parts, int n) {
+        struct msghdr message;
+        memset(&message, 0, sizeof(message));
+        message.msg_iov = parts;
+        message.msg_iovlen = n;
+        return sendmsg(fd, &message, DPS_NO_SIGNAL);
+    }
+    """
+    ssize_t dps_sendmsg(int fd, iovec* parts, int n) nogil
+
+cdef enum:
+    ROOM = 1 << 16      # bytes that are received ahead
+
+
+cdef class Wire:
+    """Sends and receives; ``look`` is called where that takes long."""
+
+    cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:
+        """Send up to PARTS pieces of memory as one run of bytes."""
+        return 0
+
+    cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:
+        """Receive n bytes; False where the other side has closed before the first of them."""
+        return False
+
+    def send_bytes(self, data):
+        """Send bytes from Python."""
+        cdef const unsigned char[::1] view = data
+        cdef const void* parts[1]
+        cdef Py_ssize_t sizes[1]
+        if view.shape[0] == 0:
+            return
+        parts[0] = &view[0]
+        sizes[0] = view.shape[0]
+        with nogil:
+            self.send(parts, sizes, 1)
+
+    def receive_bytes(self, Py_ssize_t n):
+        """Receive n bytes in Python."""
+        cdef bytearray data = bytearray(n)
+        cdef unsigned char[::1] view
+        cdef bint got
+        if n == 0:
+            return data
+        view = data
+        with nogil:
+            got = self.receive(&view[0], n)
+        if not got:
+            raise self.lost("the other side has closed the connection")
+        return data
+
+
+cdef class SocketWire(Wire):
+    """A connected TCP socket, without the interpreter.
+
+    Parameters
+    ----------
+    socket : socket.socket
+        It is owned from now on.
+    ahead : bytes
+        What has been received already.
+    look, lost : callable
+    tick : float
+        Seconds between calls of `look`.
+    """
+
+    def __cinit__(self, *args):
+        self.buffer = NULL
+
+    def __init__(self, socket, bytes ahead, look, lost, double tick):
+        if len(ahead) > ROOM:
+            raise ValueError(f"{len(ahead)} bytes came ahead, expected at most {ROOM}")
+        self.look, self.lost = look, lost
+        self.socket = socket
+        socket.setblocking(True)
+        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        waits = struct.pack("@ll", int(tick), int(tick % 1 * 1e6))
+        socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVTIMEO, waits)
+        socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDTIMEO, waits)
+        self.fd = socket.fileno()
+        self.buffer = <char*> malloc(ROOM)
+        if self.buffer is NULL:
+            raise MemoryError
+        memcpy(self.buffer, <const char*> ahead, len(ahead))
+        self.last = len(ahead)
+
+    def __dealloc__(self):
+        free(self.buffer)
+
+    def close(self):
+        """Close the socket; not while another thread uses it."""
+        self.fd = -1
+        self.socket.close()
+
+    def shut(self):
+        """End what another thread sends or receives."""
+        try:
+            self.socket.shutdown(sockets.SHUT_RDWR)
+        except OSError:  # the other side was faster
+            return
+
+    cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:
+        cdef iovec pieces[PARTS]
+        cdef int first = 0, i
+        cdef ssize_t sent
+        for i in range(n):
+            pieces[i].iov_base = <void*> parts[i]
+            pieces[i].iov_len = sizes[i]
+        while first < n:
+            if pieces[first].iov_len == 0:
+                first += 1
+                continue
+            sent = dps_sendmsg(self.fd, pieces + first, n - first)
+            if sent < 0:
+                self._late()
+                continue
+            while first < n and sent >= <ssize_t> pieces[first].iov_len:
+                sent -= pieces[first].iov_len
+                first += 1
+            if sent:
+                pieces[first].iov_base = <char*> pieces[first].iov_base + sent
+                pieces[first].iov_len -= sent
+        return 0
+
+    cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:
+        cdef char* out = <char*> place
+        cdef Py_ssize_t have, came = 0
+        cdef ssize_t got
+        while True:
+            have = min(n - came, self.last - self.first)
+            memcpy(out + came, self.buffer + self.first, have)
+            self.first += have
+            came += have
+            if came == n:
+                return True
+            # Nothing is left in the buffer. What is long goes straight to its place.
+            self.first = self.last = 0
+            if n - came >= ROOM:
+                got = recv(self.fd, out + came, n - came, 0)
+                if got > 0:
+                    came += got
+            else:
+                got = recv(self.fd, self.buffer, ROOM, 0)
+                if got > 0:
+                    self.last = got
+            if got == 0:
+                if came == 0:
+                    return False
+                with gil:
+                    raise self.lost("the connection ended inside a message")
+            if got < 0:
+                self._late()
+
+    cdef int _late(self) except -1 nogil:
+        """A call has failed, perhaps because it took long."""
+        cdef int error = errno
+        if error == EINTR:
+            return 0
+        with gil:
+            if error == EAGAIN:
+                self.look()
+                return 0
+            raise self.lost(os.strerror(error))
+
+
+cdef class ObjectWire(Wire):
+    """An object that sends and receives, such as a TLS socket.
+
+    Parameters
+    ----------
+    over : object
+        ``over.send(list of memoryview)`` sends all of them. ``over.receive(memoryview)`` returns
+        how many bytes it has put there, 0 at the end, and raises TimeoutError once a tick.
+    look, lost : callable
+    """
+
+    def __init__(self, over, look, lost):
+        self.over = over
+        self.look, self.lost = look, lost
+
+    def close(self):
+        """Close the object."""
+        self.over.close()
+
+    def shut(self):
+        """End what another thread sends or receives."""
+        self.over.shut()
+
+    cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:
+        cdef int i
+        with gil:
+            pieces = []
+            for i in range(n):
+                if sizes[i]:
+                    pieces.append(memoryview(<char[:sizes[i]]> <char*> parts[i]).cast("B"))
+            try:
+                self.over.send(pieces, self.look)
+            except OSError as error:
+                raise self.lost(str(error)) from error
+        return 0
+
+    cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:
+        cdef Py_ssize_t came = 0
+        if n == 0:
+            return True
+        with gil:
+            into = memoryview(<char[:n]> <char*> place).cast("B")
+            while came < n:
+                try:
+                    got = self.over.receive(into[came:])
+                except TimeoutError:
+                    self.look()
+                    continue
+                except OSError as error:
+                    raise self.lost(str(error)) from error
+                if got == 0:
+                    if came == 0:
+                        return False
+                    raise self.lost("the connection ended inside a message")
+                came += got
+        return True

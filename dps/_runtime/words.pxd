@@ -1,0 +1,49 @@
+from libc.stdint cimport int64_t
+
+cpdef enum:
+    # The words of a window, and of each rank in it; dps/server/window.py says what they mean.
+    W_STOP = 0
+    W_VERSION = 1
+    W_OPEN = 2
+    W_CLOSED = 3
+    W_REPORTED_EVEN = 4
+    W_REPORTED_ODD = 5
+    W_SETTLED_EPOCHS = 6
+    W_SETTLED_VERSION = 7
+    W_SNAPSHOT_EVEN = 8
+    W_SNAPSHOT_ODD = 9
+    R_CLAIM = 0
+    R_ARRIVED = 1
+    R_DONE = 2
+    R_REDUCED = 3
+    R_FREE = 4
+    R_ENDED = 5
+    R_BEAT = 6
+    R_ROWS = 7
+    R_WAITS = 8
+
+# The words of a header, as functions without the interpreter take them.
+cdef struct Words:
+    int64_t* base
+    int n_ranks
+    int n_global
+    int n_fields
+    int stop
+
+
+cdef class Header:
+    cdef Words words
+    cdef int64_t[::1] _memory
+    cdef int _check(self, int word) except -1
+    cdef int _check_rank(self, int rank, int field) except -1
+
+
+cdef int64_t load(const Words* words, int word) noexcept nogil
+cdef void store(const Words* words, int word, int64_t value) noexcept nogil
+cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil
+cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil
+cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil
+cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil
+cdef int wait_for(
+    const Words* words, int field, int word, int64_t value, double seconds
+) noexcept nogil

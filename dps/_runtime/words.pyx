@@ -1,0 +1,233 @@
+# Owns the words of a window's header: how they are read, written and waited for
+# by several threads and processes. Knows nothing of what the words mean, of
+# parameters or of modes; dps/server/window.py gives them their names.
+#
+# Each word stands alone on a line of 128 bytes (two cache lines: the adjacent
+# line prefetcher pulls pairs). A window has `n_global` words of its own and
+# `n_fields` words for each rank. Words only ever hold int64 and are read and
+# written with sequentially consistent atomics.
+#
+# Waiting is an event count. A writer stores its word, then rings: bell += 1,
+# and wakes whoever sleeps if there is a sleeper. A waiter spins, and then offers
+# its core to others for a while, since a core that has gone to sleep is slow to
+# wake. Then it counts itself a sleeper, reads the bell, looks at its condition
+# *again* and sleeps only while the bell is what it read. If the writer's store
+# came after that look, its ring comes later still, so the bell differs or the
+# wake finds the sleeper: no wake-up is lost. A waiter that is killed asleep
+# leaves `sleepers` one too high, which costs a system call a ring and nothing
+# else. Sleeps are bounded all the same (0.05 s), so that a stopped window is
+# always noticed.
+
+from libc.stdint cimport int32_t, int64_t
+
+cdef extern from "waiting.h" nogil:
+    int DPS_IS_PORTABLE
+    int DPS_FUTEX
+    int64_t dps_load(const int64_t *word)
+    void dps_store(int64_t *word, int64_t value)
+    int64_t dps_add(int64_t *word, int64_t value)
+    int dps_claim(int64_t *word, int64_t value)
+    void dps_pause()
+    void dps_yield()
+    double dps_now()
+    void dps_sleep(int32_t *bell, int32_t heard, double seconds)
+    void dps_wake(int32_t *bell)
+    int32_t atomic_load32 "__atomic_load_n"(const int32_t *word, int order)
+    int32_t atomic_add32 "__atomic_add_fetch"(int32_t *word, int32_t value, int order)
+    int SEQ_CST "__ATOMIC_SEQ_CST"
+
+cdef enum:
+    LINE = 16                       # int64 words a line
+    SPINS = 2000
+
+cdef double YIELDS = 1e-3           # seconds
+
+PORTABLE = bool(DPS_IS_PORTABLE)
+LINE_BYTES = LINE * 8
+
+READY = 0
+STOPPED = 1
+LATE = 2
+
+
+cdef inline int64_t* _word(const Words* words, int word) noexcept nogil:
+    return words.base + (2 + word) * LINE
+
+
+cdef inline int64_t* _rank_word(const Words* words, int rank, int field) noexcept nogil:
+    return words.base + (2 + words.n_global + rank * words.n_fields + field) * LINE
+
+
+cdef inline void _ring(const Words* words) noexcept nogil:
+    atomic_add32(<int32_t *> words.base, 1, SEQ_CST)
+    if dps_load(words.base + LINE) > 0:
+        dps_wake(<int32_t *> words.base)
+
+
+cdef int64_t load(const Words* words, int word) noexcept nogil:
+    return dps_load(_word(words, word))
+
+
+cdef void store(const Words* words, int word, int64_t value) noexcept nogil:
+    dps_store(_word(words, word), value)
+    _ring(words)
+
+
+cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil:
+    cdef int64_t result = dps_add(_word(words, word), value)
+    _ring(words)
+    return result
+
+
+cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil:
+    return dps_load(_rank_word(words, rank, field))
+
+
+cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil:
+    dps_store(_rank_word(words, rank, field), value)
+    _ring(words)
+
+
+cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
+    cdef int rank
+    if field < 0:
+        return load(words, word) >= value
+    for rank in range(words.n_ranks):
+        if rank_load(words, rank, field) < value:
+            return False
+    return True
+
+
+cdef int wait_for(
+    const Words* words, int field, int word, int64_t value, double seconds
+) noexcept nogil:
+    """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
+    cdef int _spin
+    cdef int32_t heard
+    cdef double began, deadline, left, nap = 1e-6
+    for _spin in range(SPINS):
+        if is_ready(words, field, word, value):
+            return 0
+        dps_pause()
+    began = dps_now()
+    deadline = began + seconds
+    while dps_now() < began + min(seconds, YIELDS) and load(words, words.stop) == 0:
+        if is_ready(words, field, word, value):
+            return 0
+        dps_yield()
+    while True:
+        dps_add(words.base + LINE, 1)
+        heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
+        if is_ready(words, field, word, value):
+            dps_add(words.base + LINE, -1)
+            return 0
+        left = deadline - dps_now()
+        if load(words, words.stop) != 0 or left <= 0:
+            dps_add(words.base + LINE, -1)
+            return 2 if load(words, words.stop) == 0 else 1
+        if DPS_FUTEX:
+            nap = 0.05
+        elif nap < 1e-3:
+            nap *= 2
+        dps_sleep(<int32_t *> words.base, heard, nap if nap < left else left)
+        dps_add(words.base + LINE, -1)
+
+
+cdef class Header:
+    # The first two lines belong to the bell and its sleepers.
+    def __cinit__(self, int64_t[::1] memory, int n_ranks, int n_global, int n_fields,
+                  int stop):
+        if n_ranks < 1 or n_global < 1 or n_fields < 1 or not 0 <= stop < n_global:
+            raise ValueError("a header needs ranks, words and fields")
+        if memory.shape[0] < (2 + n_global + n_ranks * n_fields) * LINE:
+            raise ValueError(
+                f"a header of {n_ranks} ranks takes "
+                f"{(2 + n_global + n_ranks * n_fields) * LINE * 8} bytes, got "
+                f"{memory.shape[0] * 8}"
+            )
+        self._memory = memory
+        self.words = Words(&memory[0], n_ranks, n_global, n_fields, stop)
+
+    @property
+    def n_ranks(self):
+        return self.words.n_ranks
+
+    @property
+    def n_global(self):
+        return self.words.n_global
+
+    @property
+    def n_fields(self):
+        return self.words.n_fields
+
+    @staticmethod
+    def nbytes(int n_ranks, int n_global, int n_fields):
+        return (2 + n_global + n_ranks * n_fields) * LINE * 8
+
+    cdef int _check(self, int word) except -1:
+        if not 0 <= word < self.words.n_global:
+            raise IndexError(f"word {word} of {self.words.n_global}")
+        return 0
+
+    cdef int _check_rank(self, int rank, int field) except -1:
+        if not 0 <= rank < self.words.n_ranks:
+            raise IndexError(f"rank {rank} of {self.words.n_ranks}")
+        if not 0 <= field < self.words.n_fields:
+            raise IndexError(f"field {field} of {self.words.n_fields}")
+        return 0
+
+    def load(self, int word):
+        self._check(word)
+        return load(&self.words, word)
+
+    def store(self, int word, int64_t value):
+        self._check(word)
+        store(&self.words, word, value)
+
+    def store_once(self, int word, int64_t value):
+        self._check(word)
+        cdef bint stored = dps_claim(_word(&self.words, word), value)
+        _ring(&self.words)
+        return stored
+
+    def add(self, int word, int64_t value):
+        self._check(word)
+        return add(&self.words, word, value)
+
+    def rank_load(self, int rank, int field):
+        self._check_rank(rank, field)
+        return rank_load(&self.words, rank, field)
+
+    def rank_store(self, int rank, int field, int64_t value):
+        self._check_rank(rank, field)
+        rank_store(&self.words, rank, field, value)
+
+    def rank_add(self, int rank, int field, int64_t value):
+        self._check_rank(rank, field)
+        return dps_add(_rank_word(&self.words, rank, field), value)
+
+    def rank_claim(self, int rank, int field, int64_t value):
+        self._check_rank(rank, field)
+        return bool(dps_claim(_rank_word(&self.words, rank, field), value))
+
+    def ready(self, int field, int64_t value):
+        self._check_rank(0, field)
+        return bool(is_ready(&self.words, field, 0, value))
+
+    def word_ready(self, int word, int64_t value):
+        self._check(word)
+        return bool(is_ready(&self.words, -1, word, value))
+
+    def wait(self, int field, int64_t value, double seconds):
+        self._check_rank(0, field)
+        cdef int result
+        with nogil:
+            result = wait_for(&self.words, field, 0, value, seconds)
+        return result
+
+    def word_wait(self, int word, int64_t value, double seconds):
+        self._check(word)
+        cdef int result
+        with nogil:
+            result = wait_for(&self.words, -1, word, value, seconds)
+        return result

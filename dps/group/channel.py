@@ -1,0 +1,328 @@
+"""A rank's live part in a fit: what it steps through, and how epochs end.
+
+It knows links and the interface of modes. It must not know models, data, or which mode it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.activity import Activity
+from dps._runtime.step import Step
+from dps.errors import NonFiniteError, StoppedError
+from dps.modes import Mode
+from dps.modes.base import StepSpec
+from dps.optimizers.schedules import Schedule
+from dps.optimizers.update import Update
+from dps.server import operations
+from dps.server.placement import Placement
+from dps.transport import Link
+
+__all__ = ["Channel", "ChannelSpec", "Decide", "raise_unless_ran"]
+
+#: From the last closed record (or None) and all ranks' reports of an epoch, the new
+#: record and whether it is the last.
+Decide = Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]]
+
+#: How a step ended.
+Ending = Literal["ran", "gradient", "update", "stopped"]
+#: A vector, which is valid until the next mean or broadcast, and the notes that go along.
+Made = tuple[NDArray[np.floating], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """What a channel needs to know besides its links.
+
+    Parameters
+    ----------
+    rank, n_ranks : int
+    placement : Placement
+    size : int
+        Elements of the flat parameter vector.
+    dtype : str
+    schedule : Schedule
+        Learning rate as a function of epochs done.
+    update : Update
+        How a gradient is applied to the whole vector, for replicas that hold it.
+    timed : bool
+        Whether the rank keeps account of its time.
+    """
+
+    rank: int
+    n_ranks: int
+    placement: Placement
+    size: int
+    dtype: str
+    schedule: Schedule
+    update: Update
+    timed: bool = True
+
+
+class Channel:
+    """A rank's way to the parameters.
+
+    Parameters
+    ----------
+    mode : Mode
+    spec : ChannelSpec
+    links : list of Link
+        One a shard, in order; the first shard keeps the epochs.
+
+    Attributes
+    ----------
+    activity : Activity
+        The rank's account of what it does.
+    step : Step
+        Its steps; the parameters are in `params`, of which steps read and write the elements.
+    params : (n,) array
+    """
+
+    def __init__(self, mode: Mode, spec: ChannelSpec, links: list[Link]) -> None:
+        self._mode = mode
+        self._spec = spec
+        self._links = links
+        self._first = links[0]
+        self.activity = Activity([link.counts for link in links], spec.timed)
+        ends = [
+            link.end(mode.end, shard, spec.placement.ranges[shard], self.activity)
+            for shard, link in enumerate(links)
+        ]
+        window = links[0].window if len(links) == 1 else None
+        self._total = window.total if window else np.empty(spec.size, spec.dtype)
+        held: NDArray[np.floating] | None = None
+        if mode.shards_hold_parameters:
+            version = int(self._first.call(operations.version))
+            # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
+            shared = window is not None and mode.together and spec.update.rates is None
+            self.params = window.params if window and shared else np.zeros(spec.size, spec.dtype)
+        else:
+            rows = 1 + spec.update.optimizer.state_rows
+            held = np.empty((rows, spec.size), spec.dtype)
+            for shard, link in enumerate(links):
+                values, version = link.call(operations.initial)
+                spec.placement.put(shard, values, held)
+            self.params = held[0]
+        self._held = held
+        self.step: Step = mode.step(
+            StepSpec(
+                spec.rank, ends, self.params, self._total, version, self.activity, spec.update, held
+            )
+        )
+        self._reductions = 0
+        self._aligned = False
+        self._together = mode.together
+
+    def pull(self) -> NDArray[np.floating]:
+        """The parameters as they are, (n,). Valid, and not to be written, until the next call."""
+        raise_unless_ran(self.step.pull(), self._spec.rank, self.steps)
+        return self.params
+
+    def push_pull(
+        self, grad: NDArray[np.floating], rows: int, epochs_done: float
+    ) -> NDArray[np.floating]:
+        """Hand over a gradient sum over `rows` rows; the parameters that follow.
+
+        Raises
+        ------
+        NonFiniteError
+            The gradient or the update is not finite.
+        StoppedError
+            The fit has been stopped or has finished.
+        """
+        ending = self.step.hand_over(grad, rows, self._spec.schedule(epochs_done))
+        raise_unless_ran(ending, self._spec.rank, self.steps)
+        return self.params
+
+    def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Sum a few doubles over ranks, in rank order: the same bits for all."""
+        self._reductions += 1
+        total: NDArray[np.float64] = self._call(operations.reduce, self._reductions, list(values))
+        return total
+
+    def mean(self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()) -> Made:
+        """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
+
+        All ranks call it, equally often, once they have settled; no push follows.
+
+        Parameters
+        ----------
+        values : (n,) array
+            As long as the parameters, and of their dtype.
+        rows : int
+            Of all ranks, at least one has some.
+        notes : sequence of float
+            A few doubles to be summed by the way.
+
+        Returns
+        -------
+        (n,) array
+            The mean. Valid, and not to be written, until the next call of this or of
+            :meth:`broadcast`.
+        float64 array
+            The sums of the notes.
+
+        Raises
+        ------
+        NonFiniteError
+            The values hold NaN or infinity.
+        """
+        ending, sums = self.aligned().meet(values, rows, notes)
+        raise_unless_ran(ending, self._spec.rank, self.steps)
+        return self._total, sums
+
+    def broadcast(self, values: NDArray[np.floating], notes: Sequence[float]) -> Made:
+        """Rank 0's values and notes, for all ranks.
+
+        They call it as often as each other, as they do :meth:`mean`.
+
+        Parameters
+        ----------
+        values : (n,) array
+            Of rank 0, in the parameters' dtype; those of others are not looked at.
+        notes : sequence of float
+            A few doubles, as many on all ranks.
+
+        Returns
+        -------
+        (n,) array
+            Valid, and not to be written, until the next call of this or of :meth:`mean`.
+        float64 array
+            The notes.
+
+        Raises
+        ------
+        NonFiniteError
+            Rank 0's values hold NaN or infinity; raised there.
+        """
+        ending, told = self.aligned().hand_out(values, notes)
+        raise_unless_ran(ending, self._spec.rank, self.steps)
+        return self._total, told
+
+    def aligned(self) -> Step:
+        """The steps, numbered alike on all ranks; all ranks call it, or none."""
+        if not self._aligned:
+            # Ranks may have pushed unequally often: no number may come twice.
+            self.step.sequence = int(self.reduce([self.step.sequence])[0])
+            self._aligned = True
+        return self.step
+
+    def beat(self) -> None:
+        """Say that this rank is alive while it reads; a push on its way does."""
+        if not self.step.busy:
+            self._first.call(operations.beat)
+
+    @property
+    def steps(self) -> int:
+        """Gradients handed over so far."""
+        return self.step.sequence
+
+    def staleness(self) -> tuple[float, float]:
+        """Sum and largest of the staleness of pushes since the last call."""
+        raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
+        stale: tuple[float, float] = self.step.staleness()
+        return stale
+
+    def settle(self, epoch: int) -> NDArray[np.floating]:
+        """The parameters at the end of an epoch, the same for all ranks.
+
+        Nothing is applied between this and :meth:`end_epoch` of the same epoch.
+        """
+        if not self._together:
+            # All ranks meet; nobody pushes again before the epoch is closed.
+            self.reduce([0.0])
+            if self._spec.update.rates is not None:
+                if self._spec.rank == 0:
+                    for link in self._links:
+                        link.call(operations.bring_up_to_date, epoch)
+                self.reduce([0.0])
+            self._settled = True
+        return self.pull()
+
+    _settled = False
+
+    def end_epoch(
+        self,
+        epoch: int,
+        report: Sequence[float],
+        decide: Decide,
+        keep: NDArray[np.floating] | None = None,
+    ) -> NDArray[np.float64] | None:
+        """Report this rank's part of an epoch; the last rank closes it.
+
+        Parameters
+        ----------
+        epoch : int
+        report : sequence of float
+        decide : callable
+            Makes the epoch's record of all reports, and says whether it is the last.
+        keep : (1 + state_rows, n) array, optional
+            Parameters and state to keep as the epoch's snapshot, the same on all ranks,
+            after epochs in which nothing was pushed. All ranks wait for the close.
+
+        Returns
+        -------
+        array or None
+            The record of the last closed epoch, once `epoch` (or the one before it,
+            in a mode where nobody waits) is closed.
+        """
+        reports = self._call(operations.report, epoch, list(report))
+        if reports is not None:
+            previous = self._first.call(operations.latest_record)
+            record, last = decide(previous, reports)
+            self._snapshot(epoch, keep)
+            self._first.call(operations.close_epoch, epoch, list(record))
+            if last:
+                for link in self._links:
+                    link.call(operations.finish)
+        # Where nobody waits, nobody runs more than one epoch ahead.
+        waits = self._together or self._settled or keep is not None
+        self._settled = False
+        closed: NDArray[np.float64] | None = self._first.call(
+            operations.await_closed, epoch + waits
+        )
+        return closed
+
+    def _snapshot(self, epoch: int, keep: NDArray[np.floating] | None) -> None:
+        version = None
+        if keep is None and self._held is not None:
+            keep, version = self._held, self.step.version + self.steps
+        for shard, link in enumerate(self._links):
+            if keep is None:
+                link.call(operations.snapshot_epoch, epoch)
+            else:
+                part = self._spec.placement.take(shard, keep)
+                link.call(operations.snapshot_epoch, epoch, part, version)
+
+    def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
+        """Call an operation at the first shard, once no push is under way."""
+        raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
+        return self._first.call(operation, *args)
+
+    def account(self) -> None:
+        """Have what the rank has counted stand in the windows, before it goes."""
+        for link in self._links:
+            link.account()
+
+    def abort(self) -> None:
+        """Stop the fit for all, because of an error here."""
+        for link in self._links:
+            link.abort()
+
+
+def raise_unless_ran(ending: Ending, rank: int | None, step: int) -> None:
+    """Say how a step ended, unless well.
+
+    Raises
+    ------
+    NonFiniteError, StoppedError
+    """
+    if ending == "stopped":
+        raise StoppedError("the fit was stopped")
+    if ending != "ran":
+        raise NonFiniteError.of(ending, rank=rank, step=step)

@@ -1,0 +1,66 @@
+"""A rank's way to one shard, as the rest of dps sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.activity import Activity
+from dps._runtime.ends import End, MappedEnd
+from dps.server.placement import Ranges
+from dps.server.window import Window
+
+__all__ = ["Link"]
+
+
+class Link(Protocol):
+    """A rank's way to one shard."""
+
+    @property
+    def window(self) -> Window | None:
+        """The window, where it can be reached directly."""
+        ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The rank's row of what it does, (WIDTH,): the window's, or one that is sent there."""
+        ...
+
+    def claim(self) -> None:
+        """Take the rank for this attempt."""
+        ...
+
+    def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> End:
+        """Make the end of the link that steps go through.
+
+        Parameters
+        ----------
+        kind : type of MappedEnd
+            What the mode's steps do in a window.
+        shard : int
+            Its number.
+        ranges : tuple of (int, int)
+            Its elements of the whole vector.
+        activity : Activity
+            Where waits and work are counted.
+        """
+        ...
+
+    def call(self, operation: Callable[..., Any], *args: Any) -> Any:
+        """Call an operation (``server/operations.py``) with the rank's access to the window."""
+        ...
+
+    def account(self) -> None:
+        """Have what the rank counts stand in the window."""
+        ...
+
+    def abort(self) -> None:
+        """Stop the fit for all, because of an error here."""
+        ...
+
+    def close(self) -> None:
+        """Give back what belongs to this link alone; it may be called in any state."""
+        ...

@@ -1,0 +1,80 @@
+"""The way to each shard, found out by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dps.errors import WindowError
+from dps.server.parameter_server import ParameterServer
+from dps.server.shard import WindowCard
+from dps.transport.base import Link
+from dps.transport.mapped import MappedLink, map_window
+from dps.transport.remote import Remote
+
+__all__ = ["connect"]
+
+
+def connect(
+    server: ParameterServer,
+    rank: int,
+    fence: int,
+    *,
+    access: str,
+    alive: Callable[[], None] | None = None,
+) -> list[Link]:
+    """Links of a rank to every shard, the rank claimed on each; to be closed.
+
+    Parameters
+    ----------
+    server : ParameterServer
+    rank : int
+    fence : int
+        The attempt, not zero.
+    access : {"auto", "mapped", "gateway"}
+        Map windows where that can be, insist on it, or do not try.
+    alive : callable, optional
+        Called once a second while waiting; raises to give up.
+
+    Raises
+    ------
+    FencedError
+        Another attempt owns the rank.
+    WindowError
+        `access` is ``"mapped"`` and a window cannot be mapped from here, or it is ``"gateway"``
+        and there is no Actor.
+    """
+    links: list[Link] = []
+    try:
+        for handle in server.shards:
+            remote = handle.endpoint if isinstance(handle.endpoint, Remote) else None
+            link = _link(handle.card, remote, rank, fence, access, server.timeout, alive)
+            links.append(link)
+            link.claim()
+    except BaseException:
+        for link in links:
+            link.close()
+        raise
+    return links
+
+
+def _link(
+    card: WindowCard,
+    remote: Remote | None,
+    rank: int,
+    fence: int,
+    access: str,
+    timeout: float,
+    alive: Callable[[], None] | None,
+) -> Link:
+    window = None if access == "gateway" else map_window(card)
+    if window is not None:
+        return MappedLink(window, rank, fence, timeout, alive)
+    if access == "mapped" or remote is None:
+        raise WindowError(
+            f"access={access!r} is not possible here: the window of shard {card.spec.shard} "
+            f"({card.path or 'private memory'}) cannot be reached that way; use access='auto'",
+            rank=rank,
+        )
+    from dps.transport.far import FarLink
+
+    return FarLink(card, remote, rank, fence, timeout, alive)

@@ -1,0 +1,152 @@
+"""Calls to an Actor with a deadline, from a client or from within a task.
+
+The one place that talks to Actors. It uses the RPC behind ``Actor`` directly: a
+plain ``Actor`` handle makes a second client in each worker that unpickles it, and
+its futures stay unset for ever when an argument cannot be pickled or the Actor has
+been released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from dps.errors import ServerLostError
+
+__all__ = ["PendingCall", "Remote"]
+
+_CHECK_EVERY = 0.5
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An Actor on a worker.
+
+    Parameters
+    ----------
+    address : str
+        Address of the worker.
+    key : str
+        Key of the Actor's task.
+    client : distributed.Client, optional
+        Through which to call, in the client's process. It does not travel: in a task
+        the call goes out from its worker.
+    """
+
+    address: str
+    key: str
+    client: Any = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remote, (self.address, self.key)
+
+    def start(self, method: str, *args: Any) -> PendingCall:
+        """Begin a call; several may be under way."""
+        from distributed.protocol import to_serialize
+
+        message = {
+            "actor": self.key,
+            "function": method,
+            "args": [to_serialize(arg) for arg in args],
+            "kwargs": {},
+        }
+        return self.submit(_execute(self.node, self.address, message))
+
+    @property
+    def node(self) -> Any:
+        """The client or worker from which calls go out."""
+        return self.client or _worker()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> PendingCall:
+        """Run what talks to the Actor's worker in the event loop of this one."""
+        loop = self.node.loop.asyncio_loop
+        return PendingCall(self, asyncio.run_coroutine_threadsafe(coroutine, loop))
+
+    def call(
+        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
+    ) -> Any:
+        """Call a method that does not wait for others.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Called while the answer is awaited; raises to give up. Dask goes on trying to
+            connect to a worker that has died, so waiting alone does not tell.
+
+        Raises
+        ------
+        ServerLostError
+            The worker is gone, or does not answer within `timeout` seconds.
+        """
+        return self.start(method, *args).result(timeout, check)
+
+
+class PendingCall:
+    """The answer of an Actor, to come."""
+
+    def __init__(self, remote: Remote, future: concurrent.futures.Future[Any]) -> None:
+        self._remote = remote
+        self._future = future
+
+    def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
+        """The answer, within `timeout` seconds; `check` is called meanwhile."""
+        deadline = time.monotonic() + timeout
+        try:
+            while check is not None and time.monotonic() < deadline:
+                done, _ = concurrent.futures.wait([self._future], _CHECK_EVERY)
+                if done:
+                    break
+                check()
+            return self._future.result(max(0.0, deadline - time.monotonic()))
+        except (concurrent.futures.TimeoutError, TimeoutError) as error:
+            self._future.cancel()
+            raise self._lost(f"did not answer within {timeout:g} s") from error
+        except (OSError, concurrent.futures.CancelledError) as error:
+            raise self._lost(f"cannot be reached ({error})") from error
+
+    def within(self, seconds: float) -> Any:
+        """The answer, if it comes within some seconds; it may be asked for again.
+
+        Raises
+        ------
+        TimeoutError
+            It has not come yet.
+        """
+        concurrent.futures.wait([self._future], seconds)
+        if not self._future.done():
+            raise TimeoutError
+        return self.result(0)
+
+    @property
+    def done(self) -> bool:
+        """Whether an answer has come."""
+        return self._future.done()
+
+    def _lost(self, what: str) -> ServerLostError:
+        return ServerLostError(f"shard {self._remote.key} {what}", worker=self._remote.address)
+
+
+def _worker() -> Any:
+    """The worker whose task this is."""
+    from distributed import get_worker
+
+    return get_worker()
+
+
+async def _execute(node: Any, address: str, message: dict[str, Any]) -> Any:
+    try:
+        if getattr(node, "direct_to_workers", True):  # a worker, or a client that is near
+            answer = await node.rpc(address).actor_execute(**message)
+        else:
+            answer = await node.scheduler.proxy(
+                worker=address, msg={"op": "actor_execute", **message}
+            )
+    except KeyError as error:
+        raise ServerLostError("the shard has been released", worker=address) from error
+    if answer["status"] == "OK":
+        return answer["result"]
+    raise answer["exception"]

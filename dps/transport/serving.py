@@ -1,0 +1,183 @@
+"""A shard that ranks reach which cannot map its window: a thread for each, at the shard.
+
+It owns the handler that ranks connect to and the threads. What a thread does is in
+``_runtime/service.pyx``: it blocks, reads a gradient into the rank's slot, runs the step that a
+rank here would run, and writes what comes of it. What a step does, and who waits for whom, is
+nothing to it.
+
+Protocol of a connection, one a rank and shard
+    rank    ``{op, rank, fence}``, as one message of Dask's; `fence` must own the rank, once
+    shard   answer: ``(True, None)``, or ``(False, pickled exception)``; both take the socket over
+    rank    a request
+    shard   its answer
+    ...     in turn, until either side closes
+
+Nobody reads a connection again that has been left in the middle of anything: where its bytes belong
+is no longer known. The threads end when the shard goes, also one that nobody closes because its
+client has died.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from distributed import get_worker
+from distributed.core import Status
+from distributed.protocol import pickle
+
+from dps._runtime.activity import Activity
+from dps._runtime.ends import MappedEnd
+from dps._runtime.service import Service
+from dps._runtime.wire import ObjectWire, Wire
+from dps.errors import DPSError, FencedError
+from dps.server.operations import Access, check_fence
+from dps.server.shard import ParameterShard, ShardSpec
+from dps.server.window import Watch, Window
+from dps.transport.call import Mailbox
+from dps.transport.stream import TICK, can_be_taken_over, wire_of
+
+__all__ = ["ServedShard"]
+
+
+class ServedShard(ParameterShard):
+    """A slice of the parameters on a Dask Actor, and threads for ranks that are far.
+
+    Parameters
+    ----------
+    spec : ShardSpec
+    """
+
+    def __init__(self, spec: ShardSpec) -> None:
+        super().__init__(spec)
+        self._services: _Services | None = None
+
+    def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
+        """Run the operation by which a rank is taken; the handler that it may connect to."""
+        operation(Access(self.window, rank, Watch(self.window, self._timeout, rank)), *args)
+        if self._services is None:
+            self._services = _Services(get_worker(), self.window, self._end, self._timeout)
+            weakref.finalize(self, self._services.close).atexit = False
+        return self._services.name
+
+    def serve_calls(self, rank: int, fence: int) -> None:
+        """Begin to serve a rank by Actor calls."""
+        check_fence(self.window, rank, fence)
+        assert self._services is not None
+        self._services.serve_calls(rank)
+
+    async def relay(self, rank: int, fence: int, message: bytes) -> bytes:
+        """The answer to a rank's request."""
+        check_fence(self.window, rank, fence)
+        assert self._services is not None
+        return await self._services.mailboxes[rank].relay(message)
+
+    def close(self) -> None:
+        """Stop the fit, end the threads and give the window back."""
+        super().close()
+        if self._services is not None:
+            self._services.close()
+            self._services.join()
+
+
+class _Services:
+    """The threads of a shard, one a far rank."""
+
+    def __init__(
+        self, worker: Any, window: Window, kind: type[MappedEnd], timeout: float
+    ) -> None:
+        self.name = f"dps-shard-{window.token.hex()}"
+        self.mailboxes: dict[int, Mailbox] = {}
+        self._worker = worker
+        self._window = window
+        self._kind = kind
+        self._timeout = timeout
+        self._wires: dict[int, Wire] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        worker.handlers[self.name] = self._take
+
+    async def _take(self, comm: Any, rank: int, fence: int) -> Status:
+        """Dask's handler: take a rank's connection over, or refuse it."""
+        try:
+            check_fence(self._window, rank, fence)
+            if rank in self._wires:
+                raise FencedError("a second connection is refused", rank=rank)
+            if not can_be_taken_over(comm):
+                raise FencedError("a connection without a socket is refused", rank=rank)
+        except DPSError as error:
+            await comm.write((False, pickle.dumps(error)))
+            comm.abort()
+            return Status.dont_reply
+        try:
+            await comm.write((True, None))
+            wire = wire_of(comm, _nothing, ConnectionError)
+        except OSError:  # the rank has gone
+            comm.abort()
+            return Status.dont_reply
+        self._start(rank, wire)
+        return Status.dont_reply
+
+    def serve_calls(self, rank: int) -> None:
+        mailbox = self.mailboxes[rank] = Mailbox(TICK)
+        self._start(rank, ObjectWire(mailbox, _nothing, ConnectionError))
+
+    def _start(self, rank: int, wire: Wire) -> None:
+        self._wires[rank] = wire
+        thread = threading.Thread(
+            target=self._serve, args=(rank, wire), name=f"dps-rank-{rank}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+        if self._closed:  # meanwhile
+            wire.shut()
+
+    def _serve(self, rank: int, wire: Wire) -> None:
+        window, size = self._window, self._window.spec.size
+        watch = Watch(window, self._timeout, rank)
+        activity = watch.activity = Activity([window.activity[rank]])
+        end = self._kind(window, rank, 0, ((0, size),), watch.go_on, watch.tick, activity)
+        access = Access(window, rank, watch, end)
+
+        def answer(message: bytes) -> bytes:
+            try:
+                operation, args = pickle.loads(message)
+                return _pickled((True, operation(access, *args)))
+            except Exception as error:
+                return _pickled((False, error))
+
+        try:
+            Service(end, wire, answer).run(_pickled)
+        except OSError:  # the rank has gone
+            pass
+        finally:
+            wire.close()
+
+    def close(self) -> None:
+        """End the threads; it does not wait for them."""
+        self._closed = True
+        self._worker.loop.add_callback(self._worker.handlers.pop, self.name, None)
+        for wire in list(self._wires.values()):
+            wire.shut()
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
+        for thread in self._threads:
+            thread.join(self._timeout)
+
+
+def _nothing() -> None:
+    """A service waits for its rank as long as that lives."""
+
+
+def _pickled(value: Any) -> bytes:
+    """What a rank is answered; an exception that cannot travel is described."""
+    try:
+        pickled: bytes = pickle.dumps(value)
+        return pickled
+    except Exception:
+        error = value[1] if isinstance(value, tuple) else value
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        return bytes(pickle.dumps((False, told) if isinstance(value, tuple) else told))

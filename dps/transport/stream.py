@@ -1,0 +1,121 @@
+"""Connections of Dask's, taken over from the event loop: their sockets serve a blocking thread.
+
+A connection is made and secured by Dask, to the address that the shard's worker listens on anyway;
+after the handshake both sides take its socket over. This is the one place that touches private
+names of tornado: where they are others, or there is no socket (`inproc`, `ucx`), operations are
+Actor calls (``call.py``).
+
+What has come for a socket while the event loop still listened lies in the stream's buffer, and is
+handed on. Neither side sends anything between the end of the handshake and the takeover but whole
+messages of the new protocol, so that nothing is cut.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from distributed.comm.tcp import TCP
+from tornado.iostream import IOStream, SSLIOStream
+
+from dps._runtime.wire import ObjectWire, SocketWire, Wire
+
+__all__ = ["TICK", "can_be_taken_over", "wire_of"]
+
+#: Seconds after which whoever waits on a wire looks around.
+TICK = 1.0
+#: Bytes that several small pieces are put together up to.
+_SMALL = 1 << 16
+
+
+def can_be_taken_over(comm: Any) -> bool:
+    """Whether a connection has a socket that a thread can use."""
+    return (
+        isinstance(comm, TCP)
+        and isinstance(comm.stream, IOStream)
+        and all(hasattr(comm.stream, name) for name in ("_read_buffer", "_read_buffer_size"))
+    )
+
+
+def wire_of(
+    comm: TCP, look: Callable[[], None], lost: Callable[[str], Exception], tick: float = TICK
+) -> Wire:
+    """Take a connection over, in the thread of its event loop, once its handshake is written.
+
+    Parameters
+    ----------
+    comm : TCP
+        It is closed as far as Dask is concerned.
+    look : callable
+        Called about once `tick` seconds while somebody waits; raises to give up.
+    lost : callable
+        Makes an exception of what has happened to the connection.
+    """
+    stream = comm.stream
+    if stream is None or stream.writing():
+        comm.abort()
+        raise lost("the connection was lost during its handshake")
+    ahead = bytes(stream._read_buffer[: stream._read_buffer_size])
+    if isinstance(stream, SSLIOStream):
+        secured: ssl.SSLSocket = stream.socket
+        stream.io_loop.remove_handler(secured.fileno())
+        stream._state = None
+        stream.socket = socket.socket()  # to be closed in its place
+        comm.abort()
+        return ObjectWire(_Secured(secured, ahead, tick), look, lost)
+    # The number is another one's, so that closing the stream does not shut the connection down.
+    own = stream.socket.dup()
+    comm.abort()
+    return SocketWire(own, ahead, look, lost, tick)
+
+
+class _Secured:
+    """A TLS socket, as an `ObjectWire` uses it.
+
+    Parameters
+    ----------
+    over : ssl.SSLSocket
+    ahead : bytes
+        What has been received already.
+    tick : float
+    """
+
+    def __init__(self, over: ssl.SSLSocket, ahead: bytes, tick: float) -> None:
+        over.setblocking(True)
+        over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        over.settimeout(tick)
+        self._over = over
+        self._ahead = memoryview(ahead)
+
+    def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
+        if len(pieces) > 1 and sum(piece.nbytes for piece in pieces) <= _SMALL:
+            pieces = [memoryview(b"".join(pieces))]
+        for piece in pieces:
+            while piece:
+                try:
+                    piece = piece[self._over.send(piece) :]
+                except TimeoutError:
+                    look()
+
+    def receive(self, into: memoryview) -> int:
+        if self._ahead:
+            n = min(len(self._ahead), len(into))
+            into[:n] = self._ahead[:n]
+            self._ahead = self._ahead[n:]
+            return n
+        try:
+            return self._over.recv_into(into)
+        except ssl.SSLEOFError:  # the other side has gone without a farewell
+            return 0
+
+    def shut(self) -> None:
+        # SSLSocket.shutdown would forget what secures the connection while another thread uses it.
+        try:
+            socket.socket.shutdown(self._over, socket.SHUT_RDWR)
+        except OSError:  # the other side was faster
+            return
+
+    def close(self) -> None:
+        self._over.close()
