@@ -12,13 +12,17 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import Group
 
 from dps.data.batches import Batches, held_out_rows
 from dps.data.blocks import Block, features_of
 from dps.data.sources import Lying, Source
-from dps.models import CSRRows
+from dps.losses import SquaredError
+from dps.models import CSRRows, LinearModel
 from dps.modes import Sync
+from dps.optimizers import Constant
 from dps.training.plan import make_plan
+from dps.training.steps import Steps
 
 quick = settings(max_examples=50, deadline=None)
 SEEDS, SOME = st.integers(0, 2**31 - 2), st.integers(1, 40)
@@ -73,17 +77,42 @@ def source(blocks: Any, seed: int | None, rank: int = 0) -> Source:
     return Source([Lying(block) for block in blocks], seed, rank, lambda: None)
 
 
+class Recorder:
+    """A model that keeps what it is given."""
+
+    layout = LinearModel(1, 1, SquaredError(), fit_intercept=False).layout
+    dtype = np.dtype("float64")
+    kernel = None
+
+    def __init__(self, channel: Any, steps: int, look: Any) -> None:
+        self._channel, self._look = channel, look
+        self.taken: list[list[Any]] = [[] for _ in range(steps)]
+
+    def loss_gradient(self, params: Any, X: Any, y: Any, weight: Any, out: Any) -> float:
+        self.taken[self._channel.steps].append(self._look(X, y, weight))
+        return 0.0
+
+
+def batches(rows: Source, steps: int, epoch: int, look: Any) -> list[list[Any]]:
+    """What a look at the parts of each batch has found."""
+    with Group(n_ranks=1, size=1) as group:
+        (channel,) = group.channels
+        model: Any = Recorder(channel, steps, look)
+        made = Steps(model, channel, Batches(rows, steps), Constant(0.1), None)
+        assert made.epoch(epoch)[1] == rows.rows * bool(steps)
+        return model.taken
+
+
 def seen(blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 0) -> Any:
     """The rows of each step, after a look at what comes with them."""
-    taken = []
-    for rows, segments in Batches(source(blocks, seed, rank), steps).epoch(epoch):
-        for segment in segments:  # all of a step are valid together
-            assert len(segment.X) == len(segment.y) > 0
-            np.testing.assert_array_equal(dense(segment.X), np.outer(segment.y, [1, 0, -1]))
-            np.testing.assert_array_equal(segment.weight, segment.y + 0.5)
-        taken.append([float(row) for segment in segments for row in segment.y])
-        assert len(taken[-1]) == rows
-    return taken
+
+    def look(X: Any, y: Any, weight: Any) -> list[float]:
+        assert len(X) == len(y) > 0
+        np.testing.assert_array_equal(dense(X), np.outer(y, [1, 0, -1]))
+        np.testing.assert_array_equal(weight, y + 0.5)
+        return list(map(float, y))
+
+    return [flat(parts) for parts in batches(source(blocks, seed, rank), steps, epoch, look)]
 
 
 def flat(steps: Any) -> list[float]:
@@ -105,10 +134,10 @@ def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, st
 
 def test_a_batch_crosses_partitions_without_a_copy() -> None:
     blocks = [block(0, 4), block(1, 0), block(2, 1), block(3, 5)]
-    first, second = (segments for _, segments in Batches(source(blocks, None), 2).epoch(0))
-    assert [list(s.y) for s in first] == [[100, 101, 102, 103], [300]]
-    assert [list(s.y) for s in second] == [[400, 401, 402, 403, 404]]
-    assert np.shares_memory(first[0].y, blocks[0].y)
+    first, second = batches(source(blocks, None), 2, 0, lambda X, y, weight: y)
+    assert [list(y) for y in first] == [[100, 101, 102, 103], [300]]
+    assert [list(y) for y in second] == [[400, 401, 402, 403, 404]]
+    assert np.shares_memory(first[0], blocks[0].y)
 
 
 @pytest.mark.parametrize("seed", [None, 0])
@@ -138,7 +167,7 @@ def test_another_seed_epoch_or_rank_gives_another_order(blocks: list[Block]) -> 
 
 def test_every_row_is_as_likely_to_come_first() -> None:
     rows = source([block(b, 2) for b in range(3)], 0)
-    first = Counter(next(Batches(rows, 6).epoch(e))[1][0].y[0] for e in range(600))
+    first = Counter(batches(rows, 6, e, lambda X, y, weight: y[0])[0][0] for e in range(600))
     assert len(first) == 6
     assert all(abs(times - 100) < 46 for times in first.values())  # five standard deviations
 

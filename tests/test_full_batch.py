@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ranks import Group, at_once
 
 from dps._runtime.activity import BYTES, LOSS, PUSHES, ROWS, STEPS
+from dps._runtime.passes import GradientSum, Pass
+from dps._runtime.python import PythonGradient
 from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError
+from dps.group import Channel
 from dps.losses import LogLoss, SquaredError
 from dps.models import LinearModel
-from dps.modes import Channel, ChannelSpec, Sync
-from dps.optimizers import SGD, Constant
-from dps.optimizers.update import Update
-from dps.server.links import MappedLink
-from dps.server.placement import place
-from dps.server.window import Window, WindowSpec
 from dps.training import full_batch
 from dps.training.full_batch import FullBatch, _Descent
 from dps.training.pieces import Pieces
@@ -35,8 +32,20 @@ class Bowl:
 
     count = 1
 
-    def native(self) -> None:
+    layout = LinearModel(1, 1, SquaredError(), fit_intercept=False).layout
+    dtype = np.dtype("float64")
+
+    def passes(self) -> Pass:
         """It is written in Python."""
+        one = np.zeros((1, 1))
+        block = Block(0, features_of(one, "f8"), one, None, 0, 1)
+        total = GradientSum(PythonGradient(self, 0), 9, lambda: None, 9.0)
+        return Pass(total, [(block, None, 0, 1)])
+
+    def loss_gradient(self, params: Any, X: Any, y: Any, weight: Any, out: Any) -> float:
+        value, slope = self.evaluate(params)
+        out += slope
+        return value
 
     def __init__(self, reach: float, beyond: tuple[float, float]) -> None:
         self._reach, self._beyond = reach, beyond
@@ -48,31 +57,14 @@ class Bowl:
         return value, np.array([slope])
 
 
-def on_ranks(n_ranks: int, size: int, work: Callable[[int, Channel], Any]) -> list[Any]:
+def on_ranks(
+    n_ranks: int, size: int, work: Callable[[int, Channel], Any], far: Any = ()
+) -> list[Any]:
     """What each rank makes of its channel, in a thread of its own; or why it could not."""
-    update = Update(SGD(), 0.0, 0.0, ((0, size, False),))
-    window = Window.create(
-        WindowSpec("f00d", 0, n_ranks, size, "float64", 0, True, 16, ""),
-        update=update,
-        shared=False,
-    )
-    ends: list[Any] = [None] * n_ranks
-
-    def run(rank: int) -> None:
-        spec = ChannelSpec(
-            rank, n_ranks, place("contiguous", [size], 1), size, "float64", Constant(0.1), update
+    with Group(n_ranks=n_ranks, size=size, far=far, timeout=10.0) as group:
+        return at_once(
+            [lambda r=rank: work(r, group.channels[r]) for rank in range(n_ranks)]  # type: ignore[misc]
         )
-        try:
-            ends[rank] = work(rank, Sync().channel(spec, [MappedLink(window, rank, 1, 10.0)]))
-        except Exception as error:
-            ends[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(n_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return ends
 
 
 def descend(bowls: list[Bowl], steps: int = 50) -> list[float | Exception]:
@@ -125,33 +117,36 @@ def pieces(model: LinearModel, rank: int, channel: Channel, length: int = 500) -
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_a_step_without_the_interpreter_has_the_bits_of_one_in_python(n_ranks: int) -> None:
+def test_models_in_python_and_ranks_that_are_far_have_the_same_bits(
+    n_ranks: int,
+) -> None:
     how = FullBatch(l2=1e-3, tolerance=1e-9, patience=5, least=1e-12, row_elements=3.0)
 
-    def steps(in_python: tuple[int, ...]) -> list[Any]:
+    class InPython(LinearModel):
+        kernel = None  # type: ignore[assignment]
+
+    def steps(others: tuple[int, ...], far: bool = False) -> list[Any]:
         def work(rank: int, channel: Channel) -> Any:
-            meetings = channel.native_meetings()
-            assert meetings is not None
-            if rank in in_python:
-                channel.native_meetings = lambda: None  # type: ignore[method-assign]
-            model = LinearModel(3, 1, LogLoss())
+            kind = InPython if rank in others and not far else LinearModel
+            model = kind(3, 1, LogLoss())
             best, seen = np.zeros(model.layout.size), []
             rows = pieces(model, rank, channel)
             descent = _Descent(how, rank, channel, model, rows, best=best)
-            assert (descent._steps is None) == (rank in in_python)
             while not descent.enough:
                 seen.append((descent.step(), descent.point.tobytes(), best.tobytes()))
             counts = channel.activity.rows[0]
             return seen, channel.steps, counts[[PUSHES, BYTES, STEPS, ROWS, LOSS]].tolist()
 
-        return on_ranks(n_ranks, 4, work)
+        return on_ranks(n_ranks, 4, work, [(rank, 0) for rank in others] if far else ())
 
     expected = steps(())
     assert len(expected[0][0]) > 5
-    for in_python in {(0,), (n_ranks - 1,), tuple(range(n_ranks))}:
-        assert steps(in_python) == expected
+    for others in {(0,), (n_ranks - 1,), tuple(range(n_ranks))}:
+        assert steps(others) == expected
+        here = [ended[:2] for ended in steps(others, far=True)]
+        assert here == [ended[:2] for ended in expected]
     points = [[seen[1:] for seen in ended[0]] for ended in expected]
-    assert all(others == points[0] for others in points)
+    assert all(other == points[0] for other in points)
 
 
 def test_after_a_rehearsal_the_search_goes_on_from_its_best_point(

@@ -1,79 +1,28 @@
-"""Means and broadcasts by the kernel and by operations on links are the same to all ranks."""
+"""Means and broadcasts are the same to all ranks, and the same wherever a rank is."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from ranks import Group, at_once
 
 from dps._runtime.activity import BYTES, PUSHES
-from dps._runtime.meeting import Meeting
 from dps.errors import NonFiniteError, StalledError, StoppedError
-from dps.modes import Channel, ChannelSpec, Sync
-from dps.modes.meetings import ByKernel, ByLinks
-from dps.modes.synchronous import SynchronousChannel
-from dps.optimizers import SGD, Constant
-from dps.optimizers.update import Update
-from dps.server.links import MappedLink
-from dps.server.placement import place
-from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
+from dps.group import Channel
+from dps.server.window import ABORTED, Field, Word
 
 SIZE = 5000  # some blocks of a sum, and no multiple of one
 
 
-def channels(
-    n_ranks: int,
-    n_shards: int = 1,
-    dtype: str = "float64",
-    timeout: float = 30.0,
-    alive: Callable[[], None] | None = None,
-) -> tuple[list[Window], list[Channel]]:
-    placement = place("round_robin", [SIZE], n_shards)
-    windows = []
-    for shard in range(len(placement)):
-        size = sum(stop - start for start, stop in placement.ranges[shard])
-        spec = WindowSpec("f00d", shard, n_ranks, size, dtype, 0, True, 16, "")
-        update = Update(SGD(), 0.0, 0.0, ((0, size, False),))
-        windows.append(Window.create(spec, update=update, shared=False))
-    whole = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
-    made = [
-        Sync().channel(
-            ChannelSpec(rank, n_ranks, placement, SIZE, dtype, Constant(0.1), whole),
-            [MappedLink(window, rank, 1, timeout, alive) for window in windows],
-        )
-        for rank in range(n_ranks)
-    ]
-    return windows, made
+def everywhere(rank: int, n_shards: int) -> list[tuple[int, int]]:
+    return [(rank, shard) for shard in range(n_shards)]
 
 
-def by_links(channel: Channel) -> None:
-    """Have a rank do as one does that cannot map a window."""
-    spec, links = channel._spec, channel._links
-    total = np.empty(spec.size, spec.dtype)
-    channel._ways_to_meet = lambda: ByLinks(  # type: ignore[method-assign]
-        spec.rank, spec.placement, links, total
-    )
-
-
-def at_once(functions: list[Callable[[], Any]]) -> list[Any]:
-    """What each returns or raises, in a thread of its own."""
-    ends: list[Any] = [None] * len(functions)
-
-    def run(number: int) -> None:
-        try:
-            ends[number] = functions[number]()
-        except Exception as error:
-            ends[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return ends
+def values_of(rank: int, number: int, dtype: str) -> np.ndarray:
+    rng = np.random.default_rng((rank, number))
+    return rng.normal(size=SIZE).astype(dtype)
 
 
 def met(channel: Channel, rounds: int = 40) -> list[Any]:
@@ -85,124 +34,119 @@ def met(channel: Channel, rounds: int = 40) -> list[Any]:
 
     def look(*arrays: Any) -> None:
         if number % 3 == rank:
-            np.sort(rng.random(100_000))
+            np.sort(np.random.default_rng(0).random(100_000))
         seen.append(tuple(array.tobytes() for array in arrays))
 
     for number in range(rounds):
-        rng = np.random.default_rng((rank, number))
-        values = rng.normal(size=SIZE).astype(channel._spec.dtype)
-        look(*channel.mean(values, rank + 1, [rng.normal(), float(rank)]))
+        values = values_of(rank, number, channel._spec.dtype)
+        look(*channel.mean(values, rank + 1, [float(number), float(rank)]))
         if number % 3:  # means may follow each other, too
-            look(*channel.broadcast(values, [rng.normal(), 7.0]))
+            look(*channel.broadcast(values, [float(number), 7.0]))
+    return seen
+
+
+def expected(n_ranks: int, dtype: str, rounds: int = 40) -> list[Any]:
+    """The same, written out: in rank order, in the vectors' own type."""
+    seen: list[Any] = []
+    for number in range(rounds):
+        given = [values_of(rank, number, dtype) for rank in range(n_ranks)]
+        total = given[0].copy()
+        for values in given[1:]:
+            total += values
+        mean = total / total.dtype.type(sum(range(1, n_ranks + 1)))
+        notes = np.array([float(number * n_ranks), float(sum(range(n_ranks)))])
+        seen.append((mean.tobytes(), notes.tobytes()))
+        if number % 3:
+            seen.append((given[0].tobytes(), np.array([float(number), 7.0]).tobytes()))
     return seen
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n_shards", [1, 3])
-def test_all_see_the_same_whoever_has_a_kernel(n_shards: int, dtype: str) -> None:
+def test_all_see_what_is_written_out_wherever_they_are(n_shards: int, dtype: str) -> None:
     found = []
-    for without in ((), (0,), (1, 2), (0, 1, 2)):
-        windows, ranks = channels(3, n_shards, dtype)
-        for rank in without:
-            by_links(ranks[rank])
-        seen = at_once([lambda channel=channel: met(channel) for channel in ranks])  # type: ignore[misc]
-        kinds = [type(channel._meetings) for channel in ranks]
-        assert kinds == [ByLinks if rank in without else ByKernel for rank in range(3)]
-        assert seen[0] == seen[1] == seen[2]
-        counted = [window.activity[:, [PUSHES, BYTES]].tolist() for window in windows]
-        versions = [window.words.load(Word.VERSION) for window in windows]
-        assert versions == [0] * len(windows)
-        found.append((seen[0], counted, [channel.steps for channel in ranks]))
+    for far in ((), (0,), (1, 2), (0, 1, 2)):
+        ways = [way for rank in far for way in everywhere(rank, n_shards)]
+        options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+        with Group(n_ranks=3, size=SIZE, far=ways, **options) as group:
+            seen = at_once([lambda c=channel: met(c) for channel in group.channels])  # type: ignore[misc]
+            assert seen == [expected(3, dtype)] * 3
+            counted = [window.activity[:, [PUSHES, BYTES]].tolist() for window in group.windows]
+            assert {window.words.load(Word.VERSION) for window in group.windows} == {0}
+            found.append((counted, [channel.steps for channel in group.channels]))
     assert all(others == found[0] for others in found)
 
 
-def test_one_rank_meets_itself() -> None:
-    _, (kernel,) = channels(1)
-    _, (links,) = channels(1)
-    by_links(links)
-    assert met(kernel) == met(links)
+def test_a_rank_that_is_near_to_one_shard_and_far_from_another() -> None:
+    far = [(0, 1), (1, 0), (1, 2), (2, 2)]
+    with Group(n_ranks=3, size=SIZE, n_shards=3, far=far) as group:
+        seen = at_once([lambda c=channel: met(c) for channel in group.channels])  # type: ignore[misc]
+        assert seen == [expected(3, "float64")] * 3
+
+
+@pytest.mark.parametrize("far", [[], [(0, 0)]], ids=["mapped", "far"])
+def test_one_rank_meets_itself(far: Any) -> None:
+    with Group(n_ranks=1, size=SIZE, far=far) as group:
+        assert met(group.channels[0]) == expected(1, "float64")
 
 
 @pytest.mark.parametrize("n_shards", [1, 3])
-@pytest.mark.parametrize("way", [lambda channel: None, by_links], ids=["kernel", "links"])
-def test_what_is_not_finite_is_named(way: Callable[[Channel], None], n_shards: int) -> None:
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_what_is_not_finite_is_named(rank: int | None, n_shards: int) -> None:
+    far = [] if rank is None else everywhere(rank, n_shards)
     bad = np.zeros(SIZE)
     bad[-1] = np.nan  # on one shard alone
-    _, ranks = channels(2, n_shards, timeout=0.5)
-    for channel in ranks:
-        way(channel)
-    first, second = at_once(
-        [lambda: ranks[0].mean(np.zeros(SIZE), 1), lambda: ranks[1].mean(bad, 1)]
-    )
+    with Group(size=SIZE, n_shards=n_shards, far=far, timeout=0.5) as group:
+        ranks = group.channels
+        first, second = at_once(
+            [lambda: ranks[0].mean(np.zeros(SIZE), 1), lambda: ranks[1].mean(bad, 1)]
+        )
     assert isinstance(first, StalledError)
     assert first.rank == 1
     assert isinstance(second, NonFiniteError)
     assert (second.rank, second.step) == (1, 1)
     assert "the gradient is NaN" in str(second)
 
-    _, ranks = channels(2, n_shards, timeout=0.5)
-    for channel in ranks:
-        way(channel)
-    first, second = at_once(
-        [lambda: ranks[0].broadcast(bad, []), lambda: ranks[1].broadcast(bad, [])]
-    )
+    with Group(size=SIZE, n_shards=n_shards, far=far, timeout=0.5) as group:
+        ranks = group.channels
+        first, second = at_once(
+            [lambda: ranks[0].broadcast(bad, []), lambda: ranks[1].broadcast(bad, [])]
+        )
     assert isinstance(first, NonFiniteError)
     assert (first.rank, first.step) == (0, 1)
     assert "an update overflowed" in str(first)
     assert isinstance(second, StalledError)
 
 
-@pytest.mark.parametrize("way", [lambda channel: None, by_links], ids=["kernel", "links"])
-def test_stopping_ends_a_meeting(way: Callable[[Channel], None]) -> None:
+@pytest.mark.parametrize("far", [[], [(0, 0)]], ids=["mapped", "far"])
+def test_stopping_ends_a_mean(far: Any) -> None:
     def stop() -> None:  # while a rank waits
-        window.stop(ABORTED)
+        group.windows[0].stop(ABORTED)
 
-    (window,), ranks = channels(2, timeout=2.0, alive=stop)
-    for channel in ranks:
-        way(channel)
-    at_once([lambda channel=channel: channel.mean(np.zeros(SIZE), 1) for channel in ranks])  # type: ignore[misc]
-    (ended,) = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1)])
-    assert isinstance(ended, StoppedError)
-    assert window.words.rank_load(0, Field.ARRIVED) == 2
-    # Nor is there another: rank 0 has come to this one, but not to what is next.
-    for meet in (lambda: ranks[1].mean(np.zeros(SIZE), 1), lambda: ranks[1].broadcast(None, [])):
-        with pytest.raises(StoppedError):
-            meet()
-
-
-def test_a_kernel_takes_what_fits() -> None:
-    _, (channel,) = channels(1)
-    channel.mean(np.zeros(SIZE), 1)
-    for values in (np.zeros(SIZE + 1), np.zeros(SIZE, np.float32), np.zeros(2 * SIZE)[::2]):
-        with pytest.raises(ValueError, match=f"a vector is {SIZE} contiguous, aligned float64"):
-            channel.mean(values, 1)
-    with pytest.raises(ValueError, match="8 notes at most, got 9"):
-        channel.mean(np.zeros(SIZE), 1, range(9))
-    assert channel.mean(np.ones(SIZE), 1, [3.0])[1] == [3.0]  # and nothing has become of them
+    with Group(size=SIZE, timeout=2.0, far=far, alive=stop) as group:
+        ranks, window = group.channels, group.windows[0]
+        at_once([lambda c=channel: c.mean(np.zeros(SIZE), 1) for channel in ranks])  # type: ignore[misc]
+        if far:  # nobody here looks around for a rank whose thread waits at the shard
+            stop()
+        (ended,) = at_once([lambda: ranks[0].mean(np.zeros(SIZE), 1)])
+        assert isinstance(ended, StoppedError)
+        assert window.words.rank_load(0, Field.ARRIVED) == 2 - bool(far)
+        # Nor is there another: rank 0 may have come to this one, but not to what is next.
+        for meet in (
+            lambda: ranks[1].mean(np.zeros(SIZE), 1),
+            lambda: ranks[1].broadcast(np.zeros(SIZE), []),
+        ):
+            with pytest.raises(StoppedError):
+                meet()
 
 
-def test_meetings_written_in_python_are_not_passed_over() -> None:
-    class Loud(SynchronousChannel):
-        def mean(self, *args: Any) -> Any:
-            return super().mean(*args)
-
-    class Own(Loud):
-        def native_meetings(self) -> Any:
-            return super().native_meetings()
-
-    _, (channel,) = channels(1)
-    assert isinstance(channel.native_meetings(), Meeting)
-    for kind in (Loud, Own):
-        channel = kind(channel._spec, channel._links)
-        assert (channel.native_meetings() is None) == (kind is Loud)
-
-
-def test_channel_goes_on_from_where_its_kernel_has_met() -> None:
-    _, (channel,) = channels(1)
-    kernel = channel.native_meetings()
-    assert kernel is not None
-    kernel.mean(1, np.ones(SIZE), 1, [])
-    kernel.broadcast(2, np.ones(SIZE), [])
-    channel.met(kernel)
-    assert channel.mean(np.full(SIZE, 6.0), 3)[0][0] == 2
-    assert channel.steps == 3
+def test_a_mean_takes_what_fits() -> None:
+    with Group(n_ranks=1, size=SIZE) as group:
+        (channel,) = group.channels
+        channel.mean(np.zeros(SIZE), 1)
+        for values in (np.zeros(SIZE + 1), np.zeros(SIZE, np.float32), np.zeros(2 * SIZE)[::2]):
+            with pytest.raises(ValueError, match="values"):
+                channel.mean(values, 1)
+        with pytest.raises(ValueError, match="8 notes at most, got 9"):
+            channel.mean(np.zeros(SIZE), 1, range(9))
+        assert channel.mean(np.ones(SIZE), 1, [3.0])[1] == [3.0]  # and nothing has become of them

@@ -1,4 +1,4 @@
-"""A pass is added up alike by the kernel and in Python, and says that it is alive meanwhile."""
+"""A pass adds models in kernels and in Python up alike, and says that it is alive meanwhile."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dps._runtime.passes import GradientSum, Pass, StreamedPass
+from dps._runtime.python import PythonGradient
 from dps.data.blocks import Block, features_of
 from dps.errors import StoppedError
 from dps.losses import LogLoss
 from dps.models import LinearModel
-from dps.training import sums
-from dps.training.sums import KernelSum, PythonSum, sum_for
+from dps.training.steps import gradient_of
 
 FEATURES = 3
+SUMMED = 1 << 16
 
 
 def blocks(kind: str, dtype: str, lengths: list[int]) -> list[Block]:
@@ -33,6 +35,10 @@ def blocks(kind: str, dtype: str, lengths: list[int]) -> list[Block]:
 
 def model(dtype: str = "float32") -> LinearModel:
     return LinearModel(FEATURES, 1, LogLoss(), dtype=dtype)
+
+
+def sum_of(gradient: Any, beat: Any = lambda: None) -> GradientSum:
+    return GradientSum(gradient, SUMMED, beat, 0.0)
 
 
 def added_up(how: Any, params: Any, parts: list[tuple[Any, ...]]) -> tuple[float, Any]:
@@ -55,15 +61,18 @@ def test_the_kernel_and_python_have_the_same_bits(kind: str, dtype: str, shuffle
     ]
     params = rng.normal(size=FEATURES + 1).astype(dtype)
     linear = model(dtype)
-    by_kernel = sum_for(linear, FEATURES, lambda: None)
-    in_python = PythonSum(linear, 1 << 16, lambda: None)
-    assert isinstance(by_kernel, KernelSum)
+    by_kernel = sum_of(gradient_of(linear))
+    in_python = sum_of(PythonGradient(linear, 1 << 16))
     for _ in range(2):  # nothing is left of the pass before
         loss, gradient = added_up(by_kernel, params, parts)
         expected_loss, expected = added_up(in_python, params, parts)
         assert loss == expected_loss
         np.testing.assert_array_equal(gradient, expected)
         assert gradient.dtype == dtype
+        for passes in (Pass(by_kernel, parts), StreamedPass(by_kernel, lambda: parts, 9)):
+            again, sums = passes.sums(params)
+            assert again == loss
+            np.testing.assert_array_equal(sums, expected)
 
 
 def test_sums_of_many_rows_are_added_in_double() -> None:
@@ -71,17 +80,14 @@ def test_sums_of_many_rows_are_added_in_double() -> None:
     X = np.full((n, 1), 0.1, np.float32)
     block = Block(0, features_of(X, "f4"), np.full((n, 1), -1, np.float32), None, 0, n)
     linear = LinearModel(1, 1, LogLoss(), fit_intercept=False, dtype="f4")
-    for how in (sum_for(linear, 1, lambda: None), PythonSum(linear, 8192, lambda: None)):
+    for how in map(sum_of, (gradient_of(linear), PythonGradient(linear, 8192))):
         gradient = added_up(how, np.zeros(1, np.float32), [(block, None, 0, n)])[1]
         # In float32 all through the error is 2.8e-3.
         assert gradient[0] == pytest.approx(0.05 * n, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", [KernelSum, PythonSum])
-def test_a_long_pass_beats_and_hears_that_it_was_stopped(
-    monkeypatch: pytest.MonkeyPatch, kind: type
-) -> None:
-    monkeypatch.setattr(sums, "_BEAT_EVERY", 0.0)
+@pytest.mark.parametrize("kind", [gradient_of, lambda model: PythonGradient(model, 9)])
+def test_a_long_pass_beats_and_hears_that_it_was_stopped(kind: Any) -> None:
     beats = []
 
     def beat() -> None:
@@ -90,7 +96,7 @@ def test_a_long_pass_beats_and_hears_that_it_was_stopped(
             raise StoppedError("the fit was stopped")
 
     linear = model()
-    how: Any = KernelSum(linear.kernel, beat) if kind is KernelSum else PythonSum(linear, 9, beat)
+    how = sum_of(kind(linear), beat)
     block = blocks("dense", "float32", [200_000])[0]
     with pytest.raises(StoppedError):
         added_up(how, linear.initial(), [(block, None, 0, 200_000)])
@@ -99,7 +105,7 @@ def test_a_long_pass_beats_and_hears_that_it_was_stopped(
 
 def test_what_a_kernel_cannot_add_is_an_error() -> None:
     linear = model()
-    how = sum_for(linear, FEATURES, lambda: None)
+    how = sum_of(gradient_of(linear))
     block = blocks("dense", "float32", [10])[0]
     with pytest.raises(RuntimeError, match="begin a pass"):
         how.add(block, None, 0, 10)
@@ -112,3 +118,15 @@ def test_what_a_kernel_cannot_add_is_an_error() -> None:
         how.add(block, None, 0, 11)
     with pytest.raises(ValueError, match="y must be float32"):
         how.add(blocks("dense", "float64", [10])[0], None, 0, 10)
+
+
+def test_what_a_model_in_python_raises_ends_the_pass() -> None:
+    class Broken(LinearModel):
+        def loss_gradient(self, *args: Any, **options: Any) -> float:
+            raise OSError("no such disk")
+
+    block = blocks("dense", "float32", [10])[0]
+    how = sum_of(gradient_of(Broken(FEATURES, 1, LogLoss(), dtype="float32")))
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such disk"):
+            added_up(how, np.zeros(FEATURES + 1, np.float32), [(block, None, 0, 10)])

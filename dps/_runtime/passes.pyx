@@ -167,7 +167,7 @@ cdef class Pass:
         point = self.sum.params
         with nogil:
             self.run(point)
-        return self.sum.end()
+        return self.sum.loss, self.sum._part.copy()
 
     cdef int run(self, const char* params) except -1 nogil:
         """Make the sums at a point; they are where those of `sum` are."""

@@ -81,7 +81,7 @@ class FarLink:
             remote.call("serve_calls", rank, fence, timeout=self._timeout)
             over = CallingWire(remote, rank, fence, TICK)
             self._wire = ObjectWire(over, self._look, self._lost)
-        self._end = self._made(0, ((0, self._spec.size),))
+        self._end = self._made(((0, self._spec.size),))
 
     async def _connect(self, name: str) -> Wire | None:
         """Connect to the handler of that name; None where the kind of comm does not serve."""
@@ -110,7 +110,7 @@ class FarLink:
             f"shard {self._remote.key} cannot be reached ({what})", worker=self._remote.address
         )
 
-    def _made(self, shard: int, ranges: Ranges) -> FarEnd:
+    def _made(self, ranges: Ranges) -> FarEnd:
         spec = self._spec
         assert self._wire is not None
         return FarEnd(
@@ -119,7 +119,7 @@ class FarLink:
 
     def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
         """Make the end for steps, see :meth:`Link.end`; the shard has one of that kind."""
-        self._end = self._made(shard, ranges)
+        self._end = self._made(ranges)
         return self._end
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:

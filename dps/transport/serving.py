@@ -39,7 +39,7 @@ from dps.server.window import Watch, Window
 from dps.transport.call import Mailbox
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["ServedShard"]
+__all__ = ["ServedShard", "serve_rank"]
 
 
 class ServedShard(ParameterShard):
@@ -126,34 +126,14 @@ class _Services:
 
     def _start(self, rank: int, wire: Wire) -> None:
         self._wires[rank] = wire
+        args = self._window, self._kind, rank, self._timeout, wire
         thread = threading.Thread(
-            target=self._serve, args=(rank, wire), name=f"dps-rank-{rank}", daemon=True
+            target=serve_rank, args=args, name=f"dps-rank-{rank}", daemon=True
         )
         self._threads.append(thread)
         thread.start()
         if self._closed:  # meanwhile
             wire.shut()
-
-    def _serve(self, rank: int, wire: Wire) -> None:
-        window, size = self._window, self._window.spec.size
-        watch = Watch(window, self._timeout, rank)
-        activity = watch.activity = Activity([window.activity[rank]])
-        end = self._kind(window, rank, 0, ((0, size),), watch.go_on, watch.tick, activity)
-        access = Access(window, rank, watch, end)
-
-        def answer(message: bytes) -> bytes:
-            try:
-                operation, args = pickle.loads(message)
-                return _pickled((True, operation(access, *args)))
-            except Exception as error:
-                return _pickled((False, error))
-
-        try:
-            Service(end, wire, answer).run(_pickled)
-        except OSError:  # the rank has gone
-            pass
-        finally:
-            wire.close()
 
     def close(self) -> None:
         """End the threads; it does not wait for them."""
@@ -166,6 +146,31 @@ class _Services:
         """Wait until the threads have ended."""
         for thread in self._threads:
             thread.join(self._timeout)
+
+
+def serve_rank(
+    window: Window, kind: type[MappedEnd], rank: int, timeout: float, wire: Wire
+) -> None:
+    """Serve a rank in a shard's window until it closes its wire; a thread's whole life."""
+    watch = Watch(window, timeout, rank)
+    activity = watch.activity = Activity([window.activity[rank]])
+    ranges = ((0, window.spec.size),)
+    end = kind(window, rank, 0, ranges, watch.go_on, watch.tick, activity)
+    access = Access(window, rank, watch, end)
+
+    def answer(message: bytes) -> bytes:
+        try:
+            operation, args = pickle.loads(message)
+            return _pickled((True, operation(access, *args)))
+        except Exception as error:
+            return _pickled((False, error))
+
+    try:
+        Service(end, wire, answer).run(_pickled)
+    except OSError:  # the rank has gone
+        return
+    finally:
+        wire.close()
 
 
 def _nothing() -> None:

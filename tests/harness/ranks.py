@@ -1,0 +1,143 @@
+"""Ranks of a group in one process: windows, and channels that map them or reach them over TCP."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from dps._runtime.wire import SocketWire
+from dps.errors import ServerLostError
+from dps.group import Channel, ChannelSpec
+from dps.modes import Mode, Sync
+from dps.optimizers import SGD, Constant, Optimizer
+from dps.optimizers.update import Rates, Update
+from dps.server.operations import claim, keep_snapshot
+from dps.server.placement import place
+from dps.server.shard import WindowCard
+from dps.server.window import Window, WindowSpec
+from dps.transport.far import FarLink
+from dps.transport.mapped import MappedLink
+from dps.transport.serving import serve_rank
+
+FENCE = 1
+
+
+class LoopbackLink(FarLink):
+    """A link over TCP to a thread of this process, which serves the rank as a shard's would."""
+
+    def __init__(self, window: Window, mode: Mode, rank: int, timeout: float) -> None:
+        card = WindowCard(window.spec, window.update, window.token, None, "elsewhere")
+        super().__init__(card, None, rank, FENCE, timeout)  # type: ignore[arg-type]
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            ours = socket.create_connection(listening.getsockname())
+            theirs, _ = listening.accept()
+        wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 0.2)
+        args = window, mode.end, rank, timeout, wire
+        self._thread = threading.Thread(target=serve_rank, args=args, daemon=True)
+        self._thread.start()
+        self._wire = SocketWire(ours, b"", self._tick, ServerLostError, 0.2)
+
+    def claim(self) -> None:
+        self._end = self._made(((0, self._spec.size),))
+        self._call(claim, FENCE)
+
+    def _tick(self) -> None:
+        """A thread of this process lives."""
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        super().close()
+        self._thread.join()
+
+
+class Group:
+    """Ranks and their windows; to be entered.
+
+    Parameters
+    ----------
+    mode : Mode
+    n_ranks, size, n_shards : int
+    far : collection of (int, int)
+        Ranks and shards between which there is TCP.
+    keyed : Rates or None
+        Where steps go by keys.
+    """
+
+    def __init__(
+        self,
+        mode: Mode | None = None,
+        n_ranks: int = 2,
+        size: int = 8,
+        *,
+        n_shards: int = 1,
+        placement: str = "contiguous",
+        far: Collection[tuple[int, int]] = (),
+        dtype: str = "float64",
+        optimizer: Optimizer | None = None,
+        rate: float = 0.5,
+        keyed: Rates | None = None,
+        timeout: float = 30.0,
+        alive: Callable[[], None] | None = None,
+    ) -> None:
+        mode = mode or Sync()
+        optimizer = optimizer or SGD()
+        rows = optimizer.state_rows
+        self.placement = place(placement, [size], n_shards)
+        self._stack = ExitStack()
+        self.windows: list[Window] = []
+        for shard in range(len(self.placement)):
+            part = self.placement.size(shard)
+            holds = mode.shards_hold_parameters
+            spec = WindowSpec(
+                "f00d", shard, n_ranks, part, dtype, rows, holds, 16, "", keyed is not None
+            )
+            update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
+            window = Window.create(spec, update=update, shared=False)
+            keep_snapshot(window, 0, np.zeros(part), np.zeros((rows, part)), 0)
+            self.windows.append(window)
+        update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
+        self.channels: list[Channel] = []
+        for rank in range(n_ranks):
+            links: list[Any] = []
+            for shard, window in enumerate(self.windows):
+                if (rank, shard) in far:
+                    links.append(LoopbackLink(window, mode, rank, timeout))
+                else:
+                    links.append(MappedLink(window, rank, FENCE, timeout, alive))
+                self._stack.callback(links[-1].close)
+                links[-1].claim()
+            spec = ChannelSpec(rank, n_ranks, self.placement, size, dtype, Constant(rate), update)
+            self.channels.append(Channel(mode, spec, links))
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for window in self.windows:
+            window.stop(2)
+        self._stack.close()
+
+
+def at_once(functions: list[Callable[[], Any]]) -> list[Any]:
+    """What each returns or raises, in a thread of its own."""
+    ends: list[Any] = [None] * len(functions)
+
+    def run(number: int) -> None:
+        try:
+            ends[number] = functions[number]()
+        except Exception as error:
+            ends[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
