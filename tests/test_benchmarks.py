@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from namespaces import why_not
+
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
@@ -16,6 +18,7 @@ NAMES = (
     "encode",
     "flights",
     "gateway",
+    "hosts",
     "little",
     "memory",
     "monitoring",
@@ -156,6 +159,15 @@ def test_monitoring() -> None:
 
 def test_gateway() -> None:
     assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_hosts() -> None:
+    printed = run("hosts")
+    assert len(modes(printed)) == 3
+    check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
+    parts = [line for line in printed.splitlines() if line.isalpha()]
+    assert parts == ["steps", "large", "wire", "sparse", "fits", "tls"]
 
 
 def test_wide() -> None:
