@@ -2,8 +2,9 @@
 
     python across.py RANK ADDRESS PORT INTERFACE
 
-Both read orders from standard input, one a line and the same ones, and rank 0 prints what they
-took. They stay, so that contenders can take turns. See `hosts.py`, which starts them.
+Rank 0 prints a line when the other may start. Then both read orders from standard input, one a line
+and the same ones, and rank 0 prints what they took. They stay, so that contenders can take turns.
+See `hosts.py`, which starts them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ RATE = 0.1
 def exactly(stream: socket.socket, view: memoryview) -> None:
     """Read as many bytes as there is room for."""
     while view:
-        view = view[stream.recv_into(view) :]
+        if not (read := stream.recv_into(view)):
+            raise EOFError("the process on the other host has ended")
+        view = view[read:]
 
 
 class Pair:
@@ -31,6 +34,8 @@ class Pair:
         self.rank, self._address, self._port, self._interface = rank, address, port, interface
         if rank == 0:
             with socket.create_server((address, port)) as server:
+                server.settimeout(60)
+                print("the other may start", flush=True)
                 self._stream = server.accept()[0]
         else:
             self._stream = socket.create_connection((address, port))

@@ -54,20 +54,24 @@ Found = dict[str, list[float]]
 @contextmanager
 def pair(hosts: list[Host]) -> Iterator[Callable[..., float]]:
     """Processes of `across.py` on two hosts, as a function that says how long an order takes."""
-    script, port = str(Path(__file__).with_name("across.py")), "7000"
-    processes = [
-        host.start(
-            [sys.executable, "-W", "ignore", script, str(rank), hosts[0].address, port, INTERFACE],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for rank, host in enumerate(hosts)
-    ]  # fmt: skip
+    script, pipe = str(Path(__file__).with_name("across.py")), subprocess.PIPE
+    processes: list[subprocess.Popen[str]] = []
+
+    def answer() -> str:
+        if not (line := processes[0].stdout.readline()):
+            raise OSError("the processes beside dps have ended")
+        return line
 
     def order(*words: str | int) -> float:
         for process in processes:
             print(*words, file=process.stdin, flush=True)
-        return float(processes[0].stdout.readline())
+        return float(answer())
 
+    for rank, host in enumerate(hosts):
+        command = [sys.executable, "-W", "ignore", script, str(rank), hosts[0].address, "7000"]
+        processes.append(host.start([*command, INTERFACE], stdin=pipe, stdout=pipe, text=True))
+        if rank == 0:
+            answer()  # the other may start
     yield order
     for process in processes:
         process.stdin.close()
@@ -130,15 +134,17 @@ def speed(model: LinearClassifier) -> float:
     return steps_of_an_epoch(model) / epoch
 
 
-def take_turns(contenders: Mapping[str, Callable[[], float]], repeat: int) -> dict[str, float]:
-    """Medians of what contenders return, which take turns; the first is to warm up."""
+def take_turns(
+    contenders: Mapping[str, Callable[[], float]], chosen: argparse.Namespace
+) -> dict[str, float]:
+    """Medians of what contenders return, which take turns; the first turn is to warm up."""
     found: Found = defaultdict(list)
-    for turn in range(repeat + 1):
+    for turn in range(1 if chosen.quick else 0, chosen.repeat + 1):
         for name, contender in contenders.items():
             value = contender()
-            if turn:
+            if turn > 0:
                 found[name].append(value)
-        print(f"turn {turn} of {repeat}", file=sys.stderr, flush=True)
+        print(f"turn {turn} of {chosen.repeat}", file=sys.stderr, flush=True)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -172,7 +178,7 @@ def steps(place: Place, chosen: argparse.Namespace) -> None:
     if installed("PyTorch", "torch"):
         contenders[peer] = lambda: chosen.steps / place.order("ddp", chosen.steps, FEATURES, BATCH)
     contenders[plain] = lambda: chosen.steps / place.order("trips", chosen.steps, message)
-    medians = take_turns(contenders, chosen.repeat)
+    medians = take_turns(contenders, chosen)
     peers = medians.get(peer, np.nan)
     print(f"{RANKS} hosts, {FEATURES} features, {BATCH:,} rows a replica and step\n")
     table(
@@ -198,7 +204,7 @@ def large(place: Place, chosen: argparse.Namespace) -> None:
     if installed("PyTorch", "torch"):
         contenders[peer] = lambda: 1e3 * place.order("all_reduce", times, size) / times
     contenders[plain] = lambda: 1e3 * place.order("trips", times, 4 * size) / times
-    medians = take_turns(contenders, chosen.repeat)
+    medians = take_turns(contenders, chosen)
     peers = medians.get(peer, np.nan)
     print(f"{RANKS} hosts, {size:,} dense features, a row a replica and step\n")
     table(
@@ -227,7 +233,7 @@ def wire(place: Place, chosen: argparse.Namespace) -> None:
         return more / (LONG - SHORT) / chosen.wire_steps
 
     contenders = {f"dps {mode}": lambda mode=mode: of_a_step(mode) for mode in MODES}
-    medians = take_turns(contenders, chosen.repeat)
+    medians = take_turns(contenders, chosen)
     least = 2 * 4 * size
     print(f"{RANKS} hosts, 2 workers each, {size:,} dense float32 features\n")
     table(
@@ -264,7 +270,7 @@ def sparse(place: Place, chosen: argparse.Namespace) -> None:
             for mode in MODES
             for where in there
         },
-        chosen.repeat,
+        chosen,
     )
     print(f"flights, {X.shape[1]:,} columns, {FEW_ROWS} rows a replica and step, by keys\n")
     of_two_and_one("steps a second", "dps {}", MODES, medians, "{:,.0f}")
@@ -305,7 +311,7 @@ def fits(place: Place, chosen: argparse.Namespace) -> None:
                 for mode in FULL_BATCH_MODES
                 for where in there
             },
-            chosen.repeat,
+            chosen,
         )
         of_two_and_one(f"{kind}: seconds", "dps {}", FULL_BATCH_MODES, medians, "{:.3f}")
 
@@ -322,7 +328,7 @@ def tls(place: Place, chosen: argparse.Namespace) -> None:
             for mode in MODES
             for how, of in there.items()
         },
-        chosen.repeat,
+        chosen,
     )
     print(f"{RANKS} hosts, {FEATURES} features, {BATCH:,} rows a replica and step\n")
     cells = []
