@@ -33,9 +33,9 @@ NAMES = (
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
 
-def run(name: str) -> str:
+def run(name: str, seconds: float = 100) -> str:
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -161,9 +161,10 @@ def test_gateway() -> None:
     assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))
 
 
+@pytest.mark.timeout(300)  # four clusters, and PyTorch twice
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_hosts() -> None:
-    printed = run("hosts")
+    printed = run("hosts", 280)
     assert len(modes(printed)) == 3
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
     parts = [line for line in printed.splitlines() if line.isalpha()]
