@@ -21,26 +21,32 @@ BELOW = {
     },
     "training": {
         "cluster",
+        "group",
         "data",
         "modes",
         "server",
+        "transport",
         "models",
         "losses",
         "optimizers",
+        "_runtime",
         "_kernels",
     },
     "preprocessing": {"data", "_kernels"},
-    "cluster": {"data", "modes", "monitor", "server", "models", "losses", "optimizers"},
-    "monitor": {"server", "_kernels"},
+    "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
+    "monitor": {"server", "transport", "_runtime"},
     "data": {"models", "losses", "_kernels"},
-    "modes": {"server", "models", "losses", "optimizers", "_kernels"},
-    "server": {"optimizers", "_kernels"},
+    "group": {"modes", "server", "transport", "optimizers", "_runtime"},
+    "transport": {"server", "_runtime"},
+    "modes": {"server", "optimizers", "_runtime"},
+    "server": {"optimizers", "_runtime"},
     "models": {"losses", "_kernels"},
     "losses": {"_kernels"},
     "optimizers": {"_kernels"},
 }
+COMPILED = {"_kernels", "_runtime"}
 FOR_ALL = {"errors", "_native", "_parameters", "monitor.advice", "monitor.events", "monitor.words"}
-MAY_IMPORT_DASK = ("cluster/dask/", "data/", "server/", "monitor/")
+MAY_IMPORT_DASK = ("cluster/dask/", "data/", "transport/", "monitor/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE]
 
 
@@ -58,7 +64,7 @@ def imported(path: Path, top_level: bool = False) -> set[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_downward(path: Path) -> None:
     floor = path.relative_to(PACKAGE).parts[0]
-    if floor == "_kernels":
+    if floor in COMPILED:
         return
     inside = {name.removeprefix("dps.") for name in imported(path) if name.startswith("dps.")}
     rooms = {name.split(".")[0] for name in inside - FOR_ALL}
@@ -71,3 +77,8 @@ def test_dask_is_imported_where_it_may_be(path: Path) -> None:
     dask = {n for n in imported(path, top_level=True) if n.split(".")[0] in ("dask", "distributed")}
     if dask:
         assert place.startswith(MAY_IMPORT_DASK)
+
+
+def test_numerics_know_no_protocol() -> None:
+    for path in sorted((PACKAGE / "_kernels").glob("*.p[yx]*")):
+        assert "_runtime" not in path.read_text(), path.name

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from namespaces import why_not
+
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
@@ -16,6 +18,7 @@ NAMES = (
     "encode",
     "flights",
     "gateway",
+    "hosts",
     "little",
     "memory",
     "monitoring",
@@ -30,9 +33,9 @@ NAMES = (
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
 
 
-def run(name: str) -> str:
+def run(name: str, seconds: float = 100) -> str:
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -156,6 +159,16 @@ def test_monitoring() -> None:
 
 def test_gateway() -> None:
     assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))
+
+
+@pytest.mark.timeout(300)  # four clusters, and PyTorch twice
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_hosts() -> None:
+    printed = run("hosts", 280)
+    assert len(modes(printed)) == 3
+    check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
+    parts = [line for line in printed.splitlines() if line.isalpha()]
+    assert parts == ["steps", "large", "wire", "sparse", "fits", "tls"]
 
 
 def test_wide() -> None:

@@ -10,14 +10,9 @@ import scipy.sparse
 import dps
 from dps import LinearClassifier, LinearRegressor
 from dps.losses import LogLoss
-from dps.modes import Channel
-from dps.modes.allreduce import AllReduceChannel
-from dps.modes.asynchronous import AsynchronousChannel
-from dps.modes.synchronous import SynchronousChannel
 from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
 from dps.optimizers.update import Rates
-from dps.server import keyed
-from dps.training import replica, steps, trainer
+from dps.training import trainer
 
 ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
@@ -43,12 +38,6 @@ def data():
 class PythonLoss(LogLoss):
     def evaluate(self, y, raw, weight, out):
         return super().evaluate(y, raw, weight, out)
-
-
-@dataclass(frozen=True)
-class PythonMode(dps.Sync):
-    def channel(self, spec, links):
-        return super().channel(spec, links)
 
 
 def fit(data, by_keys, monkeypatch, **options):
@@ -166,8 +155,8 @@ def test_rates_of_a_constant_schedule_are_all_the_same(rates):
 
 @pytest.mark.parametrize(
     "options",
-    [{"average": True}, {"loss": PythonLoss()}, {"mode": PythonMode()}],
-    ids=["average", "loss", "mode"],
+    [{"average": True}, {"loss": PythonLoss()}],
+    ids=["average", "loss"],
 )
 def test_a_lazy_adam_that_cannot_be_lazy_is_an_error(options, data):
     X, y = data
@@ -194,88 +183,9 @@ def test_a_gradient_that_overflows_is_an_error(data, monkeypatch):
         )  # fmt: skip
 
 
-def test_what_is_written_in_python_is_not_passed_over():
-    class Sorted(SynchronousChannel):
-        def push_keys(self, *args):
-            super().push_keys(*args)
-
-    class Later(Sorted):
-        pass
-
-    class Native(Later):
-        native_keyed = SynchronousChannel.native_keyed
-
-    class Mixin:
-        def channel(self, spec, links):
-            return Sorted(spec, links)
-
-    class Mixed(Mixin, dps.Sync):
-        pass
-
-    class Dense(dps.Sync):
-        channel = Mixin.channel
-
-    class Keyed(Dense):
-        keyed = True
-
-    for kind in (Sorted, Later):
-        assert kind.native_keyed is Channel.native_keyed
-        assert kind.native is SynchronousChannel.native
-    assert Native.native_keyed is SynchronousChannel.native_keyed
-    assert [mode.keyed for mode in (dps.Sync, Mixed, Dense, Keyed)] == [True, False, False, True]
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """The kinds of steps that replicas have taken."""
-    kinds = []
-
-    def spy(*args):
-        kinds.append(type(made := steps.steps_of(*args)))
-        return made
-
-    monkeypatch.setattr(replica, "steps_of", spy)
-    return kinds
-
-
 def facts(model):
     history = [{k: v for k, v in r.items() if "second" not in k} for r in model.history_]
     return model.coef_.tobytes(), model.intercept_.tobytes(), repr(history)
-
-
-@pytest.mark.parametrize("penalty", [None, "elasticnet"])
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "lazy adam"])
-@pytest.mark.parametrize("mode", MODES)
-def test_the_loop_without_the_interpreter_has_the_bits_of_the_loop_in_python(
-    mode, optimizer, penalty, data, used, monkeypatch
-):
-    chosen, rate = {**OPTIMIZERS, "lazy adam": (Adam(lazy=True), 0.01)}[optimizer]
-    options = {
-        "mode": mode, "optimizer": chosen, "penalty": penalty, "learning_rate": rate,
-        "n_replicas": 1 if mode == "async" else 3, "early_stopping": True,
-    }  # fmt: skip
-    native = fit(data, True, monkeypatch, **options)
-    assert set(used) == {steps.NativeKeyedSteps}
-    used.clear()
-    for channel in (SynchronousChannel, AsynchronousChannel, AllReduceChannel):
-        monkeypatch.setattr(channel, "native_keyed", Channel.native_keyed)
-    python = fit(data, True, monkeypatch, **options)
-    assert set(used) == {steps.PythonKeyedSteps}
-    assert facts(native) == facts(python)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_list_of_keys_that_comes_again_is_not_sent_again(mode, data, monkeypatch):
-    told = []
-    original = keyed.Aside.keys
-    monkeypatch.setattr(
-        keyed.Aside, "keys", lambda self, keys: told.append(keys) or original(self, keys)
-    )
-    fit(data, True, monkeypatch, mode=MODES[mode](), n_shards=2, n_replicas=1, optimizer="sgd",
-        batch_size=ROWS, max_iter=4)  # fmt: skip
-    # Every batch is all rows: the list is sent once to each shard.
-    assert sum(keys is not None for keys in told) == 2
-    assert len(told) >= 8
 
 
 def test_the_gateway_has_the_bits_of_the_mapped_window(data, client, monkeypatch):

@@ -50,14 +50,16 @@ cdef class AllReduceStep(Step):
     """
 
     def __init__(self, rank, ends, held, total, version, activity, update):
-        Step.__init__(self, rank, ends, held[0], total, version, activity, update.rates)
+        # What a batch reads is brought up to date; what is held stays behind.
+        params = held[0] if update.rates is None else np.zeros_like(held[0])
+        Step.__init__(self, rank, ends, params, total, version, activity, update.rates)
         self.update = bind(update, held.dtype, self.size)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:
             self.lazy = update.lazily(held.dtype.name)
             self.held.size = self.size
-            self.held.params = self.params
+            self.held.params = self.keep(held[0])
             self.held.state = self.state
             self.held.since = <int32_t*> self.keep(np.zeros(self.size, np.int32))
             self.merged = <int32_t*> self.keep(np.empty(self.size, np.int32))

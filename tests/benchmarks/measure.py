@@ -41,7 +41,7 @@ SLOW_TIMERS = {
 def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
     """The command line: how often, whether quick, and what a benchmark adds.
 
-    That is numbers, or, where the default is False, flags.
+    That is numbers; where the default is False, flags; and where it is names, some of these.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=repeat, help="runs to take the median of")
@@ -50,6 +50,8 @@ def options(doc: str, repeat: int, **more: Any) -> argparse.Namespace:
         option = f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(option, action="store_true")
+        elif isinstance(default, tuple):
+            parser.add_argument(option, nargs="+", choices=default, default=default)
         else:
             parser.add_argument(option, type=int, default=default)
     chosen = parser.parse_args()

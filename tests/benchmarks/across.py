@@ -1,0 +1,127 @@
+"""What two processes on two hosts reach without dps: PyTorch over gloo, and plain TCP.
+
+    python across.py RANK ADDRESS PORT INTERFACE
+
+Rank 0 prints a line when the other may start. Then both read orders from standard input, one a line
+and the same ones, and rank 0 prints what they took. They stay, so that contenders can take turns.
+See `hosts.py`, which starts them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+RATE = 0.1
+
+
+def exactly(stream: socket.socket, view: memoryview) -> None:
+    """Read as many bytes as there is room for."""
+    while view:
+        if not (read := stream.recv_into(view)):
+            raise EOFError("the process on the other host has ended")
+        view = view[read:]
+
+
+class Pair:
+    """This process, connected with that of the other host."""
+
+    def __init__(self, rank: int, address: str, port: int, interface: str) -> None:
+        self.rank, self._address, self._port, self._interface = rank, address, port, interface
+        if rank == 0:
+            with socket.create_server((address, port)) as server:
+                server.settimeout(60)
+                print("the other may start", flush=True)
+                self._stream = server.accept()[0]
+        else:
+            self._stream = socket.create_connection((address, port))
+        self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._torch: Any = None
+        self._models: dict[int, Callable[[int], None]] = {}
+
+    def together(self) -> None:
+        """Wait for the other."""
+        self._stream.sendall(b".")
+        exactly(self._stream, memoryview(bytearray(1)))
+
+    def trips(self, times: int, size: int) -> None:
+        """Messages there and back."""
+        room = memoryview(bytearray(size))
+        for _ in range(times):
+            if self.rank == 0:
+                self._stream.sendall(room)
+            exactly(self._stream, room)
+            if self.rank == 1:
+                self._stream.sendall(room)
+
+    def _start_torch(self) -> Any:
+        if self._torch is None:
+            os.environ["GLOO_SOCKET_IFNAME"] = self._interface
+            os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # hosts have no names that can be looked up
+            import torch
+
+            torch.set_num_threads(1)
+            meet = f"tcp://{self._address}:{self._port + 1}"
+            torch.distributed.init_process_group(
+                "gloo", init_method=meet, rank=self.rank, world_size=2
+            )
+            self._torch = torch
+        return self._torch
+
+    def all_reduce(self, times: int, size: int) -> None:
+        """Sums of as many float32."""
+        torch = self._start_torch()
+        vector = torch.zeros(size)
+        for _ in range(times):
+            torch.distributed.all_reduce(vector)
+
+    def ddp(self, steps: int, features: int, batch: int) -> None:
+        """Steps of a linear model by SGD, with those settings of DDP that save copies and messages.
+
+        The gradient is one bucket of which parameters' gradients are views, and the graph is
+        known not to change.
+        """
+        torch = self._start_torch()
+        if features not in self._models:
+            generator = torch.Generator().manual_seed(self.rank)
+            rows = 64 * batch
+            X = torch.randn(rows, features, generator=generator)
+            y = (X[:, :3].sum(dim=1) > 0).float()
+            model = torch.nn.parallel.DistributedDataParallel(
+                torch.nn.Linear(features, 1), gradient_as_bucket_view=True, static_graph=True
+            )
+            loss = torch.nn.BCEWithLogitsLoss()
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+            def train(steps: int) -> None:
+                for step in range(steps):
+                    start = step * batch % rows
+                    optimizer.zero_grad()
+                    loss(model(X[start : start + batch])[:, 0], y[start : start + batch]).backward()
+                    optimizer.step()
+
+            self._models[features] = train
+        self._models[features](steps)
+
+
+def main() -> None:
+    rank, address, port, interface = sys.argv[1:]
+    pair = Pair(int(rank), address, int(port), interface)
+    for line in sys.stdin:
+        name, times, *sizes = line.split()
+        order = getattr(pair, name)
+        order(2, *map(int, sizes))
+        pair.together()
+        began = time.perf_counter()
+        order(int(times), *map(int, sizes))
+        pair.together()
+        if pair.rank == 0:
+            print(time.perf_counter() - began, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Two hosts: steps, bytes on the wire and whole fits, beside one host, gloo and plain TCP.
+
+    python tests/benchmarks/hosts.py [--only PART ...] [--repeat K] [sizes, see --help] [--quick]
+
+Hosts are network namespaces of this machine (`namespaces.py`, as root on Linux), workers have one
+thread each. What is compared takes turns, and medians are printed; the host to compare with is a
+namespace, too, with as many workers. Steps a second are those of a replica within an epoch, as
+`steps.py` counts them; PyTorch's processes and the plain TCP connection are there already when
+their clock starts. Parts:
+
+steps: 100 dense features, 1,024 rows a replica and step, by SGD; DDP over gloo, and messages of as
+many bytes there and back by plain TCP. large: a row a replica and step of a million features, so
+that the exchange is what takes time; gloo's all-reduce of as many float32. wire: bytes of a step
+with two workers a host, beside one gradient and one answer a host; what a fit takes besides steps
+is left out by taking a short one from a long one. sparse: steps by keys on rows of the flights.
+fits: whole calls of `fit` at defaults, by L-BFGS, on dense rows and on the flights. tls: as steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from distributed import Client, wait
+from distributed.security import Security
+
+from dense import FEATURES, make
+from dps import LinearClassifier
+from dps.modes import MODES
+from flights import DATA, on_cluster, read_flights, split
+from measure import bars, installed, options, table, timed
+from namespaces import INTERFACE, ClusterOfHosts, Host, cluster_of_hosts, why_not
+
+BATCH, RATE, RANKS, EPOCHS = 1024, 0.1, 2, 5
+#: Rows a replica and step, so few that steps on the flights go by keys: a batch touches less than
+#: an eighth of the columns that so many of the first rows have.
+FEW_ROWS, ENOUGH = 24, 20_000
+#: Epochs of the fits whose bytes are compared.
+SHORT, LONG = 1, 5
+FULL_BATCH_MODES = ("sync", "allreduce")
+
+Found = dict[str, list[float]]
+
+
+@contextmanager
+def pair(hosts: list[Host]) -> Iterator[Callable[..., float]]:
+    """Processes of `across.py` on two hosts, as a function that says how long an order takes."""
+    script, pipe = str(Path(__file__).with_name("across.py")), subprocess.PIPE
+    processes: list[subprocess.Popen[str]] = []
+
+    def answer() -> str:
+        if not (line := processes[0].stdout.readline()):
+            raise OSError("the processes beside dps have ended")
+        return line
+
+    def order(*words: str | int) -> float:
+        for process in processes:
+            print(*words, file=process.stdin, flush=True)
+        return float(answer())
+
+    for rank, host in enumerate(hosts):
+        command = [sys.executable, "-W", "ignore", script, str(rank), hosts[0].address, "7000"]
+        processes.append(host.start([*command, INTERFACE], stdin=pipe, stdout=pipe, text=True))
+        if rank == 0:
+            answer()  # the other may start
+    yield order
+    for process in processes:
+        process.stdin.close()
+        process.wait(30)
+
+
+class Place:
+    """Clusters of hosts, each made when a part first asks for it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._made: dict[Any, ClusterOfHosts] = {}
+        self._order: Callable[..., float] | None = None
+
+    def cluster(self, n_hosts: int, workers: int, tls: bool = False) -> ClusterOfHosts:
+        name = n_hosts, workers, tls
+        if name not in self._made:
+            security = Security.temporary() if tls else None
+            made = cluster_of_hosts(n_hosts, workers, security)
+            self._made[name] = self._stack.enter_context(made)
+        return self._made[name]
+
+    @property
+    def apart(self) -> Client:
+        """Two hosts with a worker each."""
+        return self.cluster(RANKS, 1).client
+
+    @property
+    def together(self) -> Client:
+        """One host with two workers."""
+        return self.cluster(1, RANKS).client
+
+    def order(self, *words: str | int) -> float:
+        """Seconds of what `across.py` does on the two hosts."""
+        if self._order is None:
+            self._order = self._stack.enter_context(pair(self.cluster(RANKS, 1).hosts))
+        return self._order(*words)
+
+
+def stochastic(
+    client: Client, data: Any, mode: str, rows: int, epochs: int = EPOCHS, **more: Any
+) -> LinearClassifier:
+    """A fit by steps of so many rows of each replica."""
+    ranks = len(client.nthreads())
+    of_an_update = {"sync": ranks * rows, "async": rows, "allreduce": ranks * rows}
+    return LinearClassifier(
+        mode=mode, client=client, batch_size=of_an_update[mode], max_iter=epochs, tol=None,
+        random_state=0, n_replicas=ranks, rebalance=False,
+        **({"optimizer": "sgd", "learning_rate": RATE} | more),
+    ).fit(*data)  # fmt: skip
+
+
+def steps_of_an_epoch(model: LinearClassifier) -> int:
+    return max(rank.steps for rank in model.plan_.ranks)
+
+
+def speed(model: LinearClassifier) -> float:
+    """Steps a second of a replica, within the median epoch."""
+    epoch = statistics.median(record["seconds"] for record in model.history_)
+    return steps_of_an_epoch(model) / epoch
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], float]], chosen: argparse.Namespace
+) -> dict[str, float]:
+    """Medians of what contenders return, which take turns; the first turn is to warm up."""
+    found: Found = defaultdict(list)
+    for turn in range(1 if chosen.quick else 0, chosen.repeat + 1):
+        for name, contender in contenders.items():
+            value = contender()
+            if turn > 0:
+                found[name].append(value)
+        print(f"turn {turn} of {chosen.repeat}", file=sys.stderr, flush=True)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def put(make_data: Callable[..., Any], client: Client, *arguments: Any) -> Any:
+    """Data on a cluster; whoever waits for it asks the current client."""
+    with client.as_current():
+        return make_data(client, *arguments)
+
+
+def drawn(client: Client, rows: int, width: int) -> Any:
+    """Dense float32 rows and labels, as many on each worker."""
+    parts = []
+    for number, worker in enumerate(sorted(client.nthreads())):
+        random = da.random.default_rng(number)
+        n = rows // len(client.nthreads())
+        X = random.random(size=(n, width), chunks=(4, width)).astype(np.float32) - np.float32(0.5)
+        y = da.from_array(np.arange(n) % 2, chunks=4)
+        parts.append(client.persist((X, y), workers=[worker], allow_other_workers=False))
+    wait(parts)
+    return da.concatenate([X for X, _ in parts]), da.concatenate([y for _, y in parts])
+
+
+def steps(place: Place, chosen: argparse.Namespace) -> None:
+    data = put(make, place.apart, RANKS * BATCH * chosen.steps)
+    message = 4 * (FEATURES + 2)
+    contenders = {
+        f"dps {mode}": lambda mode=mode: speed(stochastic(place.apart, data, mode, BATCH))
+        for mode in MODES
+    }
+    peer, plain = "PyTorch DDP over gloo", f"{message} bytes there and back by TCP"
+    if installed("PyTorch", "torch"):
+        contenders[peer] = lambda: chosen.steps / place.order("ddp", chosen.steps, FEATURES, BATCH)
+    contenders[plain] = lambda: chosen.steps / place.order("trips", chosen.steps, message)
+    medians = take_turns(contenders, chosen)
+    peers = medians.get(peer, np.nan)
+    print(f"{RANKS} hosts, {FEATURES} features, {BATCH:,} rows a replica and step\n")
+    table(
+        ("", "a second", "times DDP", "of TCP"),
+        (
+            (name, f"{value:,.0f}", f"{value / peers:.2f}", f"{value / medians[plain]:.2f}")
+            for name, value in medians.items()
+        ),
+    )
+    bars(("hosts steps: sync, times those of DDP", medians["dps sync"] / peers, ">=", 10))
+
+
+def large(place: Place, chosen: argparse.Namespace) -> None:
+    size, times = chosen.parameters, chosen.large_steps
+    data = put(drawn, place.apart, RANKS * times, size)
+
+    def milliseconds(mode: str) -> float:
+        model = stochastic(place.apart, data, mode, 1, epochs=3, learning_rate=0.1 / size)
+        return 1e3 / speed(model)
+
+    contenders = {f"dps {mode}": lambda mode=mode: milliseconds(mode) for mode in MODES}
+    peer, plain = "gloo, an all-reduce", "as many bytes there and back by TCP"
+    if installed("PyTorch", "torch"):
+        contenders[peer] = lambda: 1e3 * place.order("all_reduce", times, size) / times
+    contenders[plain] = lambda: 1e3 * place.order("trips", times, 4 * size) / times
+    medians = take_turns(contenders, chosen)
+    peers = medians.get(peer, np.nan)
+    print(f"{RANKS} hosts, {size:,} dense features, a row a replica and step\n")
+    table(
+        ("", "ms a step", "times gloo's", "times TCP's"),
+        (
+            (name, f"{value:.2f}", f"{value / peers:.2f}", f"{value / medians[plain]:.2f}")
+            for name, value in medians.items()
+        ),
+    )
+    bars(("hosts large: a sync step, of gloo's time", medians["dps sync"] / peers, "<=", 1))
+
+
+def wire(place: Place, chosen: argparse.Namespace) -> None:
+    cluster, size = place.cluster(RANKS, 2), chosen.wire_parameters
+    data = put(drawn, cluster.client, 4 * chosen.wire_steps, size)
+
+    def carried(mode: str, epochs: int) -> int:
+        """Bytes that a host has sent and received, the mean of all."""
+        before = [host.sent + host.received for host in cluster.hosts]
+        stochastic(cluster.client, data, mode, 1, epochs=epochs, learning_rate=0.1 / size)
+        after = [host.sent + host.received for host in cluster.hosts]
+        return (sum(after) - sum(before)) / len(before)
+
+    def of_a_step(mode: str) -> float:
+        more = carried(mode, LONG) - carried(mode, SHORT)
+        return more / (LONG - SHORT) / chosen.wire_steps
+
+    contenders = {f"dps {mode}": lambda mode=mode: of_a_step(mode) for mode in MODES}
+    medians = take_turns(contenders, chosen)
+    least = 2 * 4 * size
+    print(f"{RANKS} hosts, 2 workers each, {size:,} dense float32 features\n")
+    table(
+        ("", "kB a host and step", "times one gradient and one answer"),
+        ((name, f"{value / 1e3:,.0f}", f"{value / least:.2f}") for name, value in medians.items()),
+    )
+    bars(
+        *(
+            (f"hosts wire: {mode}, times one gradient and one answer",
+             medians[f"dps {mode}"] / least, "<=", 1.05)
+            for mode in FULL_BATCH_MODES
+        )
+    )  # fmt: skip
+
+
+def sparse(place: Place, chosen: argparse.Namespace) -> None:
+    if not DATA.exists():
+        print("flights: the data is not here, left out\n")
+        return
+    rows = RANKS * FEW_ROWS * chosen.sparse_steps
+    X, y = (both[:rows] for both in read_flights(max(rows, ENOUGH)))
+    there = {
+        name: (client, put(on_cluster, client, X, y))
+        for name, client in {"two hosts": place.apart, "one host": place.together}.items()
+    }
+
+    def measured(mode: str, where: str) -> float:
+        client, data = there[where]
+        return speed(stochastic(client, data, mode, FEW_ROWS, optimizer="adagrad"))
+
+    medians = take_turns(
+        {
+            f"{mode} {where}": lambda mode=mode, where=where: measured(mode, where)
+            for mode in MODES
+            for where in there
+        },
+        chosen,
+    )
+    print(f"flights, {X.shape[1]:,} columns, {FEW_ROWS} rows a replica and step, by keys\n")
+    of_two_and_one("steps a second", "dps {}", MODES, medians, "{:,.0f}")
+
+
+def of_two_and_one(
+    what: str, name: str, modes: Any, medians: Mapping[str, float], form: str
+) -> None:
+    """Print medians of two hosts beside those of one, and the ratio."""
+    rows = []
+    for mode in modes:
+        two, one = medians[f"{mode} two hosts"], medians[f"{mode} one host"]
+        rows.append((name.format(mode), form.format(two), form.format(one), f"{two / one:.3g}"))
+    table((what, "two hosts", "one host", "two / one"), rows)
+
+
+def fits(place: Place, chosen: argparse.Namespace) -> None:
+    clients = {"two hosts": place.apart, "one host": place.together}
+    kinds = {f"dense, {chosen.rows:,} x {FEATURES}": lambda client: put(make, client, chosen.rows)}
+    if DATA.exists():
+        X, y, *_ = split(*read_flights(chosen.flights))
+        kinds[f"flights, {len(y):,} x {X.shape[1]:,}"] = lambda client: put(
+            on_cluster, client, X, y
+        )
+    else:
+        print("flights: the data is not here, left out\n")
+
+    for kind, made_on in kinds.items():
+        there = {where: (client, made_on(client)) for where, client in clients.items()}
+
+        def seconds(mode: str, where: str, there: Mapping[str, Any] = there) -> float:
+            client, data = there[where]
+            return timed(LinearClassifier(mode=mode, client=client, random_state=0).fit, *data)[0]
+
+        medians = take_turns(
+            {
+                f"{mode} {where}": lambda mode=mode, where=where, run=seconds: run(mode, where)
+                for mode in FULL_BATCH_MODES
+                for where in there
+            },
+            chosen,
+        )
+        of_two_and_one(f"{kind}: seconds", "dps {}", FULL_BATCH_MODES, medians, "{:.3f}")
+
+
+def tls(place: Place, chosen: argparse.Namespace) -> None:
+    if not installed("cryptography", "cryptography"):
+        return
+    clients = {"without": place.apart, "with": place.cluster(RANKS, 1, tls=True).client}
+    rows = RANKS * BATCH * chosen.steps
+    there = {how: (client, put(make, client, rows)) for how, client in clients.items()}
+    medians = take_turns(
+        {
+            f"{mode} {how}": lambda mode=mode, of=of: speed(stochastic(of[0], of[1], mode, BATCH))
+            for mode in MODES
+            for how, of in there.items()
+        },
+        chosen,
+    )
+    print(f"{RANKS} hosts, {FEATURES} features, {BATCH:,} rows a replica and step\n")
+    cells = []
+    for mode in MODES:
+        secure, plain = medians[f"{mode} with"], medians[f"{mode} without"]
+        cells.append((f"dps {mode}", f"{secure:,.0f}", f"{plain:,.0f}", f"{secure / plain:.3g}"))
+    table(("steps a second", "with TLS", "without", "with / without"), cells)
+
+
+PARTS = {part.__name__: part for part in (steps, large, wire, sparse, fits, tls)}
+LITTLE = {
+    "steps": 5, "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
+    "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
+}  # fmt: skip
+
+
+def main() -> None:
+    chosen = options(
+        __doc__, repeat=5, only=tuple(PARTS), steps=200, parameters=1_000_000, large_steps=32,
+        wire_parameters=100_000, wire_steps=32, sparse_steps=200, rows=1_000_000,
+        flights=3_000_000,
+    )  # fmt: skip
+    if chosen.quick:
+        vars(chosen).update(LITTLE)
+    if reason := why_not():
+        print(f"{reason}: left out\n")
+        return
+    with ExitStack() as stack:
+        place = Place(stack)
+        for name in chosen.only:
+            print(f"{name}\n")
+            PARTS[name](place, chosen)
+
+
+if __name__ == "__main__":
+    main()
