@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from ranks import Group
 
 import dps
-from dps._kernels import activity as words
+from dps._runtime import activity as words
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WIDTH, Activity
 from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.losses import LogLoss
 from dps.models import LinearModel
-from dps.modes import MODES, Async, Channel, ChannelSpec
+from dps.modes import MODES, Async
 from dps.monitor import events
 from dps.monitor.events import bucket
-from dps.optimizers import SGD, Constant
-from dps.optimizers.update import Update
-from dps.server.links import MappedLink
-from dps.server.placement import place
-from dps.server.window import Window, WindowSpec
+from dps.optimizers import Optimizer
+from dps.server.window import Window
 from dps.training.activity import RankActivity
 from dps.training.pieces import Pieces
 from dps.training.trainer import FitResult
@@ -92,7 +90,7 @@ def test_a_pass_over_a_stream_counts_what_it_waits_for_blocks_as_load() -> None:
             yield block, None
 
     pieces = Pieces(model, blocks, 192, 2.0, channel, streamed=True)
-    pieces.evaluate(model.initial())
+    pieces.passes().sums(model.initial())
     assert counts[LOAD] >= 30_000_000
 
 
@@ -121,32 +119,9 @@ def test_an_account_takes_rows_of_a_window_only() -> None:
 SIZE = 6
 
 
-def channels(n_ranks: int, n_shards: int) -> list[Channel]:
-    """Async ranks over mapped windows, driven in turn by one thread."""
-    placement = place("contiguous", [SIZE], n_shards)
-    windows = [
-        Window.create(
-            WindowSpec(
-                "f00d", shard, n_ranks, placement.size(shard), "float64", 0, True, 16, "digest"
-            ),
-            update=Update(SGD(), 0.0, 0.0, ((0, placement.size(shard), False),)),
-            shared=False,
-        )
-        for shard in range(n_shards)
-    ]
-    update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
-    made = []
-    for rank in range(n_ranks):
-        spec = ChannelSpec(rank, n_ranks, placement, SIZE, "float64", Constant(0.1), update)
-        made.append(
-            Async().channel(spec, [MappedLink(window, rank, 1, 30.0) for window in windows])
-        )
-    return made
-
-
 @pytest.mark.parametrize("n_shards", [1, 2])
 def test_staleness_is_what_is_counted_by_hand(n_shards: int) -> None:
-    ranks = channels(3, n_shards)
+    ranks = Group(Async(), 3, SIZE, n_shards=n_shards).channels
     for rank in ranks:
         rank.pull()
     # Updates of all ranks so far, and how many each rank's parameters have.
@@ -164,7 +139,7 @@ def test_staleness_is_what_is_counted_by_hand(n_shards: int) -> None:
 
 @pytest.mark.parametrize("n_shards", [1, 2])
 def test_staleness_without_the_interpreter_is_what_is_counted_by_hand(n_shards: int) -> None:
-    ranks = channels(2, n_shards)
+    ranks = Group(Async(), 2, SIZE, n_shards=n_shards, rate=0.1).channels
     model = LinearModel(SIZE - 1, 1, LogLoss())
     X, y = np.ones((40, SIZE - 1)), np.ones(40)
     block = Block(0, features_of(X, "float64"), y, None, 0, 40, None, 0).for_kernels
@@ -172,9 +147,7 @@ def test_staleness_without_the_interpreter_is_what_is_counted_by_hand(n_shards: 
     for rank in ranks:
         rank.pull()
         assert model.kernel is not None
-        push = rank.native()
-        assert push is not None
-        loop = StepLoop(model.kernel, push)
+        loop = StepLoop(model.kernel, rank.step)
         loop.begin(40, np.full(40, 0.1))
         loops.append(loop)
     pushed, has = 0, [0, 0]
@@ -207,13 +180,8 @@ def wide() -> tuple[Any, Any]:
 
 
 def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dps.modes.allreduce import AllReduceChannel
-    from dps.modes.asynchronous import AsynchronousChannel
-    from dps.modes.synchronous import SynchronousChannel
-
-    for channel in (AllReduceChannel, AsynchronousChannel, SynchronousChannel):
-        monkeypatch.setattr(channel, "native", Channel.native)
-        monkeypatch.setattr(channel, "native_keyed", Channel.native_keyed)
+    monkeypatch.setattr(LinearModel, "kernel", property(lambda model: None))
+    monkeypatch.setattr(Optimizer, "native", property(lambda optimizer: None))
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])

@@ -17,7 +17,6 @@ NAMES = (
     "dense",
     "encode",
     "flights",
-    "gateway",
     "hosts",
     "little",
     "memory",
@@ -155,10 +154,6 @@ def test_one_command_knows_all() -> None:
 def test_monitoring() -> None:
     found = rows(run("monitoring"))
     assert {"dense fits, 20,000 x 100", "synchronous steps, 2 epochs"} <= set(found)
-
-
-def test_gateway() -> None:
-    assert {"a plain Actor call", "dps"} <= set(rows(run("gateway")))
 
 
 @pytest.mark.timeout(300)  # four clusters, and PyTorch twice

@@ -20,6 +20,7 @@ from distributed.security import Security
 
 import dps
 from dps._runtime.activity import WIDTH
+from dps._runtime.synchronous import SynchronousEnd
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
 from dps.modes import MODES
@@ -413,8 +414,9 @@ def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: C
     window = WindowSpec("dead", 0, 1, 40, "float64", 0, True, 16, "digest")
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
     spec = ShardSpec(
-        window, update, np.zeros(40), np.empty((0, 40)), 0, False, 30.0, Watched(("here",), True)
-    )
+        window, update, SynchronousEnd, np.zeros(40), np.empty((0, 40)), 0, False, 30.0,
+        Watched(("here",), True),
+    )  # fmt: skip
 
     def told_of() -> int:
         return sum(event["fit"] == "dead" for _, event in client.get_events("dps"))

@@ -18,9 +18,9 @@ from distributed import Client
 
 import dps
 from dps.data.spread import combine_spreads, spread_of
+from dps.group import Channel
 from dps.losses import LogLoss, Softmax
 from dps.models import CSRRows, DenseRows, LinearModel
-from dps.group import Channel
 from dps.optimizers import (
     OPTIMIZERS,
     SGD,

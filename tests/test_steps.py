@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 import dps
 from dps._runtime.loop import shares
 from dps.errors import NonFiniteError
+from dps.group import Channel
 from dps.losses import LOSSES, LogLoss, Softmax
 from dps.models import LinearModel
-from dps.group import Channel
 from dps.modes import MODES, Mode
 from dps.optimizers import OPTIMIZERS, Momentum, Optimizer
 from dps.server.placement import PLACEMENTS
 from dps.training import replica
+
 
 def problem(rows: int = 397, features: int = 37, classes: int = 2, dtype: Any = "f8") -> Any:
     rng = np.random.default_rng(0)
@@ -78,9 +79,7 @@ def test_bits_on_dense_and_sparse_rows(
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, Momentum(nesterov=True)], ids=repr)
 @pytest.mark.parametrize("average", [False, 5])
 @pytest.mark.parametrize("mode", list(MODES))
-def test_bits_of_every_optimizer(
-    monkeypatch: Any, mode: str, average: Any, optimizer: Any
-) -> None:
+def test_bits_of_every_optimizer(monkeypatch: Any, mode: str, average: Any, optimizer: Any) -> None:
     X, y, _ = problem()
     both(
         monkeypatch, mode, X, y, optimizer=optimizer, average=average,
@@ -91,9 +90,7 @@ def test_bits_of_every_optimizer(
 @pytest.mark.parametrize("n_shards", [1, 4])
 @pytest.mark.parametrize("placement", list(PLACEMENTS))
 @pytest.mark.parametrize("mode", list(MODES))
-def test_bits_on_any_shards(
-    monkeypatch: Any, mode: str, placement: str, n_shards: int
-) -> None:
+def test_bits_on_any_shards(monkeypatch: Any, mode: str, placement: str, n_shards: int) -> None:
     X, y, weight = problem(features=1100)
     chosen: Mode = MODES[mode](placement=placement)
     both(
@@ -160,9 +157,7 @@ def test_bits_of_every_loss(monkeypatch: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", list(MODES))
-def test_what_is_not_finite_is_named_at_the_same_step(
-    monkeypatch: Any, mode: str
-) -> None:
+def test_what_is_not_finite_is_named_at_the_same_step(monkeypatch: Any, mode: str) -> None:
     X, y, _ = problem()
     told = []
     for native in (True, False):

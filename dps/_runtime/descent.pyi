@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.coordinates import Coordinates
-from dps._runtime.meeting import Meeting
 from dps._runtime.passes import Pass
+from dps._runtime.step import Step
 
 class Search:
     """L-BFGS on a penalised mean loss, told sums over all ranks.
@@ -60,7 +60,7 @@ class DescentStep:
     Parameters
     ----------
     rows : Pass
-    meeting : Meeting
+    ranks : Step
         Which says whose rank it is, and is used by nobody else meanwhile.
     search : Search
     point : (n,) array
@@ -72,7 +72,7 @@ class DescentStep:
     def __init__(
         self,
         rows: Pass,
-        meeting: Meeting,
+        ranks: Step,
         search: Search,
         point: NDArray[np.floating],
         best: NDArray[np.floating],

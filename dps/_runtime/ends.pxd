@@ -10,6 +10,7 @@ from dps._runtime.words cimport Words
 cdef enum:
     # What a rank asks of a shard.
     CALL            # a function, in Python
+    ACCOUNT         # nothing: it says what it has counted, and gets no answer
     PULL            # the parameters
     PUSH            # a gradient; what the mode answers
     PULL_KEYS       # the parameters at some keys
@@ -151,9 +152,13 @@ cdef class FarEnd(End):
     cdef Wire wire
     cdef readonly bint pending      # a request has been sent whose answer has not been received
     cdef object raised
+    cdef Activity activity
+    cdef int shard
+    cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
     cdef int32_t* came_keys
 
     cdef int send(self, const char* given) except -1 nogil
+    cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil

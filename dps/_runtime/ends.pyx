@@ -31,7 +31,7 @@ import numpy as np
 from dps._kernels.lazy cimport gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
-from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING, Activity
+from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
     Header, R_ARRIVED, R_DONE, R_ROWS, W_STOP, W_VERSION, is_ready, load, rank_load, rank_store,
@@ -39,6 +39,13 @@ from dps._runtime.words cimport (
 )
 
 from dps._runtime.updates import bind
+
+
+cdef extern from "waiting.h" nogil:
+    int64_t dps_nanoseconds()
+
+#: Nanoseconds after which a far rank gives account of itself again.
+cdef int64_t ACCOUNT_EVERY = 250000000
 
 
 cdef class End:
@@ -455,13 +462,18 @@ cdef class FarEnd(End):
     raised : callable
         Makes the exception of a pickle.
     keyed : bool
+    shard : int
+    activity : Activity
+        Of which the row of that shard is sent there, four times a second.
     """
 
     def __init__(
-        self, dtype, Py_ssize_t size, int n_ranks, ranges, Wire wire, raised, bint keyed,
+        self, dtype, Py_ssize_t size, int n_ranks, ranges, Wire wire, raised, bint keyed, int shard,
+        Activity activity,
     ):
         End.__init__(self, dtype, size, n_ranks, ranges)
         self.far = True
+        self.shard, self.activity = shard, activity
         self.wire = wire
         self.raised = raised
         if keyed:
@@ -498,8 +510,12 @@ cdef class FarEnd(End):
         cdef Py_ssize_t sizes[PARTS]
         cdef Py_ssize_t itemsize = self.numbers.itemsize, r
         cdef int64_t op = self.request.op
-        cdef int n = 1
-        parts[0], sizes[0] = &self.request, sizeof(Request)
+        cdef Request account
+        cdef int n = 0
+        if dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
+            n = self._account(&account, parts, sizes)
+        parts[n], sizes[n] = &self.request, sizeof(Request)
+        n += 1
         self.request.nbytes = 0
         if op == PUSH or op == MEAN or (op == BROADCAST and given is not NULL):
             self.request.nbytes = self.size * itemsize
@@ -523,6 +539,24 @@ cdef class FarEnd(End):
         self.pending = True
         self.wire.send(parts, sizes, n)
         return RAN
+
+    cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil:
+        """Put what the rank has counted in front of a message; how many parts that takes."""
+        self.accounted = dps_nanoseconds()
+        request.op = ACCOUNT
+        request.nbytes = WIDTH * sizeof(int64_t)
+        parts[0], sizes[0] = request, sizeof(Request)
+        parts[1], sizes[1] = self.activity._rows[self.shard], request.nbytes
+        return 2
+
+    def account(self):
+        """Send what the rank has counted."""
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        cdef Request request
+        with nogil:
+            self._account(&request, parts, sizes)
+            self.wire.send(parts, sizes, 2)
 
     cdef int receive(self, char* taken) except -1 nogil:
         cdef bint got = self.wire.receive(&self.answer, sizeof(Answer))

@@ -4,8 +4,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.rows import BlockRows, Gradient
-from dps._runtime.push import Push
+from dps._kernels.rows import Gradient
+from dps._runtime.step import Step
 
 def shares(lefts: Sequence[int], wanted: int) -> list[int]:
     """How many of `wanted` rows come from each part, in proportion to what is left of each.
@@ -14,19 +14,19 @@ def shares(lefts: Sequence[int], wanted: int) -> list[int]:
     """
 
 class StepLoop:
-    """Steps of epochs of one rank, without the interpreter."""
+    """Steps of epochs of one rank."""
 
     seen: int
     pushes: int
     loss: float
-    def __init__(self, gradient: Gradient, push: Push) -> None: ...
+    def __init__(self, gradient: Gradient, push: Step) -> None: ...
     def begin(self, rows: int, rates: NDArray[np.float64]) -> None:
         """Begin an epoch of `rows` rows, with a learning rate for each step."""
     @property
     def done(self) -> bool:
         """Whether all steps of the epoch are behind."""
     def run(
-        self, group: Sequence[tuple[BlockRows, Any, int, int]]
+        self, group: Sequence[tuple[Any, Any, int, int]]
     ) -> Literal["ran", "gradient", "update", "stopped", "loss"]:
         """Use up parts of blocks, `(block, order or None, start, stop)`.
 

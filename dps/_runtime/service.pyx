@@ -9,16 +9,16 @@ before its request is complete, half a gradient in the slot, which has not ARRIV
 goes on as if the rank lived, and its answer finds nobody. Of the shard: a closed connection, on
 which the rank's next or present request is an error at once.
 """
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
 
+from dps._runtime.activity cimport EPOCH, WIDTH
 from dps._runtime.ends cimport (
-    Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN, Request
+    ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN, Request
 )
-from dps._runtime.activity cimport PUSH as PUSHING
-from dps._runtime.wire cimport PARTS, Wire
+from dps._runtime.wire cimport Wire
 
 
 cdef class Service:
@@ -83,6 +83,9 @@ cdef class Service:
         while self.wire.receive(&self.end.request, sizeof(Request)):
             if self.end.request.op == CALL:
                 return True
+            if self.end.request.op == ACCOUNT:
+                self._receive_account()
+                continue
             self._receive()
             waited = self.end.activity.waited_so_far()
             self.end.activity.rest()
@@ -92,6 +95,15 @@ cdef class Service:
             self.end.answer.waited = self.end.activity.waited_so_far() - waited
             self._reply(status)
         return False
+
+    cdef int _receive_account(self) except -1 nogil:
+        """Take in what the rank says of itself; what comes before EPOCH is counted here."""
+        cdef int64_t row[WIDTH]
+        if self.end.request.nbytes != sizeof(row):
+            self._refuse()
+        self.wire.receive(row, sizeof(row))
+        memcpy(self.end.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
+        return 0
 
     cdef int _receive(self) except -1 nogil:
         """Put what follows a request to its place."""

@@ -50,6 +50,3 @@ cdef class Step:
         self, int64_t op, const char* given, int64_t rows, const double* notes
     ) except -1 nogil
     cdef const char* _vector(self, values) except NULL
-
-
-

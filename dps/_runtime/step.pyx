@@ -18,7 +18,7 @@ from dps._kernels.keys cimport KeyList
 from dps._kernels.numbers cimport numbers_of
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
 from dps._runtime.ends cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
     PUSH_KEYS, RAN, Request, STOPPED
 )
 

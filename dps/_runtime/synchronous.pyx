@@ -5,8 +5,6 @@ each rank applies the mean to its own slice of the parameters. Element-wise opti
 slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice up to
 date, before DONE: outside of an epoch nothing is lazy.
 """
-from libc.stdint cimport int64_t
-
 from dps._kernels.lazy cimport apply, settle
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.ends cimport MappedEnd, RAN

@@ -21,4 +21,4 @@ cdef class SocketWire(Wire):
 
 
 cdef class ObjectWire(Wire):
-    cdef object over
+    cdef readonly object over

@@ -1,4 +1,4 @@
-"""Mini-batches of a rank: what blocks are cut into steps. Where blocks come from is nothing to it."""
+"""What a rank cuts into steps: blocks, and the order of their rows."""
 
 from __future__ import annotations
 

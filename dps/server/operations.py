@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.activity import EPOCH
 from dps._runtime.ends import MappedEnd
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.window import (
@@ -39,7 +38,6 @@ from dps.server.window import (
 
 __all__ = [
     "Access",
-    "account",
     "await_closed",
     "beat",
     "bring_up_to_date",
@@ -118,11 +116,6 @@ def beat(access: Access) -> None:
     access.window.words.rank_add(access.rank, Field.BEAT, 1)
 
 
-def account(access: Access, row: NDArray[np.int64]) -> None:
-    """Take in what a far rank says of itself; what comes before EPOCH is counted here."""
-    access.window.activity[access.rank, EPOCH:] = row[EPOCH:]
-
-
 def version(access: Access) -> int:
     """Updates applied to the shard."""
     return access.window.words.load(Word.VERSION)
@@ -167,9 +160,10 @@ def report(access: Access, epoch: int, values: Sequence[float]) -> NDArray[np.fl
     reports[access.rank, : len(values)] = values
     window.words.rank_store(access.rank, Field.ENDED, epoch + 1)
     received = window.words.add(_REPORTED[parity], 1)
-    if received == window.spec.n_ranks * (epoch // 2 + 1):
-        return reports.copy()
-    return None
+    if received < window.spec.n_ranks * (epoch // 2 + 1):
+        return None
+    all_reports: NDArray[np.float64] = reports.copy()
+    return all_reports
 
 
 def bring_up_to_date(access: Access, epoch: int) -> None:

@@ -22,6 +22,7 @@ from dps.server.window import ABORTED, Field, Window, WindowSpec, Word, announce
 
 __all__ = ["ParameterShard", "ShardSpec", "ShardStatus", "Watched", "WindowCard"]
 
+
 @dataclass(frozen=True)
 class Watched:
     """What somebody who watches a fit should know and a window does not say.

@@ -474,4 +474,3 @@ class Watch:
             result = window.wait(wait, self.tick)
             if result != LATE and result != READY:
                 raise StoppedError("the fit was stopped")
-

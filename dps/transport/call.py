@@ -36,9 +36,11 @@ class CallingWire:
         self._came = memoryview(b"")
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
+        """Add to the request, which goes when its answer is asked for."""
         self._request += map(bytes, pieces)
 
     def receive(self, into: memoryview) -> int:
+        """Put bytes of the answer there."""
         if not self._came:
             if self._pending is None:
                 message, self._request = b"".join(self._request), []
@@ -51,7 +53,7 @@ class CallingWire:
         return n
 
     def shut(self) -> None:
-        self.close()
+        """Nothing is held."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -79,11 +81,13 @@ class Mailbox:
         return await asyncio.wrap_future(answer)
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
+        """Answer the request that has come."""
         answer = self._answers.get()
         if not answer.cancelled():
             answer.set_result(b"".join(pieces))
 
     def receive(self, into: memoryview) -> int:
+        """Put bytes of a request there."""
         if not self._came:
             try:
                 message = self._requests.get(timeout=self._tick)
@@ -98,8 +102,10 @@ class Mailbox:
         return n
 
     def shut(self) -> None:
+        """End what waits for a request."""
         self._requests.put(None)
 
     def close(self) -> None:
+        """Nobody answers any more."""
         while not self._answers.empty():
             self._answers.get().cancel()

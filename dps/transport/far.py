@@ -18,7 +18,7 @@ from dps._runtime.activity import WIDTH, Activity
 from dps._runtime.ends import FarEnd, MappedEnd
 from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import ServerLostError
-from dps.server.operations import account, claim
+from dps.server.operations import claim
 from dps.server.placement import Ranges
 from dps.server.shard import WindowCard
 from dps.transport.call import CallingWire
@@ -27,8 +27,6 @@ from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
 __all__ = ["FarLink"]
 
-#: Nanoseconds after which a far rank gives account of itself again.
-_ACCOUNT_EVERY = 250_000_000
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
 
@@ -81,14 +79,12 @@ class FarLink:
             remote.call("serve_calls", rank, fence, timeout=self._timeout)
             over = CallingWire(remote, rank, fence, TICK)
             self._wire = ObjectWire(over, self._look, self._lost)
-        self._end = self._made(((0, self._spec.size),))
+        self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
 
     async def _connect(self, name: str) -> Wire | None:
         """Connect to the handler of that name; None where the kind of comm does not serve."""
         remote = self._remote
-        comm = await connect(
-            remote.address, timeout=self._timeout, **remote.node.connection_args
-        )
+        comm = await connect(remote.address, timeout=self._timeout, **remote.node.connection_args)
         try:
             if not can_be_taken_over(comm):
                 comm.abort()
@@ -110,27 +106,21 @@ class FarLink:
             f"shard {self._remote.key} cannot be reached ({what})", worker=self._remote.address
         )
 
-    def _made(self, ranges: Ranges) -> FarEnd:
+    def _made(self, shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
         spec = self._spec
         assert self._wire is not None
         return FarEnd(
-            spec.dtype, spec.size, spec.n_ranks, ranges, self._wire, pickle.loads, spec.keyed
-        )
+            spec.dtype, spec.size, spec.n_ranks, ranges, self._wire, pickle.loads, spec.keyed,
+            shard, activity,
+        )  # fmt: skip
 
     def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
         """Make the end for steps, see :meth:`Link.end`; the shard has one of that kind."""
-        self._end = self._made(ranges)
+        self._end = self._made(shard, ranges, activity)
         return self._end
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation, see :meth:`Link.call`."""
-        if time.monotonic_ns() - self._accounted >= _ACCOUNT_EVERY:
-            self.account()
-        return self._call(operation, *args)
-
-    _accounted = 0
-
-    def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
         assert self._end is not None
         done, value = pickle.loads(self._end.call(pickle.dumps((operation, args))))
         if not done:
@@ -139,8 +129,8 @@ class FarLink:
 
     def account(self) -> None:
         """Send what the rank counts, see :meth:`Link.account`."""
-        self._accounted = time.monotonic_ns()
-        self._call(account, self.counts.copy())
+        if self._end is not None:
+            self._end.account()
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""

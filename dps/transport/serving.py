@@ -85,9 +85,7 @@ class ServedShard(ParameterShard):
 class _Services:
     """The threads of a shard, one a far rank."""
 
-    def __init__(
-        self, worker: Any, window: Window, kind: type[MappedEnd], timeout: float
-    ) -> None:
+    def __init__(self, worker: Any, window: Window, kind: type[MappedEnd], timeout: float) -> None:
         self.name = f"dps-shard-{window.token.hex()}"
         self.mailboxes: dict[int, Mailbox] = {}
         self._worker = worker

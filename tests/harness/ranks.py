@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dps._runtime.activity import Activity
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.group import Channel, ChannelSpec
@@ -43,8 +44,8 @@ class LoopbackLink(FarLink):
         self._wire = SocketWire(ours, b"", self._tick, ServerLostError, 0.2)
 
     def claim(self) -> None:
-        self._end = self._made(((0, self._spec.size),))
-        self._call(claim, FENCE)
+        self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
+        self.call(claim, FENCE)
 
     def _tick(self) -> None:
         """A thread of this process lives."""

@@ -1,4 +1,4 @@
-"""The gateway's connections: refusals, repeated messages, odd arrays, and how they end."""
+"""Ranks that cannot map a shard: how they are let in, what errors leave, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 import dps
-from dps.errors import FencedError, NonFiniteError, ServerLostError
-from dps.modes import asynchronous, synchronous
+from dps._runtime.activity import Activity
+from dps._runtime.step import Step
+from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
+from dps.errors import FencedError, ServerLostError
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import operations
-from dps.server.gateway import Connection
-from dps.server.links import GatewayLink
-from dps.server.operations import claim
-from dps.server.remote import Remote
-from dps.server.shard import ParameterShard, ShardSpec
+from dps.server.operations import Access
+from dps.server.shard import ShardSpec
 from dps.server.window import WindowSpec
+from dps.transport import far as far_links
+from dps.transport.far import FarLink
+from dps.transport.remote import Remote
+from dps.transport.serving import ServedShard
 
-SIZE = 20_000  # an answer's memory is used again
+SIZE = 20_000  # some pieces of a socket's
 
 
 def cluster_of(**options: Any) -> LocalCluster:
@@ -42,10 +45,12 @@ class Shard:
     def __init__(self, client: Client, n_ranks: int = 1, name: str = "shard") -> None:
         window = WindowSpec("f00d", 0, n_ranks, SIZE, "float64", 0, True, 16, "digest")
         update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
-        spec = ShardSpec(window, update, np.zeros(SIZE), np.empty((0, SIZE)), 0, False, 30.0)
+        spec = ShardSpec(
+            window, update, SynchronousEnd, np.zeros(SIZE), np.empty((0, SIZE)), 0, False, 30.0
+        )
         self.client = client
         self.home, self.far = sorted(client.nthreads())
-        self.actor = client.submit(ParameterShard, spec, actor=True, workers=self.home, key=name)
+        self.actor = client.submit(ServedShard, spec, actor=True, workers=self.home, key=name)
         self.actor.result(timeout=30)
         self.remote = Remote(self.home, name, client)
 
@@ -76,117 +81,104 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Non
 
 
 def found(client: Client) -> list[str]:
-    """Handlers and connections of dps on the workers."""
+    """Handlers and threads of dps on the workers."""
 
     def names(dask_worker: Any) -> list[str]:
-        return [*dask_worker.handlers, *map(str, dask_worker._comms.values())]
+        threads = [thread.name for thread in threading.enumerate()]
+        return [name for name in [*dask_worker.handlers, *threads] if name.startswith("dps-")]
 
     answers = client.run(names, on_error="ignore")  # a worker may be dying
-    return [name for some in answers.values() for name in some if name.startswith("dps-")]
+    return [name for some in answers.values() if isinstance(some, list) for name in some]
 
 
-def link(remote: Remote, rank: int = 0, timeout: float = 30.0) -> GatewayLink:
-    link = GatewayLink(remote, rank, 1, timeout)
+def link(remote: Remote, rank: int = 0, timeout: float = 30.0) -> FarLink:
+    card = remote.call("card", timeout=10)
+    link = FarLink(card, remote, rank, 1, timeout)
     link.claim()
-    assert link._connection is not None
     return link
 
 
-def pushes(remote: Remote, update: Any, gradients: list[Any], *rest: Any) -> list[Any]:
-    """The parameters after each of some pushes of (sequence, gradient)."""
+def step_of(*links: FarLink, rank: int = 0) -> Step:
+    """The steps of a rank whose vector is as long as those of all shards together."""
+    activity = Activity([link.counts for link in links])
+    ends = [
+        link.end(SynchronousEnd, number, ((SIZE * number, SIZE * (number + 1)),), activity)
+        for number, link in enumerate(links)
+    ]
+    params = np.zeros(SIZE * len(links))
+    return SynchronousStep(rank, ends, params, np.empty_like(params), 0, activity)
+
+
+def refused(remote: Remote) -> list[Any]:
     way = link(remote)
-    answers = []
-    for sequence, gradient in gradients:
-        answer = way.run(update, sequence, gradient, 1, *rest)
-        answers.append(np.array(answer[0] if isinstance(answer, tuple) else answer))
-    way.close()
-    return answers
-
-
-@pytest.mark.parametrize(
-    ("update", "rest"),
-    [(synchronous.update, (1, 0.5)), (asynchronous.update, (0.5,))],
-    ids=["sync", "async"],
-)
-def test_a_message_that_comes_twice_is_applied_once(shard: Shard, update: Any, rest: Any) -> None:
-    gradient = np.arange(float(SIZE))
-    twice = [(1, gradient), (1, gradient), (2, gradient), (1, gradient)]
-    first, again, second, late = shard.run(pushes, update, twice, *rest)
-    assert np.array_equal(first, -0.5 * gradient)
-    assert np.array_equal(again, first)
-    assert np.array_equal(second, -gradient)
-    assert np.array_equal(late, second)
-
-
-def odd_arrays(remote: Remote) -> list[Any]:
-    """Unaligned, read-only, strided, of another dtype: each is a gradient of ones."""
-    unaligned = np.frombuffer(b"\0" + np.ones(SIZE).tobytes(), offset=1)
-    assert not unaligned.flags.aligned
-    frozen = np.ones(SIZE)
-    frozen.flags.writeable = False
-    odd = [unaligned, frozen, np.ones(2 * SIZE)[::2], np.ones(SIZE, np.float32)]
-    return pushes(remote, synchronous.update, list(enumerate(odd, 1)), 1, 0.5)
-
-
-def test_gradients_may_be_laid_out_in_any_way(shard: Shard) -> None:
-    answers = shard.run(odd_arrays)
-    for step, params in enumerate(answers, 1):
-        assert np.array_equal(params, np.full(SIZE, -0.5 * step))
-
-
-def refused(remote: Remote) -> list[float]:
-    way = link(remote)
-    with pytest.raises(NonFiniteError, match="NaN or infinite"):
-        way.run(synchronous.update, 1, np.full(SIZE, np.nan), 1, 1, 0.5)
+    step = step_of(way)
+    endings = [step.hand_over(np.full(SIZE, value), 1, 0.5) for value in (np.nan, 1.0)]
     with pytest.raises(ValueError, match="64 values at most"):
-        way.run(operations.reduce, 1, [0.0] * 65)
-    params = way.run(synchronous.update, 1, np.ones(SIZE), 1, 1, 0.5)
+        way.call(operations.reduce, 1, [0.0] * 65)
+    with pytest.raises(RuntimeError, match="Unknown: cannot travel"):
+        way.call(unknown)
+    endings.append(step.hand_over(np.ones(SIZE), 1, 0.5))
+    version = way.call(operations.version)
     way.close()
-    return [params.min(), params.max()]
+    return [*endings, version]
 
 
-def test_an_error_in_an_operation_leaves_the_connection_in_use(shard: Shard) -> None:
-    assert shard.run(refused) == [-0.5, -0.5]
+class Unknown(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("it stays here")
+
+
+def unknown(access: Access) -> None:
+    raise Unknown("cannot travel")
+
+
+def test_an_error_leaves_the_connection_in_use(shard: Shard) -> None:
+    assert shard.run(refused) == ["gradient", "ran", "ran", 3]
 
 
 def strangers(remote: Remote) -> None:
-    name = remote.call("admit", claim, 0, 1, timeout=10)
-    with pytest.raises(FencedError, match="attempt 2 refused"):
-        Connection.open(remote, name, 0, 2, 10)
-    connection = Connection.open(remote, name, 0, 1, 10)
-    with pytest.raises(FencedError, match="second connection"):
-        Connection.open(remote, name, 0, 1, 10)
-    assert connection is not None
-    (_, version), _ = connection.start(operations.pull).result(10)
-    assert version == 0
-    with pytest.raises(ServerLostError, match="released"):
-        Connection.open(remote, "dps-gateway-of-yesterday", 0, 1, 10)
-    connection.close()
+    way = link(remote)
+    with pytest.raises(FencedError, match="started twice"):
+        link(remote)
+    name = remote.call("admit", nothing, 0, timeout=10)
+    for fence, reason in ((2, "attempt 2 refused"), (1, "second connection")):
+        other = FarLink(remote.call("card", timeout=10), remote, 0, fence, 10)
+        with pytest.raises(FencedError, match=reason):
+            remote.submit(other._connect(name)).result(10)
+        with pytest.raises(ServerLostError, match="released"):
+            remote.submit(other._connect("dps-shard-of-yesterday")).result(10)
+    assert way.call(operations.version) == 0
+    way.close()
+
+
+def nothing(access: Access) -> None:
+    """An operation."""
 
 
 def test_only_the_attempt_that_owns_the_rank_is_let_in_and_once(shard: Shard) -> None:
     shard.run(strangers)
 
 
-def on_both(remote: Remote, other: Remote) -> list[float]:
-    ways = [link(remote), link(other)]
-    for way in ways:
-        way.start(synchronous.update, 1, np.ones(SIZE), 1, 1, 0.5)
+def on_both(remote: Remote, other: Remote) -> list[str]:
+    ways = [[link(each, rank) for each in (remote, other)] for rank in (0, 1)]
+    endings: list[str] = []
+    first = threading.Thread(
+        target=lambda: endings.append(step_of(*ways[0]).hand_over(np.ones(2 * SIZE), 1, 0.5))
+    )
+    first.start()
     arrived: list[tuple[int, ...]] = []
     while arrived != [(1, 0), (1, 0)]:
         arrived = [each.call("status", 0, timeout=10).steps for each in (remote, other)]
-    other_ranks = [link(each, rank=1) for each in (remote, other)]
-    for way in other_ranks:
-        way.run(synchronous.update, 1, np.ones(SIZE), 1, 1, 0.5)
-    results = [float(way.finish().sum()) for way in ways]
-    for way in [*ways, *other_ranks]:
+    endings.append(step_of(*ways[1], rank=1).hand_over(np.ones(2 * SIZE), 1, 0.5))
+    first.join()
+    for way in [*ways[0], *ways[1]]:
         way.close()
-    return results
+    return endings
 
 
 def test_a_step_is_under_way_on_all_shards_at_once(client: Client) -> None:
     shards = [Shard(client, n_ranks=2, name=name) for name in ("first", "second")]
-    assert shards[0].run(on_both, shards[1].remote) == [-0.5 * SIZE] * 2
+    assert shards[0].run(on_both, shards[1].remote) == ["ran", "ran"]
     for shard in shards:
         shard.close()
     until(lambda: not found(client), "everything is given back")
@@ -195,10 +187,10 @@ def test_a_step_is_under_way_on_all_shards_at_once(client: Client) -> None:
 def alone_at_a_barrier(remote: Remote, timeout: float) -> BaseException | None:
     """What becomes of a rank that waits for another, which never comes."""
     way = link(remote, timeout=timeout)
-    way.start(synchronous.update, 1, np.ones(SIZE), 1, 1, 0.5)
+    step = step_of(way)
     get_worker().log_event("dps-test", "waiting")
     try:
-        way.finish()
+        step.hand_over(np.ones(SIZE), 1, 0.5)
     except dps.errors.DPSError as error:
         return error
     finally:
@@ -238,7 +230,7 @@ def test_a_rank_that_is_killed_leaves_no_connection() -> None:
         pid = client.run(os.getpid)[shard.far]
         shard.start(alone_at_a_barrier, 30.0)
         until(lambda: waiting(client), "a rank waits")
-        assert len(found(client)) == 2  # the handler, and one that is at work
+        assert len(found(client)) == 2  # the handler, and a thread
         os.kill(pid, signal.SIGKILL)
         shard.remote.call("close", timeout=10)
         until(lambda: not found(client), "everything is given back")
@@ -259,7 +251,7 @@ _left_open = []
 
 def pull_and_leave_open(remote: Remote) -> None:
     way = link(remote)
-    way.run(operations.pull)
+    way.call(operations.version)
     _left_open.append(way)
 
 
@@ -276,32 +268,32 @@ def trained(client: Client | None, mode: Any) -> Any:
 def test_a_kind_of_comm_without_a_stream_is_served_by_actor_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened = []
-    open_ = Connection.open
+    wires: list[str] = []
+    made = FarLink._made
 
-    def noting(*args: Any) -> Any:
-        opened.append(open_(*args))
-        return opened[-1]
+    def noting(self: FarLink, *args: Any) -> Any:
+        wires.append(type(self._wire).__name__)
+        return made(self, *args)
 
-    monkeypatch.setattr(Connection, "open", noting)
+    monkeypatch.setattr(far_links.FarLink, "_made", noting)
     with (
         cluster_of(processes=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         coef = trained(client, dps.Sync(access="gateway"))
-        assert opened == [None, None]
+        assert set(wires) == {"ObjectWire"}
         assert np.array_equal(coef, trained(client, dps.Sync()))
         until(lambda: not found(client), "everything is given back")
 
 
-def peer(remote: Remote) -> str:
+def secured(remote: Remote) -> str:
     way = link(remote)
-    assert way._connection is not None
-    address: str = way._connection._comm.peer_address
-    params, _ = way.run(operations.pull)
-    assert not params.any()
+    kind = type(way._wire.over).__name__
+    step = step_of(way)
+    assert [step.hand_over(np.ones(SIZE), 1, 0.5) for _ in range(9)] == ["ran"] * 9
+    assert way.call(operations.version) == 9
     way.close()
-    return address
+    return kind
 
 
 def test_connections_are_as_secure_as_the_cluster() -> None:
@@ -312,7 +304,7 @@ def test_connections_are_as_secure_as_the_cluster() -> None:
         Client(cluster, security=security, set_as_default=False) as client,
     ):
         shard = Shard(client)
-        assert shard.run(peer) == shard.home
+        assert shard.run(secured) == "_Secured"
         assert shard.home.startswith("tls://")
         shard.close()
         coef = trained(client, dps.Sync(access="gateway"))
