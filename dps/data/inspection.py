@@ -18,6 +18,7 @@ from dps.data.blocks import as_rows
 from dps.data.defects import (
     defect_of_features,
     defect_of_lengths,
+    defect_of_structure,
     defect_of_targets,
     defect_of_weights,
 )
@@ -158,11 +159,13 @@ def inspect_partition(
     spread : bool
         Whether to look at how the columns vary.
     """
-    given, X = X, as_rows(X)
+    given, defect = X, defect_of_structure(X)
+    if defect is None:
+        X = as_rows(X)
     rows = X.shape[0] if X.ndim else 0
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
-    defect = defect_of_lengths(rows, targets, weights)
+    defect = defect or defect_of_lengths(rows, targets, weights)
     if rows and defect is None:  # what has no rows may have any dtype
         defect = (
             defect_of_features(X)

@@ -27,6 +27,7 @@ from dps.cluster.choice import cluster_for
 from dps.data.alignment import in_memory, partitions_of
 from dps.data.blocks import as_rows
 from dps.data.columns import Columns, occurring
+from dps.data.defects import defect_of_structure
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import (
     Partition,
@@ -306,6 +307,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         frame = X if is_frame(X) else None
         if frame is not None:
             check_names(frame)
+        defect = defect_of_structure(X)
+        if defect is not None:
+            raise ValueError(defect.replace("{place}", ""))
         if hasattr(X, "to_scipy_sparse"):
             X = as_rows(X)
         try:
