@@ -25,6 +25,7 @@ from dps.losses import LogLoss
 from dps.modes import MODES
 from dps.monitor import events
 from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
+from dps.monitor.checking import is_sound
 from dps.monitor.columns import NAMES
 from dps.monitor.events import KINDS
 from dps.monitor.fit_metrics import FitMetrics
@@ -86,7 +87,8 @@ def told(client: Client) -> Told:
 
 
 def check_schema(event: dict[str, Any]) -> None:
-    """Exactly the fields of its kind, each of a type that msgpack has."""
+    """Exactly the fields of its kind, each of the type that the schema gives it."""
+    assert is_sound(event), event
     fields = get_type_hints(SCHEMA[event["kind"]])
     from_a_worker = event["kind"] in ("replicas", "shard", "straggler")
     assert set(event) == set(fields) | ({"worker"} if from_a_worker else set())
@@ -336,7 +338,16 @@ def test_prometheus_reads_fits_from_the_scheduler(client: Client, told: Told) ->
 
 
 def started(fit: str) -> dict[str, Any]:
-    return events.event("started", fit, name="LinearClassifier", mode="sync")
+    numbers = ("parameters", "rows", "batch_rows", "updates", "max_epochs", "epochs_before")
+    texts = ("mode", "optimizer", "loss", "dtype")
+    return events.event(
+        "started", fit, name="LinearClassifier", replicas=[], shards=[],
+        **dict.fromkeys(numbers, 1), **dict.fromkeys(texts, "sync"),
+    )  # fmt: skip
+
+
+def stopped(fit: str) -> dict[str, Any]:
+    return events.event("stopped", fit, reason="converged", epochs=1, loss=0.5, seconds=1.0)
 
 
 def told_of(metrics: FitMetrics) -> set[str]:
@@ -350,7 +361,7 @@ def test_series_of_fits_are_bounded() -> None:
     for number in range(200):
         metrics.take(started(str(number)))
         if number:
-            metrics.take(events.event("stopped", str(number), reason="converged"))
+            metrics.take(stopped(str(number)))
     assert told_of(metrics) == {"0", *(str(n) for n in range(200 - MOST_ENDED, 200))}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dps.monitor.advice import Account, advise
-from dps.monitor.events import VERSION
+from dps.monitor.checking import is_sound
 from dps.monitor.series import Series
 from dps.monitor.words import sentence
 
@@ -278,7 +278,7 @@ class Store:
 
     def add(self, event: Any, now: float) -> None:
         """Take in an event; what is none, or of another version, is left out."""
-        if not isinstance(event, Mapping) or event.get("v") != VERSION:
+        if not is_sound(event):
             return
         if event["fit"] in self._forgotten:  # a straggling message is no new fit
             return
