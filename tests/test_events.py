@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import dask
@@ -26,7 +27,7 @@ from dps.modes import MODES
 from dps.monitor import events
 from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
 from dps.monitor.checking import is_sound
-from dps.monitor.columns import NAMES
+from dps.monitor.columns import NAMES, update_columns
 from dps.monitor.events import KINDS
 from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.shard import ReportingShard
@@ -289,6 +290,38 @@ def test_workers_show_what_is_on_them_while_it_is(client: Client, told: Told) ->
         assert set(column) == set(NAMES)
         assert 0 < column["dps loss"] < 1
     until(lambda: not any(columns(client)), "no columns are left")
+
+
+def test_columns_come_and_go_while_a_heartbeat_waits_for_an_asynchronous_metric() -> None:
+    soon: list[tuple[Any, ...]] = []
+    loop = SimpleNamespace(add_callback=lambda *call: soon.append(call))
+    mine = object()
+    worker = SimpleNamespace(metrics={"mine": mine}, address="here", loop=loop)
+    board = Board()
+    entry = ReplicaEntry("f00d", "here", 0, [np.zeros(WIDTH, np.int64)])
+
+    def run() -> list[str]:
+        for function, *arguments in soon:
+            function(*arguments)
+        soon.clear()
+        return sorted(worker.metrics)
+
+    def in_a_heartbeat(change: Callable[[], None]) -> list[str]:
+        before = dict(worker.metrics)
+        for name in worker.metrics:
+            if name == "mine":
+                change()
+                threading.Thread(target=update_columns, args=(worker, board)).start()
+                until(lambda: soon, "the loop is asked")
+                assert worker.metrics == before  # the loop alone changes it
+                run()
+        return sorted(worker.metrics)
+
+    assert in_a_heartbeat(lambda: board.add(entry)) == sorted([*NAMES, "mine"])
+    update_columns(worker, board)
+    assert run() == sorted([*NAMES, "mine"])
+    assert in_a_heartbeat(entry.end) == ["mine"]
+    assert worker.metrics["mine"] is mine
 
 
 def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> None:
