@@ -34,6 +34,7 @@ from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
+from dps.training.holding_out import check_held_out
 from dps.training.plan import Plan, make_deal, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
@@ -195,6 +196,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     if exchanged:
         summary, holders = _exchange(job, summary, holders, cluster)
 
+    check_held_out(job, summary, cluster)
+
     def count(piece: Piece) -> int:
         if not job.validation_fraction:
             return piece.rows
@@ -218,8 +221,6 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         mixed=bool(job.shuffle)
         and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
-    if job.validation_fraction and plan.rows == summary.total:
-        raise ValueError("no row fell into the validation set: raise validation_fraction")
     layout = job.model.layout
     placement = place(
         job.mode.placement, [tensor.size for tensor in layout.tensors], len(plan.shards)
