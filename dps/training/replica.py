@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -259,7 +260,10 @@ def _heartbeat(channel: Channel) -> Iterator[None]:
             while not done.wait(_BEAT_EVERY):
                 channel.beat()
 
-    thread = threading.Thread(target=beat, name="dps-heartbeat", daemon=True)
+    # In the replica's context: calls to a shard go out from the worker that it names.
+    thread = threading.Thread(
+        target=copy_context().run, args=(beat,), name="dps-heartbeat", daemon=True
+    )
     thread.start()
     try:
         yield
