@@ -126,6 +126,29 @@ def test_a_paused_worker_ends_a_fit_while_others_compute(client: Client) -> None
         assert paused in str(caught.value)
 
 
+def test_a_worker_that_has_nothing_to_do_may_leave_while_data_is_loaded(client: Client) -> None:
+    (*_, idle) = sorted(client.nthreads())
+    began = Event("dps-test-began", client=client)
+
+    def slow(values: Any) -> Any:
+        Event("dps-test-began").set()
+        Event("dps-test-left").wait(timeout=_LONG)
+        return values
+
+    whole = [dask.delayed(slow)(X)], [dask.delayed(Y)]
+    models: list[Any] = []
+    thread = threading.Thread(target=lambda: models.append(fit(client, whole, timeout=_LONG)))
+    thread.start()
+    assert began.wait(timeout=_LONG)
+    client.retire_workers([idle])
+    until(lambda: idle not in client.nthreads(), "the worker has left")
+    Event("dps-test-left", client=client).set()
+    thread.join(_LONG)
+    (model,) = models
+    assert model.n_iter_ == 2
+    assert idle not in model.plan_.workers
+
+
 @pytest.mark.parametrize("when", ["asked", "loaded", "inspected"])
 def test_a_worker_that_freezes_ends_a_fit_while_others_compute(client: Client, when: str) -> None:
     frozen, other = sorted(client.nthreads())

@@ -48,8 +48,8 @@ class Standing:
     n_workers: int
 
     def must_end(self, waited: float, timeout: float) -> bool:
-        """Whether no progress for so many seconds is enough."""
-        return waited > max(timeout, self.lately) and not self.uncertain
+        """Whether no progress for so many seconds is enough; heartbeats say of it late."""
+        return waited > max(timeout, 2 * self.lately) and not self.uncertain
 
     def error(self, n_tasks: int, seconds: float) -> ClusterError:
         """What has gone wrong, where, and what to do."""
