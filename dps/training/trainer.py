@@ -167,7 +167,13 @@ def new_fit_id() -> str:
     return secrets.token_hex(6)
 
 
-def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) -> FitResult:
+def train(
+    job: Job,
+    summary: DataSummary,
+    holders: list[str],
+    cluster: Cluster,
+    ending: Callable[[], None] = lambda: None,
+) -> FitResult:
     """Train on data that the cluster has loaded.
 
     Parameters
@@ -177,6 +183,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     holders : list of str
         The worker of each partition.
     cluster : Cluster
+    ending : callable, optional
+        Called once training has ended, before the result is fetched.
 
     Raises
     ------
@@ -234,7 +242,7 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     story = Story(job, plan, placement, cluster.tell) if watched else None
     try:
         gang = cluster.launch(run_replica, tasks, server)
-        result = _Watcher(job, plan, server, gang, story).run()
+        result = _Watcher(job, plan, server, gang, story).run(ending)
     except BaseException as error:
         if story is not None:
             story.failed(error)
@@ -424,14 +432,16 @@ class _Watcher:
         self._history: list[EpochRecord] = []
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
 
-    def run(self) -> FitResult:
+    def run(self, ending: Callable[[], None]) -> FitResult:
         """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
         try:
             self._watch()
+            ending()
         except ServerLostError:
             until_known(self._gang.check)
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
+            ending()
             self._stop()
             self._fetch()
             if not self._history:
