@@ -25,7 +25,7 @@ from dps.monitor.words import sentence
 
 def started(fit: str, **fields: Any) -> dict[str, Any]:
     replicas = [{"rank": r, "worker": f"tcp://h:{r}", "rows": 50, "steps": 5} for r in range(2)]
-    shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6}]
+    shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6, "unshared": "no room"}]
     given = {
         "name": "LinearClassifier", "mode": "sync", "optimizer": "adagrad", "loss": "log_loss",
         "dtype": "float64", "parameters": 6, "rows": 100, "batch_rows": 20, "updates": 5,

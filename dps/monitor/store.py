@@ -217,7 +217,18 @@ class Fit:
             return []
         full_batch = self.started["optimizer"] == "lbfgs"
         mode = self.started["mode"]
-        return advise(self.accounts, mode=mode, full_batch=full_batch, staleness=self.staleness)
+        unshared = [
+            (shard["worker"], shard["unshared"])
+            for shard in self.started["shards"]
+            if shard.get("unshared")
+        ]
+        return advise(
+            self.accounts,
+            mode=mode,
+            full_batch=full_batch,
+            staleness=self.staleness,
+            unshared=unshared,
+        )
 
     @property
     def rows_per_second(self) -> float:

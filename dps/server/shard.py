@@ -105,6 +105,7 @@ class WindowCard:
     token: bytes
     path: str | None
     host: str
+    unshared: str | None
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,10 @@ class ParameterShard:
         """How to map this window."""
         file = self.window.file
         path = str(file.path) if file else None
-        return WindowCard(self.window.spec, self.window.update, self.window.token, path, host_id())
+        window = self.window
+        return WindowCard(
+            window.spec, window.update, window.token, path, host_id(), window.unshared
+        )
 
     async def run(
         self, operation: Callable[..., Operation], rank: int, fence: int, *args: Any

@@ -21,9 +21,17 @@ from dps.data.exchange import count_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
-from dps.errors import ClusterError, NonFiniteError, ServerLostError, StalledError, StoppedError
+from dps.errors import (
+    ClusterError,
+    NonFiniteError,
+    ServerLostError,
+    StalledError,
+    StoppedError,
+    WindowError,
+)
 from dps.models import Model
 from dps.modes import ChannelSpec, Mode
+from dps.monitor.advice import no_shared_memory
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
@@ -150,6 +158,8 @@ class FitResult:
         What each replica did, in rank order; those that did not end are missing.
     error : BaseException or None
         What cut the fit short, to be raised once the rest has been kept.
+    unshared : tuple of str or None
+        Of each shard why it has no shared memory, where that was wanted.
     """
 
     params: NDArray[np.floating]
@@ -160,6 +170,7 @@ class FitResult:
     plan: Plan
     activity: list[RankActivity]
     error: BaseException | None
+    unshared: tuple[str | None, ...]
 
 
 def new_fit_id() -> str:
@@ -239,7 +250,11 @@ def train(
     specs = _shard_specs(job, plan, placement, rates, watched)
     server = cluster.serve(specs, placement, plan.shards)
     tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched)
-    story = Story(job, plan, placement, cluster.tell) if watched else None
+    unshared = tuple(shard.card.unshared for shard in server.shards)
+    for shard, why in enumerate(unshared):
+        if why is not None:
+            _log.warning("%s", no_shared_memory(plan.shards[shard], why))
+    story = Story(job, plan, placement, unshared, cluster.tell) if watched else None
     try:
         gang = cluster.launch(run_replica, tasks, server)
         result = _Watcher(job, plan, server, gang, story).run(ending)
@@ -428,6 +443,7 @@ class _Watcher:
         self._story = story
         self._plan = plan
         self._server = server
+        self._unshared = tuple(shard.card.unshared for shard in server.shards)
         self._gang = gang
         self._history: list[EpochRecord] = []
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
@@ -520,6 +536,8 @@ class _Watcher:
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
         assert error is not None
+        if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
+            error.message += f"; it has no file of shared memory: {why}"
         if error.worker is None and error.rank is not None:  # a rank that others waited for
             error.worker = self._plan.ranks[error.rank].worker
         raise error from first.cause
@@ -551,6 +569,7 @@ class _Watcher:
             plan=self._plan,
             activity=self._activity(),
             error=error,
+            unshared=self._unshared,
         )
 
     def _activity(self) -> list[RankActivity]:
