@@ -16,7 +16,7 @@ import dask.array as da
 import msgpack
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
 
 import dps
@@ -418,11 +418,11 @@ def test_ended_replicas_are_told_of_for_a_while_and_do_not_hold_windows(
 
 def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told) -> None:
     X, y = problem()
-    dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
-    fit = told.last("started")["fit"]
+    with span("mine"):
+        dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
 
     def found(dask_scheduler: Any) -> tuple[Any, Any]:
-        spans = dask_scheduler.extensions["spans"].find_by_tags(fit)
+        spans = dask_scheduler.extensions["spans"].spans_search_by_name["mine", "dps"]
         groups = [group.prefix.name for span in spans for group in span.traverse_groups()]
         return groups, [
             key[2] for key in dask_scheduler.cumulative_worker_metrics
@@ -435,6 +435,29 @@ def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told)
         lambda: {"dps compute", "dps wait"} <= set(client.run_on_scheduler(found)[1]),
         "the metrics of the task have come with a heartbeat",
     )
+
+
+def test_all_fits_have_one_span_which_the_cluster_remembers(client: Client) -> None:
+    X, y = problem()
+
+    def spans(dask_scheduler: Any) -> list[Any]:
+        known = dask_scheduler.extensions["spans"].spans
+        return sorted(one.name for one in known.values() if "dps" in one.name)
+
+    def in_digests(dask_worker: Any) -> list[str]:
+        return sorted({str(key[1]) for key in dask_worker.digests_total if key[0] == "execute"})
+
+    def fit() -> tuple[list[Any], Any]:
+        dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
+        return client.run_on_scheduler(spans), client.run(in_digests)
+
+    names, digests = fit()
+    assert ("dps",) in names
+    for _ in range(3):
+        assert fit() == (names, digests)
+    with span("mine"):
+        fit()
+        assert fit()[0] == sorted([*names, ("mine", "dps")])
 
 
 def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:

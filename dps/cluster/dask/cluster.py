@@ -96,7 +96,7 @@ class DaskCluster:
         self._streams = False
         self.watched = bool(dask.config.get("dps.monitor", True))
         self._teller = Teller(client)
-        self._span = FitSpan(fit)
+        self._span = FitSpan()
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
