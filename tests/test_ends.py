@@ -96,6 +96,23 @@ def test_ctrl_c_after_the_last_epoch_keeps_all_epochs(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_more_epochs_than_a_window_keeps_are_lost_with_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"max_iter": 50, "n_replicas": 1}
+    whole = classifier(**options).fit(X, Y)
+    monkeypatch.setattr(trainer, "_HISTORY", 4)
+    monkeypatch.setattr(trainer, "_CHECK_EVERY", 3600.0)  # the records are fetched at the end
+    with pytest.warns(UserWarning, match=r"records of 46 epochs .from 1 to 46. are lost"):
+        model = classifier(**options).fit(X, Y)
+    assert_trained(model, 50)
+    assert [record["epoch"] for record in model.history_] == list(range(1, 51))
+    losses = [record["loss"] for record in model.history_]
+    assert np.isnan(losses[:46]).all()
+    assert losses[46:] == [record["loss"] for record in whole.history_[46:]]
+    np.testing.assert_array_equal(model.coef_, whole.coef_)
+
+
 def test_a_second_ctrl_c_while_a_fit_is_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
     pressed: list[int] = []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -493,7 +494,7 @@ class _Watcher:
         Whether the fit is to end.
         """
         status = self._server.status(len(self._history), self._gang.check)
-        records = [EpochRecord.from_row(row) for row in status.records]
+        records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
         if self._story is not None:
             self._story.closed(records)
@@ -502,6 +503,22 @@ class _Watcher:
         self._check_progress(status)
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+
+    def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
+        """The records, without those that stand where older ones were wanted."""
+        first = len(self._history) + 1
+        lost = [at for at, record in enumerate(records) if record.epoch != first + at]
+        for at in lost:
+            records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
+        if lost:
+            warnings.warn(
+                f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
+                f"are lost, and NaN in history_: more than {_HISTORY} epochs were closed between "
+                "two looks at them. The model is that of the last epoch all the same",
+                UserWarning,
+                stacklevel=2,
+            )
+        return records
 
     def _check_progress(self, status: ShardStatus) -> None:
         now = time.monotonic()
