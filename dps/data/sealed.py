@@ -42,7 +42,7 @@ class sealed:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The function's own: Dask looks there for what it is to give to blocks."""
+        """The function's own: Dask reads there what it is to give to blocks."""
         return inspect.signature(self._function)
 
     def __dask_tokenize__(self) -> Any:

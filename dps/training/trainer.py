@@ -514,7 +514,7 @@ class _Watcher:
             warnings.warn(
                 f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
                 f"are lost, and NaN in history_: more than {_HISTORY} epochs were closed between "
-                "two looks at them. The model is that of the last epoch all the same",
+                "two fetches of them. The model is that of the last epoch all the same",
                 UserWarning,
                 stacklevel=2,
             )
