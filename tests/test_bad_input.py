@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 
 import dps
 from dps.cluster.dask import calls
+from dps.data.batches import held_out_rows
 from dps.errors import ClusterError, VersionError
 
 ROWS = 40
@@ -63,6 +64,41 @@ def test_weights_that_are_no_weights(bad: float) -> None:
     weight = np.ones(ROWS)
     weight[11] = bad
     fails("sample_weight|weights", X, y, weight)
+
+
+@pytest.mark.parametrize("containers", [data, dask_data], ids=["arrays", "dask"])
+@pytest.mark.parametrize("part", ["held out", "trained on"])
+def test_weights_of_which_a_part_of_early_stopping_has_none(part: str, containers: Any) -> None:
+    X, y = containers()
+    options = {"early_stopping": True, "validation_fraction": 0.5, "random_state": 0}
+    seed = np.random.RandomState(0).randint(2**31 - 1)
+    lengths = [ROWS] if containers is data else [10] * 4
+    held = np.concatenate([held_out_rows(seed, n, rows, 0.5) for n, rows in enumerate(lengths)])
+    weight = (held if part == "trained on" else ~held).astype(float)
+    message = {
+        "held out": "no row that counts fell into the validation set .of 40 rows.: raise",
+        "trained on": "no row that counts is left to train on .of 40 rows.*: lower",
+    }[part]
+    fails(message, X, y, weight, **options)
+    weight[np.flatnonzero(weight == 0)[:4]] = 1.0
+    model = dps.LinearClassifier(**options).fit(X, y, weight)
+    assert np.isfinite([record["validation_loss"] for record in model.history_]).all()
+
+
+def test_a_class_without_weight_that_is_all_that_is_held_out() -> None:
+    X, y = data()
+    seed = np.random.RandomState(0).randint(2**31 - 1)
+    y = held_out_rows(seed, 0, ROWS, 0.5).astype(int)
+    options = {"early_stopping": True, "validation_fraction": 0.5, "random_state": 0}
+    fails("no row that counts fell into", X, y, class_weight={0: 1.0, 1: 0.0}, **options)
+    fails("no row that counts is left to train on", X, y, class_weight={0: 0.0}, **options)
+
+
+def test_early_stopping_with_too_few_rows() -> None:
+    X, y = data()
+    X, y = X[:3], np.array([0, 1, 0])
+    for fraction, message in ((0.001, "fell into the validation set"), (0.999, "left to train on")):
+        fails(message, X, y, early_stopping=True, validation_fraction=fraction, random_state=0)
 
 
 def test_features_that_differ_from_fit() -> None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 import warnings
@@ -203,6 +204,18 @@ def test_dataframes_are_encoded_without_dps_on_the_scheduler(
         assert (probabilities[True] > 0.5).sum() == 100
         blocks = FrameEncoder().fit(frame).transform(frame)
         assert blocks.compute().shape == (400, 5)
+
+
+def test_slow_partitions_are_waited_for_without_dps_on_the_scheduler(
+    scheduler_without_dps: Client,
+) -> None:
+    def slow(block: Any) -> Any:
+        time.sleep(1.5)  # longer than a look at the scheduler's tasks is away
+        return block
+
+    rows = X.map_blocks(slow, meta=X._meta)
+    model = dps.LinearClassifier(client=scheduler_without_dps, timeout=1.0)
+    assert model.fit(rows, Y).score(X, Y) > 0.75
 
 
 def test_rows_are_dealt_out_without_dps_on_the_scheduler(scheduler_without_dps: Client) -> None:

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import dask
@@ -15,7 +16,7 @@ import dask.array as da
 import msgpack
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
 
 import dps
@@ -26,7 +27,8 @@ from dps.losses import LogLoss
 from dps.modes import MODES
 from dps.monitor import events
 from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
-from dps.monitor.columns import NAMES
+from dps.monitor.checking import is_sound
+from dps.monitor.columns import NAMES, update_columns
 from dps.monitor.events import KINDS
 from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.shard import ReportingShard
@@ -87,7 +89,8 @@ def told(client: Client) -> Told:
 
 
 def check_schema(event: dict[str, Any]) -> None:
-    """Exactly the fields of its kind, each of a type that msgpack has."""
+    """Exactly the fields of its kind, each of the type that the schema gives it."""
+    assert is_sound(event), event
     fields = get_type_hints(SCHEMA[event["kind"]])
     from_a_worker = event["kind"] in ("replicas", "shard", "straggler")
     assert set(event) == set(fields) | ({"worker"} if from_a_worker else set())
@@ -290,6 +293,38 @@ def test_workers_show_what_is_on_them_while_it_is(client: Client, told: Told) ->
     until(lambda: not any(columns(client)), "no columns are left")
 
 
+def test_columns_come_and_go_while_a_heartbeat_waits_for_an_asynchronous_metric() -> None:
+    soon: list[tuple[Any, ...]] = []
+    loop = SimpleNamespace(add_callback=lambda *call: soon.append(call))
+    mine = object()
+    worker = SimpleNamespace(metrics={"mine": mine}, address="here", loop=loop)
+    board = Board()
+    entry = ReplicaEntry("f00d", "here", 0, [np.zeros(WIDTH, np.int64)])
+
+    def run() -> list[str]:
+        for function, *arguments in soon:
+            function(*arguments)
+        soon.clear()
+        return sorted(worker.metrics)
+
+    def in_a_heartbeat(change: Callable[[], None]) -> list[str]:
+        before = dict(worker.metrics)
+        for name in worker.metrics:
+            if name == "mine":
+                change()
+                threading.Thread(target=update_columns, args=(worker, board)).start()
+                until(lambda: soon, "the loop is asked")
+                assert worker.metrics == before  # the loop alone changes it
+                run()
+        return sorted(worker.metrics)
+
+    assert in_a_heartbeat(lambda: board.add(entry)) == sorted([*NAMES, "mine"])
+    update_columns(worker, board)
+    assert run() == sorted([*NAMES, "mine"])
+    assert in_a_heartbeat(entry.end) == ["mine"]
+    assert worker.metrics["mine"] is mine
+
+
 def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> None:
     pytest.importorskip("prometheus_client")
     X, y = problem()
@@ -337,7 +372,16 @@ def test_prometheus_reads_fits_from_the_scheduler(client: Client, told: Told) ->
 
 
 def started(fit: str) -> dict[str, Any]:
-    return events.event("started", fit, name="LinearClassifier", mode="sync")
+    numbers = ("parameters", "rows", "batch_rows", "updates", "max_epochs", "epochs_before")
+    texts = ("mode", "optimizer", "loss", "dtype")
+    return events.event(
+        "started", fit, name="LinearClassifier", replicas=[], shards=[],
+        **dict.fromkeys(numbers, 1), **dict.fromkeys(texts, "sync"),
+    )  # fmt: skip
+
+
+def stopped(fit: str) -> dict[str, Any]:
+    return events.event("stopped", fit, reason="converged", epochs=1, loss=0.5, seconds=1.0)
 
 
 def told_of(metrics: FitMetrics) -> set[str]:
@@ -351,7 +395,7 @@ def test_series_of_fits_are_bounded() -> None:
     for number in range(200):
         metrics.take(started(str(number)))
         if number:
-            metrics.take(events.event("stopped", str(number), reason="converged"))
+            metrics.take(stopped(str(number)))
     assert told_of(metrics) == {"0", *(str(n) for n in range(200 - MOST_ENDED, 200))}
 
 
@@ -375,11 +419,11 @@ def test_ended_replicas_are_told_of_for_a_while_and_do_not_hold_windows(
 
 def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told) -> None:
     X, y = problem()
-    dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
-    fit = told.last("started")["fit"]
+    with span("mine"):
+        dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
 
     def found(dask_scheduler: Any) -> tuple[Any, Any]:
-        spans = dask_scheduler.extensions["spans"].find_by_tags(fit)
+        spans = dask_scheduler.extensions["spans"].spans_search_by_name["mine", "dps"]
         groups = [group.prefix.name for span in spans for group in span.traverse_groups()]
         return groups, [
             key[2] for key in dask_scheduler.cumulative_worker_metrics
@@ -392,6 +436,29 @@ def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told)
         lambda: {"dps compute", "dps wait"} <= set(client.run_on_scheduler(found)[1]),
         "the metrics of the task have come with a heartbeat",
     )
+
+
+def test_all_fits_have_one_span_which_the_cluster_remembers(client: Client) -> None:
+    X, y = problem()
+
+    def spans(dask_scheduler: Any) -> list[Any]:
+        known = dask_scheduler.extensions["spans"].spans
+        return sorted(one.name for one in known.values() if "dps" in one.name)
+
+    def in_digests(dask_worker: Any) -> list[str]:
+        return sorted({str(key[1]) for key in dask_worker.digests_total if key[0] == "execute"})
+
+    def fit() -> tuple[list[Any], Any]:
+        dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
+        return client.run_on_scheduler(spans), client.run(in_digests)
+
+    names, digests = fit()
+    assert ("dps",) in names
+    for _ in range(3):
+        assert fit() == (names, digests)
+    with span("mine"):
+        fit()
+        assert fit()[0] == sorted([*names, ("mine", "dps")])
 
 
 def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:

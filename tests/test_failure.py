@@ -412,6 +412,63 @@ def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any, client: Cl
     assert_nothing_left(client)
 
 
+class TwoArguments(Exception):
+    """Cannot be unpickled: Exception gives one argument of what was two."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+class Holding(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.lock = threading.Lock()
+
+
+class Speechless(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raising(make: Callable[[], Exception]) -> LogLoss:
+    """A loss that raises; made in a function, so that it is pickled by value."""
+
+    @dataclass(frozen=True)
+    class Raising(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            raise make()
+
+    return Raising()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TwoArguments("it broke", "noon"), "TwoArguments: it broke at noon"),
+        (lambda: Holding("a lock"), "Holding: a lock"),
+        (lambda: Speechless(), "Speechless, whose words raise RuntimeError"),
+    ],
+    ids=["two arguments", "holding a lock", "speechless"],
+)
+def test_an_exception_that_cannot_be_sent_arrives_in_words(
+    make: Any, words: str, client: Client
+) -> None:
+    X, y = classification()
+    with pytest.raises(ReplicaError, match=f"a replica failed with {words}") as caught:
+        dps.LinearClassifier(loss=raising(make), optimizer="sgd", client=client).fit(X, y)
+    cause = caught.value.__cause__
+    if isinstance(cause, ReplicaError):
+        assert words in str(cause)
+        assert "raise make()" in str(cause)
+    else:  # it can be sent after all, and only has no words
+        assert type(cause).__name__ == "Speechless"
+    assert_nothing_left(client)
+
+
 @pytest.mark.parametrize("mode", list(MODES))
 def test_a_fit_that_overflows_ends_with_an_error(mode: str) -> None:
     X, y = classification()

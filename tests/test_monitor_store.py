@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from bokeh.document import Document
-from bokeh.models import GlyphRenderer, Plot
+from bokeh.models import Div, GlyphRenderer, Plot
 
 from dps.monitor.events import event
+from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.page.bars import Times
 from dps.monitor.page.curves import Losses, Rates
+from dps.monitor.page.document import PANELS
 from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.view import view_of
 from dps.monitor.series import Series
@@ -22,7 +25,7 @@ from dps.monitor.words import sentence
 
 def started(fit: str, **fields: Any) -> dict[str, Any]:
     replicas = [{"rank": r, "worker": f"tcp://h:{r}", "rows": 50, "steps": 5} for r in range(2)]
-    shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6}]
+    shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6, "unshared": "no room"}]
     given = {
         "name": "LinearClassifier", "mode": "sync", "optimizer": "adagrad", "loss": "log_loss",
         "dtype": "float64", "parameters": 6, "rows": 100, "batch_rows": 20, "updates": 5,
@@ -135,6 +138,91 @@ def test_foreign_events_leave_no_trace() -> None:
     assert store.fits[0].outcome == "running"
 
 
+SCRIPT = '<script>alert("x")</script>'
+
+
+def shard(fit: str, **fields: Any) -> dict[str, Any]:
+    given = {
+        "shard": 0, "worker": "tcp://h:0", "seconds": 1.0, "final": False, "version": 3,
+        "pushes": 6, "pushes_per_second": 6.0, "bytes": 600, "bytes_per_second": 600.0,
+        "apply_seconds": 0.1, "waiting": [1], "nbytes": 4096, "staleness": [[3, 1], [4]],
+    }  # fmt: skip
+    return event("shard", fit, **{**given, **fields})
+
+
+def failed(fit: str, **fields: Any) -> dict[str, Any]:
+    given = {
+        "error": "WorkerLostError", "message": "it died", "worker": "tcp://h:1", "rank": 1,
+        "step": 1234, "epochs": 1, "seconds": 2.0,
+    }  # fmt: skip
+    return event("failed", fit, **{**given, **fields})
+
+
+def every_kind() -> list[dict[str, Any]]:
+    return [
+        started("f"), replicas("f"), replicas("f", seconds=2.0), shard("f"),
+        epochs("f", 1, validation=0.5), straggler("f", slow=True),
+    ]  # fmt: skip
+
+
+def changed(value: Any, new: Callable[[Any], Any]) -> Iterator[Any]:
+    """A value with one of the things in it changed, each in turn."""
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            yield from ({**value, name: other} for other in changed(inside, new))
+    elif isinstance(value, list):
+        for at, inside in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in changed(inside, new))
+    else:
+        yield new(value)
+
+
+@pytest.mark.parametrize("new", [lambda _: object(), lambda _: SCRIPT, lambda _: [], lambda _: -1])
+def test_what_events_are_not_made_of_is_left_out(new: Callable[[Any], Any]) -> None:
+    """Anybody may log anything: what is taken in has the types of the schema, field by field."""
+    panels, seen = [panel(LIGHT) for panel in PANELS.values()], 0
+    for one in (*every_kind(), stopped("f"), failed("f")):
+        for odd in changed(one, new):
+            store, metrics = Store(), FitMetrics()
+            for given in (started("f"), odd):
+                before = store.revision
+                store.add(given, 0.0)
+                metrics.take(given)
+            list(metrics.collect())
+            if store.revision > before:  # a text instead of a text, say
+                seen += 1
+                for fit in store.fits:
+                    for panel in panels:
+                        panel.update(view_of(store, [fit.id], 0.0))
+    assert (seen == 0) == (type(new(0)) in (object, list))
+
+
+def test_texts_of_events_are_texts_on_the_page() -> None:
+    def text(value: Any) -> Any:
+        return SCRIPT if isinstance(value, str) else value
+
+    panels = [panel(LIGHT) for panel in PANELS.values()]
+
+    def shown(store: Store) -> list[str]:
+        for panel in panels:
+            panel.update(view_of(store, ["f"], 0.0))
+        models = [model for panel in panels for model in panel.root.references()]
+        return [model.text for model in models if isinstance(model, Div)]
+
+    for end in ([], [stopped("f")], [failed("f")]):
+        said = [*every_kind(), *end]
+        for at, one in enumerate(said):
+            for odd in changed(one, text):
+                store = Store()
+                for given in (*said[:at], odd, *said[at + 1 :]):
+                    store.add(given, 0.0)
+                assert not any("<script" in words for words in shown(store))
+    store = Store()
+    for one in (*every_kind(), failed("f", message=SCRIPT)):
+        store.add(one, 0.0)
+    assert any("&lt;script&gt;" in words for words in shown(store))
+
+
 def test_fits_are_forgotten_the_first_ended_first_and_stay_forgotten() -> None:
     store = Store(limit=3)
     store.add(started("endless"), 0.0)
@@ -221,15 +309,11 @@ def test_every_event_that_people_should_know_of_has_words() -> None:
         "after 1 epoch before."
     )
     assert sentence(epochs("f", 4, validation=0.3)) == "Epoch 4: loss 0.25, 0.3 on held-out rows."
-    failed = {"error": "WorkerLostError", "message": "it died.", "epochs": 1, "seconds": 2.0}
-    place = {"worker": "tcp://h:1", "rank": 1, "step": 1234}
-    assert sentence(event("failed", "f", **failed, **place)) == (
+    assert sentence(failed("f", message="it died.")) == (
         "Failed after 2.0 s, replica 1 on h:1 in step 1,234: WorkerLostError: it died."
     )
-    nowhere = dict.fromkeys(place)
-    assert sentence(event("failed", "f", **failed, **nowhere)) == (
-        "Failed after 2.0 s: WorkerLostError: it died."
-    )
+    nowhere = dict.fromkeys(["worker", "rank", "step"])
+    assert sentence(failed("f", **nowhere)) == ("Failed after 2.0 s: WorkerLostError: it died.")
 
 
 @pytest.mark.parametrize("panel", [Losses, Rates, Times])

@@ -84,8 +84,8 @@ def test_of_values_that_are_not_finite_are_none(bad: float) -> None:
         model.predict(X)
     blocks = da.from_array(X, chunks=(20, -1))
     for predicted, message in (
-        (model.predict(blocks), "X holds (NaN|inf).*in row 5"),
-        (model.predict(sparse_blocks(blocks)), "X holds (NaN|inf).*in row 5"),
+        (model.predict(blocks), "X in partition 1 holds (NaN|inf).*in row 5"),
+        (model.predict(sparse_blocks(blocks)), "X in partition 1 holds (NaN|inf).*in row 5"),
         (model.predict_proba([dask.delayed(X[20:])]), "X in partition 0 holds .* in row 5"),
         (
             frames.predict(dd.from_pandas(frame.astype("Float64"), npartitions=3)),

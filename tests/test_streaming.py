@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from distributed import Client
+from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,8 +37,9 @@ from dps.data.recipes import recipes_of
 from dps.data.streams import Stream, kept_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
+from dps.modes import Channel
 from dps.preprocessing.reading import keep_frame, read_frame
-from dps.training import cuts, trainer
+from dps.training import cuts, replica, trainer
 
 LENGTHS = (300, 0, 70, 830, 500)
 ROWS = sum(LENGTHS)
@@ -183,6 +184,60 @@ def test_a_partition_is_computed_once_where_it_is_kept_and_each_epoch_where_it_i
 
 
 @pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])
+def asks_for_its_worker(block: Any) -> Any:
+    assert get_worker().address
+    return block
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_tasks_that_are_run_again_know_their_worker(client: Client, processes: bool) -> None:
+    def fit(client: Any) -> dps.LinearClassifier:
+        rows = array(X).map_blocks(asks_for_its_worker, meta=np.empty((0, 6)))
+        return fitted(lambda: (rows, array(Y)), client, None)
+
+    if processes:
+        assert fit(client).n_iter_ == 4
+        with client.as_current():  # and in a task, where threads train
+            assert client.submit(lambda: fit(None).n_iter_, pure=False).result() == 4
+        return
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as near,
+    ):
+        assert fit(near).n_iter_ == 4
+
+
+def test_a_replica_beats_while_it_reads_where_workers_are_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beats: list[str] = []
+    beat, cuts_of = Channel.beat, replica.cuts_of
+
+    def beating(channel: Channel) -> None:
+        beat(channel)
+        beats.append(threading.current_thread().name)
+
+    def slow(*args: Any) -> Any:
+        deadline = time.monotonic() + 60
+        while "dps-heartbeat" not in beats and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        return cuts_of(*args)
+
+    monkeypatch.setattr(replica, "_BEAT_EVERY", 0.01)
+    monkeypatch.setattr(replica, "cuts_of", slow)
+    monkeypatch.setattr(Channel, "beat", beating)
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as near,
+    ):
+        fitted(lambda: (array(X), array(Y)), near, "memory", mode=dps.Sync(access="gateway"))
+    assert "dps-heartbeat" in beats
+
+
 def test_what_fits_nowhere_is_computed_again(
     clustered: bool, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

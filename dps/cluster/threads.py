@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
@@ -162,7 +163,10 @@ class _ThreadGang:
                 self._change.notify_all()
 
         # Daemons, so that a fit that is abandoned does not keep the process alive.
-        thread = threading.Thread(target=run, name=f"dps-replica-{rank}", daemon=True)
+        # In the caller's context, which may be that of a task of Dask's.
+        thread = threading.Thread(
+            target=copy_context().run, args=(run,), name=f"dps-replica-{rank}", daemon=True
+        )
         self._threads.append(thread)
         thread.start()
 

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from dps.data.partitions import check_columns
 
-__all__ = ["defect_of_features", "defect_of_lengths", "defect_of_targets", "defect_of_weights"]
+__all__ = [
+    "defect_of_features",
+    "defect_of_lengths",
+    "defect_of_structure",
+    "defect_of_targets",
+    "defect_of_weights",
+]
 
 _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
 
@@ -31,6 +37,89 @@ def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | 
                 "they must be cut at the same rows"
             )
     return None
+
+
+def defect_of_structure(X: Any) -> str | None:
+    """Where a sparse matrix points outside of itself, which SciPy and kernels trust it not to do.
+
+    Asked before anything follows an index: a conversion to CSR does so, too.
+
+    Parameters
+    ----------
+    X : anything; what is not sparse has no such defect
+    """
+    if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
+        X = X.to_scipy_sparse()
+    if not scipy.sparse.issparse(X) or X.ndim != 2:
+        return None
+    if X.format in ("csr", "csc", "bsr"):
+        wrong = _wrong_in_compressed(X)
+    elif X.format == "lil":
+        wrong = _wrong_in_compressed(_lil_as_csr(X))
+    elif X.format == "coo":
+        wrong = _wrong_in_coordinates(X)
+    else:  # a mask or a dictionary checks each index by itself
+        return None
+    return None if wrong is None else f"X{{place}} is a broken {X.format} matrix: {wrong}{_REMAKE}"
+
+
+def _lil_as_csr(X: Any) -> Any:
+    """Its lists of column indices end to end, as SciPy's own conversion has them."""
+    made = scipy.sparse.csr_array(X.shape, dtype=X.dtype)
+    made.indptr = np.cumsum([0, *map(len, X.rows)])
+    made.indices = np.array([index for row in X.rows for index in row], np.int64)
+    made.data = np.zeros(len(made.indices), X.dtype)
+    return made
+
+
+def _wrong_in_compressed(X: Any) -> str | None:
+    """What is wrong with CSR, with CSC or with blocks of rows."""
+    height, width = (
+        extent // block
+        for extent, block in zip(X.shape, getattr(X, "blocksize", (1, 1)), strict=True)
+    )
+    along, across = ("row", "column") if X.format != "csc" else ("column", "row")
+    if X.format == "csc":
+        height, width = width, height
+    indptr, indices = X.indptr, X.indices
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            return f"its {name} has {array.ndim} dimensions and dtype {array.dtype}"
+    if len(indptr) != height + 1:
+        return f"its indptr has {len(indptr)} elements, {height + 1} are wanted"
+    if indptr[0] != 0:
+        return f"its indptr begins with {indptr[0]} instead of 0"
+    falls = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if len(falls):
+        at = int(falls[0])
+        return f"its indptr falls from {indptr[at]} to {indptr[at + 1]} at {along} {at}"
+    stored = int(indptr[-1])
+    there = min(len(indices), len(X.data))
+    if stored > there:
+        return f"its indptr ends with {stored}, and {there} values are stored"
+    outside = _first_outside(indices[:stored], width)
+    if outside is None:
+        return None
+    place = int(np.searchsorted(indptr, outside, "right")) - 1
+    return f"{along} {place} has the {across} index {indices[outside]}, of {width} {across}s"
+
+
+def _wrong_in_coordinates(X: Any) -> str | None:
+    for name, at, extent in (("row", X.row, X.shape[0]), ("column", X.col, X.shape[1])):
+        if len(at) != len(X.data):
+            return f"it has {len(at)} {name} indices for {len(X.data)} values"
+        outside = _first_outside(at, extent)
+        if outside is not None:
+            return f"value {outside} has the {name} index {at[outside]}, of {extent} {name}s"
+    return None
+
+
+def _first_outside(indices: NDArray[Any], extent: int) -> int | None:
+    """Position of the first index that is negative or too large."""
+    # Two reductions need no memory, and are all that there is to do where nothing is wrong.
+    if not len(indices) or (indices.min() >= 0 and indices.max() < extent):
+        return None
+    return int(np.argmax((indices < 0) | (indices >= extent)))
 
 
 def defect_of_features(X: Any) -> str | None:
@@ -69,6 +158,7 @@ def defect_of_features(X: Any) -> str | None:
 
 
 _FILL = ": fill or drop such rows"
+_REMAKE = ": make it anew from its values, and see its check_format()"
 _ENCODE = (
     ": make them numbers, or give a dask dataframe, as dask.dataframe.from_delayed makes it of a "
     "list, whose dtypes are known beforehand: that is encoded"

@@ -18,6 +18,7 @@ from dps.data.blocks import as_rows
 from dps.data.defects import (
     defect_of_features,
     defect_of_lengths,
+    defect_of_structure,
     defect_of_targets,
     defect_of_weights,
 )
@@ -61,6 +62,8 @@ class PartitionSummary:
         Rows and sample weight of each class.
     weight_sum : float
         Sum of sample weights; `rows` without weights.
+    weightless : int
+        Rows whose sample weight is zero.
     target_sum, target_squares : (n_outputs,) float64 arrays
         Weighted sums of y and of its squares, for regression.
     spread : ColumnSums or None
@@ -81,6 +84,7 @@ class PartitionSummary:
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
+    weightless: int
     target_sum: NDArray[np.float64]
     target_squares: NDArray[np.float64]
     spread: ColumnSums | None
@@ -110,6 +114,8 @@ class DataSummary:
     classes : (k,) array
     class_rows, class_weights : (k,) float64 arrays
     weight_sum : float
+    weightless : int
+        Rows whose sample weight is zero.
     target_std : tuple of float
         Of each column of y, weighted, for regression.
     spread : Spread or None
@@ -129,6 +135,7 @@ class DataSummary:
     class_rows: NDArray[np.float64]
     class_weights: NDArray[np.float64]
     weight_sum: float
+    weightless: int
     target_std: tuple[float, ...]
     spread: Spread | None
 
@@ -158,11 +165,13 @@ def inspect_partition(
     spread : bool
         Whether to look at how the columns vary.
     """
-    given, X = X, as_rows(X)
+    given, defect = X, defect_of_structure(X)
+    if defect is None:
+        X = as_rows(X)
     rows = X.shape[0] if X.ndim else 0
     targets = as_targets(y)
     weights = None if weight is None else as_targets(weight)
-    defect = defect_of_lengths(rows, targets, weights)
+    defect = defect or defect_of_lengths(rows, targets, weights)
     if rows and defect is None:  # what has no rows may have any dtype
         defect = (
             defect_of_features(X)
@@ -174,10 +183,11 @@ def inspect_partition(
     class_weights: NDArray[np.float64] = np.empty(0)
     n_outputs = targets.shape[1] if targets.ndim == 2 else 1
     target_sum = target_squares = np.zeros(n_outputs)
-    weight_sum = float(rows)
+    weight_sum, weightless = float(rows), 0
     if defect is None:
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
+            weightless = rows - int(np.count_nonzero(weights))
         if classification:
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
@@ -201,6 +211,7 @@ def inspect_partition(
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=weight_sum,
+        weightless=weightless,
         target_sum=target_sum,
         target_squares=target_squares,
         spread=spread_of(X, _dtype_of(X)) if spread and rows and defect is None else None,
@@ -269,6 +280,7 @@ def combine(
         class_rows=class_rows,
         class_weights=class_weights,
         weight_sum=float(weight_sum),
+        weightless=sum(summary.weightless for summary in filled),
         target_std=_target_std(filled, weight_sum),
         spread=combine_spreads(sums, first.n_features) if sums else None,
     )

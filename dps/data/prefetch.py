@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
+from contextvars import copy_context
 from typing import TypeVar
 
 __all__ = ["ahead"]
@@ -58,7 +59,10 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
         except BaseException as error:  # for the one who waits for the item
             made.put(("error", error))
 
-    thread = threading.Thread(target=make, name="dps-prefetch", daemon=True)
+    # In the user's context: what makes items may ask on which of Dask's workers it is.
+    thread = threading.Thread(
+        target=copy_context().run, args=(make,), name="dps-prefetch", daemon=True
+    )
     thread.start()
     try:
         while True:

@@ -10,6 +10,7 @@ anything in a notebook: all processes have one minor version of Python, which Da
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,6 +39,11 @@ class sealed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
         return self._function(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The function's own: Dask reads there what it is to give to blocks."""
+        return inspect.signature(self._function)
 
     def __dask_tokenize__(self) -> Any:
         from dask.tokenize import normalize_token

@@ -17,6 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from dps.data.blocks import as_rows
+from dps.data.defects import defect_of_structure
 from dps.data.partitions import is_frame
 from dps.data.targets import as_targets
 
@@ -152,12 +153,14 @@ def table_of(X: Any) -> Table | None:
 
     Returns
     -------
-    Table, or None where X is made of objects
+    Table, or None where X is made of objects, or is a broken sparse matrix
     """
     if not is_frame(X) and hasattr(X, "table"):
         table: Table = X.table()
         return table
     if not hasattr(X, "shape"):
+        return None
+    if defect_of_structure(X) is not None:
         return None
     X = as_rows(X)
     if scipy.sparse.issparse(X):

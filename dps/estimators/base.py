@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from dps.cluster.choice import cluster_for
 from dps.data.alignment import in_memory, partitions_of
 from dps.data.blocks import as_rows
 from dps.data.columns import Columns, occurring
+from dps.data.defects import defect_of_structure
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import (
     Partition,
@@ -49,6 +51,7 @@ from dps.estimators.choices import (
     takes_steps,
 )
 from dps.estimators.encoding import Encoding, encoding_for, select
+from dps.estimators.interrupts import Interrupts
 from dps.estimators.start import Start
 from dps.estimators.viewers import Viewers
 from dps.losses import Loss
@@ -157,6 +160,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             partitions = [Partition(X, part.y, part.weight)]
         fit = new_fit_id()
         cluster = cluster_for(self.client, fit, self.timeout)
+        interrupts = Interrupts()
         try:
             most = None if self.n_replicas == "auto" else int(self.n_replicas)
             holders = cluster.load(partitions, prepare, self.cache, most)
@@ -179,20 +183,27 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             )
             model = job.model
             fitted = partial(self._fitted, model, columns, classes, encoding)
-            result = train(viewers.watch(job, fitted), summary, holders, cluster)
-        finally:
-            viewers.close()
-            cluster.close()
-        if classes is not None:
-            self.classes_ = classes
-        self.encoder_ = None if encoding is None else encoding.encoder
-        if columns is not None:
-            model, result = self._spread(columns, model, result, job.optimizer)
-        self._take(model, result)
-        self._carry = start.after(job, model, result)
-        self.fit_report_ = report_of(type(self).__name__, job, result)
-        if result.error is not None:
-            raise result.error
+            job = viewers.watch(job, fitted)
+            result = train(job, summary, holders, cluster, interrupts.hold)
+        except BaseException as error:
+            with interrupts:
+                failed = _first_failure(viewers.close, cluster.close)
+            if failed is not None:
+                error.add_note(f"and then, while the fit was cleared away: {failed!r}")
+            raise
+        with interrupts:
+            failed = _first_failure(viewers.close, cluster.close)
+            if classes is not None:
+                self.classes_ = classes
+            self.encoder_ = None if encoding is None else encoding.encoder
+            if columns is not None:
+                model, result = self._spread(columns, model, result, job.optimizer)
+            self._take(model, result)
+            self._carry = start.after(job, model, result)
+            self.fit_report_ = report_of(type(self).__name__, job, result)
+        for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
+            if after is not None:
+                raise after
         viewers.end()
         if tol is not None and result.history[-1].last and not result.history[-1].converged:
             warnings.warn(
@@ -306,6 +317,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         frame = X if is_frame(X) else None
         if frame is not None:
             check_names(frame)
+        defect = defect_of_structure(X)
+        if defect is not None:
+            raise ValueError(defect.replace("{place}", ""))
         if hasattr(X, "to_scipy_sparse"):
             X = as_rows(X)
         try:
@@ -490,6 +504,17 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _first_failure(*ends: Callable[[], None]) -> BaseException | None:
+    """Call all of them, whatever one of them raises; what the first one did."""
+    failed: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:
+            failed = failed or error
+    return failed
 
 
 def _as_rows(X: Any, number: int) -> Any:

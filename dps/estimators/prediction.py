@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.blocks import as_rows
-from dps.data.defects import defect_of_features
+from dps.data.defects import defect_of_features, defect_of_structure
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import itself, sealed
 
@@ -59,8 +59,10 @@ class LinearPredictor:
         Raises
         ------
         ValueError
-            Its columns are others than those that were trained on, or a value is no finite number.
+            Its columns are others than those that were trained on, a value is no finite number,
+            or a sparse matrix points outside of itself.
         """
+        _refuse(defect_of_structure(X), place)
         given = X = as_rows(X)
         if X.ndim != 2:
             raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
@@ -78,9 +80,7 @@ class LinearPredictor:
             X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
         raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
         if not np.isfinite(raw).all():  # what is not finite in X has come through
-            defect = defect_of_features(given)
-            if defect is not None:
-                raise ValueError(defect.replace("{place}", place))
+            _refuse(defect_of_features(given), place)
         return self.finish(raw)
 
     def nothing(self, like: Any) -> NDArray[Any]:
@@ -131,10 +131,9 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
 
     # A task of its own: each worker gets the model once, and no task has a copy in it.
     model = dask.delayed(sealed(itself, predict), pure=True)()
-    predict_block = sealed(_predict_block)
     if is_list(X):
-        apply = dask.delayed(predict_block, pure=False)
-        return [apply(part, model, f" in partition {number}") for number, part in enumerate(X)]
+        apply = dask.delayed(sealed(_predict_part), pure=False)
+        return [apply(part, model, number) for number, part in enumerate(X)]
     like = X._meta if hasattr(X, "divisions") else X
     empty = predict.nothing(like)
     if hasattr(X, "divisions"):
@@ -145,6 +144,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
         return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
     if len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
+    predict_block = sealed(_predict_block)
     if columns is None:
         return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
     chunks = (X.chunks[0], (len(columns),))
@@ -160,8 +160,18 @@ def _dtype_of(X: Any) -> Any:
     return np.result_type(*names)
 
 
-def _predict_block(block: Any, predict: Predictor, place: str = "") -> NDArray[Any]:
-    return predict(block, place)
+def _refuse(defect: str | None, place: str) -> None:
+    """Raise if something is wrong."""
+    if defect is not None:
+        raise ValueError(defect.replace("{place}", place))
+
+
+def _predict_part(part: Any, predict: Predictor, number: int) -> NDArray[Any]:
+    return predict(part, f" in partition {number}")
+
+
+def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> NDArray[Any]:
+    return _predict_part(block, predict, block_id[0])  # Dask gives it where it is asked for
 
 
 def _place_of(index: Any) -> str:

@@ -213,9 +213,8 @@ class Channel:
         return self.step
 
     def beat(self) -> None:
-        """Say that this rank is alive while it reads; a push on its way does."""
-        if not self.step.busy:
-            self._first.call(operations.beat)
+        """Say that this rank is alive while it reads."""
+        self._call(operations.beat)
 
     @property
     def steps(self) -> int:

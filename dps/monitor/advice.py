@@ -11,7 +11,7 @@ from statistics import median
 
 from dps.monitor.words import duration, host, percent
 
-__all__ = ["Account", "advise", "shares"]
+__all__ = ["Account", "advise", "no_shared_memory", "shares"]
 
 #: A share of all time that is worth doing something about.
 _MUCH = 0.35
@@ -71,8 +71,27 @@ def shares(accounts: Sequence[Account]) -> dict[str, float]:
     }
 
 
+def no_shared_memory(worker: str, why: str) -> str:
+    """What to change where a shard's window could not be a file of shared memory.
+
+    Examples
+    --------
+    >>> no_shared_memory("tcp://10.0.0.7:4033", "No space left on device")[:57]
+    'The shard on 10.0.0.7:4033 has no shared memory (No space'
+    """
+    return (
+        f"The shard on {host(worker)} has no shared memory ({why}), so that all other processes "
+        "use the gateway, at a cost a step: give /dev/shm more room, as by docker run --shm-size."
+    )
+
+
 def advise(
-    accounts: Sequence[Account], *, mode: str, full_batch: bool, staleness: float = 0.0
+    accounts: Sequence[Account],
+    *,
+    mode: str,
+    full_batch: bool,
+    staleness: float = 0.0,
+    unshared: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
     """What to change, the most useful first; nothing where nothing stands out.
 
@@ -85,6 +104,8 @@ def advise(
         Whether each epoch was one step from all rows (L-BFGS).
     staleness : float, default=0.0
         Mean staleness of pushes.
+    unshared : sequence of (str, str)
+        Workers whose shards have no shared memory although that was wanted, and why.
 
     Examples
     --------
@@ -94,9 +115,9 @@ def advise(
     """
     part = shares(accounts)
     whole = sum(account.seconds for account in accounts)
+    said = [no_shared_memory(worker, why) for worker, why in unshared[:1]]
     if whole < _SHORT:
-        return []
-    said = []
+        return said
     if part["load"] > _MUCH:
         said.append(
             f"{percent(part['load'])} of the time is reading and converting rows: persist the data "

@@ -18,25 +18,29 @@ from dps._runtime.activity import ROWS
 from dps.monitor.board import Board, Entry, ReplicaEntry
 from dps.monitor.reading import Pace, mean_loss, mean_staleness
 
-__all__ = ["NAMES", "hide_columns", "show_columns"]
+__all__ = ["NAMES", "update_columns"]
 
 NAMES = ("dps rows/s", "dps loss", "dps staleness", "dps shard bytes")
 
 
-def show_columns(worker: Any, board: Board) -> None:
-    """Have a worker tell of what is on it, if it does not yet."""
-    if NAMES[0] not in worker.metrics:
-        columns = (_rows_per_second(board), _loss, _staleness, _shard_bytes)
-        for name, column in zip(NAMES, columns, strict=True):
-            worker.metrics[name] = partial(column, board)
+def update_columns(worker: Any, board: Board) -> None:
+    """Have a worker tell of what is on it, or stop where nothing is; from any thread, soon.
+
+    A heartbeat goes through the worker's metrics on its event loop, and waits in between for those
+    that are asynchronous. So the columns change there alone, and come in another dict.
+    """
+    worker.loop.add_callback(_update, worker, board)
 
 
-def hide_columns(worker: Any, board: Board) -> None:
-    """Have it stop, if nothing is left on it."""
+def _update(worker: Any, board: Board) -> None:
     entries: list[Entry] = [*board.replicas(), *board.shards()]
-    if not any(entry.ended is None and entry.worker == worker.address for entry in entries):
-        for name in NAMES:
-            worker.metrics.pop(name, None)
+    wanted = any(entry.ended is None and entry.worker == worker.address for entry in entries)
+    if wanted == (NAMES[0] in worker.metrics):
+        return
+    others = {name: metric for name, metric in worker.metrics.items() if name not in NAMES}
+    columns = (_rows_per_second(board), _loss, _staleness, _shard_bytes) if wanted else ()
+    shown = {name: partial(column, board) for name, column in zip(NAMES, columns, strict=False)}
+    worker.metrics = {**others, **shown}
 
 
 def _running(board: Board, worker: Any) -> list[ReplicaEntry]:

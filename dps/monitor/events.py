@@ -10,7 +10,7 @@ changes its meaning or goes makes a new one.
 from __future__ import annotations
 
 import time
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 __all__ = [
     "BUCKETS",
@@ -85,11 +85,16 @@ class ReplicaStart(TypedDict):
 
 
 class ShardStart(TypedDict):
-    """A shard of the plan: its number, its worker's address, and the parameters it stands for."""
+    """A shard of the plan.
+
+    Its number, its worker's address, the parameters it stands for, and why it has no shared memory
+    where that was wanted.
+    """
 
     shard: int
     worker: str
     parameters: int
+    unshared: NotRequired[str | None]
 
 
 class StartedEvent(Event):

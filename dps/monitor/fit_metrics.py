@@ -15,6 +15,7 @@ from typing import Any
 from distributed import SchedulerPlugin
 
 from dps.monitor.board import LINGER, MOST_ENDED
+from dps.monitor.checking import is_sound
 from dps.monitor.events import TOPIC
 
 __all__ = ["FitMetrics", "MetricsPlugin", "install_metrics"]
@@ -44,8 +45,10 @@ class FitMetrics:
         self._fits: dict[str, _Fit] = {}
         self._outcomes = {"converged": 0, "max_iter": 0, "interrupted": 0, "failed": 0}
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Take in an event of the topic."""
+    def take(self, event: Any) -> None:
+        """Take in an event of the topic; what is none is left out."""
+        if not is_sound(event):
+            return
         kind = event["kind"]
         with self._lock:
             if kind == "started":
@@ -54,7 +57,7 @@ class FitMetrics:
             fit = self._fits.get(event["fit"])
             if fit is None:
                 return
-            if kind == "epochs":
+            if kind == "epochs" and event["epochs"]:
                 last = event["epochs"][-1]
                 fit.values["epochs"] = last["epoch"]
                 fit.values["rows"] = last["epoch"] * last["rows"]
@@ -64,7 +67,7 @@ class FitMetrics:
             elif kind == "straggler":
                 (fit.slow.add if event["slow"] else fit.slow.discard)(event["rank"])
             elif kind in ("stopped", "failed"):
-                self._outcomes[event.get("reason", "failed")] += 1
+                self._outcomes["failed" if kind == "failed" else event["reason"]] += 1
                 fit.values["running"] = 0
                 fit.slow.clear()
                 fit.ended = time.monotonic()

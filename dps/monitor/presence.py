@@ -16,7 +16,7 @@ from distributed.metrics import context_meter
 
 from dps._runtime.activity import Activity
 from dps.monitor.board import Board, Entry, ReplicaEntry, ShardEntry
-from dps.monitor.columns import hide_columns, show_columns
+from dps.monitor.columns import update_columns
 from dps.monitor.prometheus import serve_metrics
 from dps.monitor.reading import seconds
 from dps.server.window import Window
@@ -40,20 +40,20 @@ class Presence:
         self._entry = entry
         _board.add(entry)
         serve_metrics(_board)
-        show_columns(worker, _board)
+        update_columns(worker, _board)
 
     @classmethod
     def of_shard(cls, worker: Any, window: Window) -> Presence:
         """A shard's; one that nobody closes goes with its client, and so do its columns."""
         shown = cls(worker, ShardEntry(worker.address, window))
-        gone = weakref.finalize(window, worker.loop.add_callback, hide_columns, worker, _board)
+        gone = weakref.finalize(window, update_columns, worker, _board)
         gone.atexit = False
         return shown
 
     def end(self) -> None:
         """Show it no more among what runs."""
         self._entry.end()
-        hide_columns(self._worker, _board)
+        update_columns(self._worker, _board)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dps.monitor.advice import Account, advise
-from dps.monitor.events import VERSION
+from dps.monitor.checking import is_sound
 from dps.monitor.series import Series
 from dps.monitor.words import sentence
 
@@ -217,7 +217,18 @@ class Fit:
             return []
         full_batch = self.started["optimizer"] == "lbfgs"
         mode = self.started["mode"]
-        return advise(self.accounts, mode=mode, full_batch=full_batch, staleness=self.staleness)
+        unshared = [
+            (shard["worker"], shard["unshared"])
+            for shard in self.started["shards"]
+            if shard.get("unshared")
+        ]
+        return advise(
+            self.accounts,
+            mode=mode,
+            full_batch=full_batch,
+            staleness=self.staleness,
+            unshared=unshared,
+        )
 
     @property
     def rows_per_second(self) -> float:
@@ -278,7 +289,7 @@ class Store:
 
     def add(self, event: Any, now: float) -> None:
         """Take in an event; what is none, or of another version, is left out."""
-        if not isinstance(event, Mapping) or event.get("v") != VERSION:
+        if not is_sound(event):
             return
         if event["fit"] in self._forgotten:  # a straggling message is no new fit
             return

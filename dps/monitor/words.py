@@ -67,6 +67,8 @@ def duration(seconds: float) -> str:
     >>> [duration(span) for span in (0.0042, 0.25, 9.94, 93, 7260, 200_000)]
     ['4 ms', '0.25 s', '9.9 s', '1 min 33 s', '2 h 1 min', '2 d 7 h']
     """
+    if not math.isfinite(seconds):
+        return "–"
     if seconds < 0.1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 1:
@@ -165,7 +167,9 @@ def _started(event: Mapping[str, Any]) -> str:
     )
 
 
-def _epochs(event: Mapping[str, Any]) -> str:
+def _epochs(event: Mapping[str, Any]) -> str | None:
+    if not event["epochs"]:
+        return None
     last = event["epochs"][-1]
     validation = last["validation_loss"]
     held_out = "" if validation is None else f", {loss(validation)} on held-out rows"

@@ -84,6 +84,7 @@ class WindowCard:
     token: bytes
     path: str | None
     host: str
+    unshared: str | None
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,10 @@ class ParameterShard:
         """How to map this window."""
         file = self.window.file
         path = str(file.path) if file else None
-        return WindowCard(self.window.spec, self.window.update, self.window.token, path, host_id())
+        window = self.window
+        return WindowCard(
+            window.spec, window.update, window.token, path, host_id(), window.unshared
+        )
 
     def status(self, since: int) -> ShardStatus:
         """Records from epoch `since` on, and where every rank is."""

@@ -275,19 +275,22 @@ class Window:
 
     _identity: NDArray[np.uint8]
     _words: NDArray[np.int64]
+    #: Why there is no shared file, although one was wanted.
+    unshared: str | None = None
 
     @classmethod
     def create(cls, spec: WindowSpec, *, update: Update | None, shared: bool) -> Window:
         """Make a window of zeros, in a shared file where that is wanted and possible."""
         nbytes = spec.regions()[1]
-        file = None
+        file = unshared = None
         if shared:
             try:
                 file = SharedFile.create(spec.fit, nbytes)
-            except OSError:  # no room or no such file system: the gateway serves all
-                file = None
+            except OSError as error:  # no room or no such file system: the gateway serves all
+                unshared = str(error)
         memory: Any = file.memory if file else _aligned_zeros(nbytes)
         window = cls(spec, memory, update=update, file=file)
+        window.unshared = unshared
         window._identity[:16] = np.frombuffer(secrets.token_bytes(16), np.uint8)
         window._identity[16:48] = np.frombuffer(spec.identity(), np.uint8)
         window.words.store(Word.OPEN, 1)

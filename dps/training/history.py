@@ -117,10 +117,18 @@ class EpochRecord:
             bool(last), bool(converged), tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
+    @classmethod
+    def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
+        """Of an epoch that was closed, and of which nothing else is known any more."""
+        nan = math.nan
+        return cls(epoch, nan, nan, 0, 0.0, nan, nan, nan, 0, False, False, (0,) * n_replicas)
+
     @property
     def rows_per_second(self) -> float:
-        """Rows of all replicas a second."""
-        return self.rows / self.seconds if self.seconds > 0 else math.inf
+        """Rows of all replicas a second; NaN where nothing is known."""
+        if self.seconds > 0:
+            return self.rows / self.seconds
+        return math.inf if self.rows else math.nan
 
     def line(self) -> str:
         """What a log says of the epoch.

@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ from dps.models import Model
 from dps.modes import Mode
 from dps.server.parameter_server import ParameterServer
 from dps.training.activity import RankActivity
+from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
@@ -112,6 +115,16 @@ class Outcome:
     cause: BaseException | None = None
     activity: RankActivity | None = None
 
+    def __reduce__(self) -> tuple[Callable[..., Outcome], tuple[Any, ...]]:
+        sent = None if self.cause is None else SentCause.of(self.cause)
+        return _arrived, (self.rank, self.error, sent, self.activity)
+
+
+def _arrived(
+    rank: int, error: DPSError | None, sent: SentCause | None, activity: RankActivity | None
+) -> Outcome:
+    return Outcome(rank, error, None if sent is None else sent.opened(), activity)
+
 
 def run_replica(
     spec: ReplicaSpec,
@@ -172,7 +185,7 @@ def run_replica(
         return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
     except Exception as error:
         _say(channel, lambda channel: channel.abort())
-        failure = ReplicaError(f"a replica failed with {type(error).__name__}: {error}")
+        failure = ReplicaError(f"a replica failed with {described(error)}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
         for link in links:
@@ -248,7 +261,10 @@ def _heartbeat(channel: Channel) -> Iterator[None]:
             while not done.wait(_BEAT_EVERY):
                 channel.beat()
 
-    thread = threading.Thread(target=beat, name="dps-heartbeat", daemon=True)
+    # In the replica's context: calls to a shard go out from the worker that it names.
+    thread = threading.Thread(
+        target=copy_context().run, args=(beat,), name="dps-heartbeat", daemon=True
+    )
     thread.start()
     try:
         yield

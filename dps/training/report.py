@@ -53,6 +53,8 @@ class FitReport:
     shards : int
     accounts : tuple of Account
         Where the time of each replica went.
+    unshared : tuple of (str, str)
+        Workers whose shards have no shared memory although that was wanted, and why.
 
     Examples
     --------
@@ -77,12 +79,17 @@ class FitReport:
     staleness: float
     shards: int
     accounts: tuple[Account, ...]
+    unshared: tuple[tuple[str, str], ...] = ()
 
     @property
     def advice(self) -> list[str]:
         """What to change, the most useful first."""
         return advise(
-            self.accounts, mode=self.mode, full_batch=self.full_batch, staleness=self.staleness
+            self.accounts,
+            mode=self.mode,
+            full_batch=self.full_batch,
+            staleness=self.staleness,
+            unshared=self.unshared,
         )
 
     @property
@@ -208,6 +215,11 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         staleness=last.staleness_mean,
         shards=len(result.plan.shards),
         accounts=tuple(_account(activity) for activity in result.activity),
+        unshared=tuple(
+            (worker, why)
+            for worker, why in zip(result.plan.shards, result.unshared, strict=True)
+            if why is not None
+        ),
     )
 
 

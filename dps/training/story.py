@@ -35,6 +35,8 @@ class Story:
     job : Job
     plan : Plan
     placement : Placement
+    unshared : sequence of str or None
+        Of each shard why it has no shared memory, where that was wanted.
     tell : callable
         Takes an event, and does not wait.
     """
@@ -44,13 +46,14 @@ class Story:
         job: Job,
         plan: Plan,
         placement: Placement,
+        unshared: Sequence[str | None],
         tell: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._fit = job.fit
         self._tell = tell
         self._began = time.monotonic()
         self._epochs = 0
-        self._say("started", **_started(job, plan, placement))
+        self._say("started", **_started(job, plan, placement, unshared))
 
     def closed(self, records: Sequence[EpochRecord]) -> None:
         """Epochs have been closed."""
@@ -97,7 +100,9 @@ class Story:
         self._tell(event(kind, self._fit, **fields))
 
 
-def _started(job: Job, plan: Plan, placement: Placement) -> dict[str, Any]:
+def _started(
+    job: Job, plan: Plan, placement: Placement, unshared: Sequence[str | None]
+) -> dict[str, Any]:
     optimizer = "lbfgs" if job.full_batch is not None else type(job.optimizer).__name__.lower()
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     return {
@@ -117,8 +122,8 @@ def _started(job: Job, plan: Plan, placement: Placement) -> dict[str, Any]:
             for rank, part in enumerate(plan.ranks)
         ],
         "shards": [
-            ShardStart(shard=shard, worker=worker, parameters=placement.size(shard))
-            for shard, worker in enumerate(plan.shards)
+            ShardStart(shard=shard, worker=worker, parameters=placement.size(shard), unshared=why)
+            for shard, (worker, why) in enumerate(zip(plan.shards, unshared, strict=True))
         ],
     }
 

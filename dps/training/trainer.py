@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,10 +22,18 @@ from dps.data.exchange import count_rows
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.data.targets import TargetEncoding
-from dps.errors import ClusterError, NonFiniteError, ServerLostError, StalledError, StoppedError
+from dps.errors import (
+    ClusterError,
+    NonFiniteError,
+    ServerLostError,
+    StalledError,
+    StoppedError,
+    WindowError,
+)
 from dps.group import ChannelSpec
 from dps.models import Model
 from dps.modes import Mode
+from dps.monitor.advice import no_shared_memory
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
@@ -35,6 +44,7 @@ from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
+from dps.training.holding_out import check_held_out
 from dps.training.plan import Plan, make_deal, make_plan
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
@@ -150,6 +160,8 @@ class FitResult:
         What each replica did, in rank order; those that did not end are missing.
     error : BaseException or None
         What cut the fit short, to be raised once the rest has been kept.
+    unshared : tuple of str or None
+        Of each shard why it has no shared memory, where that was wanted.
     """
 
     params: NDArray[np.floating]
@@ -160,6 +172,7 @@ class FitResult:
     plan: Plan
     activity: list[RankActivity]
     error: BaseException | None
+    unshared: tuple[str | None, ...]
 
 
 def new_fit_id() -> str:
@@ -167,7 +180,13 @@ def new_fit_id() -> str:
     return secrets.token_hex(6)
 
 
-def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) -> FitResult:
+def train(
+    job: Job,
+    summary: DataSummary,
+    holders: list[str],
+    cluster: Cluster,
+    ending: Callable[[], None] = lambda: None,
+) -> FitResult:
     """Train on data that the cluster has loaded.
 
     Parameters
@@ -177,6 +196,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     holders : list of str
         The worker of each partition.
     cluster : Cluster
+    ending : callable, optional
+        Called once training has ended, before the result is fetched.
 
     Raises
     ------
@@ -195,6 +216,8 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         )
     if exchanged:
         summary, holders = _exchange(job, summary, holders, cluster)
+
+    check_held_out(job, summary, cluster)
 
     def count(piece: Piece) -> int:
         if not job.validation_fraction:
@@ -219,8 +242,6 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
         mixed=bool(job.shuffle)
         and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
-    if job.validation_fraction and plan.rows == summary.total:
-        raise ValueError("no row fell into the validation set: raise validation_fraction")
     layout = job.model.layout
     placement = place(
         job.mode.placement, [tensor.size for tensor in layout.tensors], len(plan.shards)
@@ -231,10 +252,14 @@ def train(job: Job, summary: DataSummary, holders: list[str], cluster: Cluster) 
     specs = _shard_specs(job, plan, placement, rates, watched)
     server = cluster.serve(specs, placement, plan.shards)
     tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched)
-    story = Story(job, plan, placement, cluster.tell) if watched else None
+    unshared = tuple(shard.card.unshared for shard in server.shards)
+    for shard, why in enumerate(unshared):
+        if why is not None:
+            _log.warning("%s", no_shared_memory(plan.shards[shard], why))
+    story = Story(job, plan, placement, unshared, cluster.tell) if watched else None
     try:
         gang = cluster.launch(run_replica, tasks, server)
-        result = _Watcher(job, plan, server, gang, story).run()
+        result = _Watcher(job, plan, server, gang, story).run(ending)
     except BaseException as error:
         if story is not None:
             story.failed(error)
@@ -420,18 +445,21 @@ class _Watcher:
         self._story = story
         self._plan = plan
         self._server = server
+        self._unshared = tuple(shard.card.unshared for shard in server.shards)
         self._gang = gang
         self._history: list[EpochRecord] = []
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
 
-    def run(self) -> FitResult:
+    def run(self, ending: Callable[[], None]) -> FitResult:
         """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
         try:
             self._watch()
+            ending()
         except ServerLostError:
             until_known(self._gang.check)
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
+            ending()
             self._stop()
             self._fetch()
             if not self._history:
@@ -467,7 +495,7 @@ class _Watcher:
         Whether the fit is to end.
         """
         status = self._server.status(len(self._history), self._gang.check)
-        records = [EpochRecord.from_row(row) for row in status.records]
+        records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
         if self._story is not None:
             self._story.closed(records)
@@ -476,6 +504,22 @@ class _Watcher:
         self._check_progress(status)
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+
+    def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
+        """The records, without those that stand where older ones were wanted."""
+        first = len(self._history) + 1
+        lost = [at for at, record in enumerate(records) if record.epoch != first + at]
+        for at in lost:
+            records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
+        if lost:
+            warnings.warn(
+                f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
+                f"are lost, and NaN in history_: more than {_HISTORY} epochs were closed between "
+                "two fetches of them. The model is that of the last epoch all the same",
+                UserWarning,
+                stacklevel=2,
+            )
+        return records
 
     def _check_progress(self, status: ShardStatus) -> None:
         now = time.monotonic()
@@ -510,6 +554,8 @@ class _Watcher:
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
         assert error is not None
+        if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
+            error.message += f"; it has no file of shared memory: {why}"
         if error.worker is None and error.rank is not None:  # a rank that others waited for
             error.worker = self._plan.ranks[error.rank].worker
         raise error from first.cause
@@ -541,6 +587,7 @@ class _Watcher:
             plan=self._plan,
             activity=self._activity(),
             error=error,
+            unshared=self._unshared,
         )
 
     def _activity(self) -> list[RankActivity]:

@@ -32,7 +32,7 @@ class LoopbackLink(FarLink):
     """A link over TCP to a thread of this process, which serves the rank as a shard's would."""
 
     def __init__(self, window: Window, mode: Mode, rank: int, timeout: float) -> None:
-        card = WindowCard(window.spec, window.update, window.token, None, "elsewhere")
+        card = WindowCard(window.spec, window.update, window.token, None, "elsewhere", None)
         super().__init__(card, None, rank, FENCE, timeout)  # type: ignore[arg-type]
         with socket.create_server(("127.0.0.1", 0)) as listening:
             ours = socket.create_connection(listening.getsockname())

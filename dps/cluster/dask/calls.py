@@ -18,6 +18,7 @@ from distributed import Client, Future
 from distributed.client import _wait
 
 from dps.cluster.base import until_known
+from dps.cluster.dask.moving import Standing, look_for_progress
 from dps.errors import ClusterError, VersionError, WorkerLostError
 
 __all__ = [
@@ -83,16 +84,20 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
     if not new:
         return
     # A function of the standard library: one of ours could not be unpickled there.
-    answers = ask(
-        client,
-        client._run,
-        timeout,
-        what="the workers cannot be asked which dps they have",
-        function=importlib.metadata.version,
-        distribution_name="dps",
-        workers=new,
-        on_error="return",
-    )
+    try:
+        answers = ask(
+            client,
+            client._run,
+            timeout,
+            what="the workers cannot be asked which dps they have",
+            function=importlib.metadata.version,
+            distribution_name="dps",
+            workers=new,
+            on_error="return",
+        )
+    except ClusterError as error:
+        error.worker = _quietest(client, new, timeout)
+        raise
     ours = _our_version()
     for worker in new:
         theirs = answers.get(worker)
@@ -109,6 +114,13 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
                 worker=worker,
             )
         known.add(worker)
+
+
+def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:
+    """The worker of which the scheduler has not heard for longest."""
+    known = ask(client, client.scheduler.identity, timeout)["workers"]
+    seen = {worker: known[worker]["last_seen"] for worker in workers if worker in known}
+    return min(seen, key=lambda worker: float(seen[worker]), default=None)
 
 
 def _our_version() -> str:
@@ -160,33 +172,22 @@ def fetch(
     return list(watched(client, client._gather(list(futures)), what, timeout, check))
 
 
-def _hindrance(client: Client, timeout: float) -> str:
-    """Why tasks are not begun, as far as the scheduler knows, and what to do."""
-    workers = ask(client, client.scheduler.identity, timeout)["workers"]
-    paused = sorted(address for address, of in workers.items() if of["status"] == "paused")
-    if not paused:
-        return "are there workers that may run them?"
-    return (
-        f"it has paused {len(paused)} of {len(workers)} workers, whose memory is nearly full "
-        f"({', '.join(paused)}); give workers more memory, or make partitions smaller"
-    )
-
-
 def await_futures(
     client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None]
 ) -> None:
-    """Wait for computations while something moves.
+    """Wait for computations while they get on.
 
-    A future that ends, or a task that the scheduler says is being worked on, is
-    progress. `check` is called once a second: a task that is pinned to a dead worker
-    waits for ever.
+    A future that ends is progress, and so is a worker that is at one of the tasks behind them;
+    or that gets on with what is before them, which may be somebody else's. `check` is called
+    once a second: a task that is pinned to a dead worker waits for ever.
 
     Raises
     ------
     ClusterError
-        Nothing has moved for `timeout` seconds, or the scheduler is gone.
+        There has been no progress for `timeout` seconds, or the scheduler is gone.
     """
     waiting = list(futures)
+    look, signs = look_for_progress(timeout), None
     moved = time.monotonic()
     while waiting:
         try:
@@ -194,14 +195,15 @@ def await_futures(
         except TimeoutError:
             check()
             still = [future for future in waiting if future.status == "pending"]
-            processing = ask(client, client.scheduler.processing, timeout)
-            if len(still) < len(waiting) or any(processing.values()):
+            keys = [future.key for future in still]
+            found = ask(client, client._run_on_scheduler, timeout, function=look, keys=keys)
+            standing = None if found is None else Standing(**found)
+            if len(still) < len(waiting) or standing is None or standing.signs != signs:
                 moved = time.monotonic()
-            elif time.monotonic() - moved > timeout:
-                raise ClusterError(
-                    f"Dask has not begun to compute {len(still)} partitions or tasks for "
-                    f"{timeout:g} s: {_hindrance(client, timeout)}"
-                ) from None
+                signs = None if standing is None else standing.signs
+            waited = time.monotonic() - moved
+            if standing is not None and standing.must_end(waited, timeout):
+                raise standing.error(len(still), waited) from None
             waiting = still
         except CancelledError:
             break

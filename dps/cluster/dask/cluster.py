@@ -29,7 +29,7 @@ from dps.cluster.dask.calls import (
 )
 from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
-from dps.cluster.dask.loading import compute, naming_partitions, scatter
+from dps.cluster.dask.loading import compute, homes_of, naming_partitions, scatter
 from dps.cluster.dask.spans import FitSpan
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.telling import Teller
@@ -87,6 +87,7 @@ class DaskCluster:
         self._owned: list[Future] = []
         self._actors: list[Future] = []
         self._remotes: list[Remote] = []
+        self._needed: set[str] = set()  # workers without which this fit cannot go on
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._gang: TaskGang | None = None
         self._looks = 0  # taken at the data
@@ -95,7 +96,7 @@ class DaskCluster:
         self._streams = False
         self.watched = bool(dask.config.get("dps.monitor", True))
         self._teller = Teller(client)
-        self._span = FitSpan(fit)
+        self._span = FitSpan()
         check_client(client)
         self._threads = living(client, timeout)
         if not self._threads:
@@ -136,11 +137,14 @@ class DaskCluster:
                 self._keeping = keeping_of(self._fit, cache, partitions)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._await_partitions(partitions, partitions)
+            homes = homes_of(client, partitions, workers, self._timeout)
+            self._needed |= set(homes)
             with self._span():
                 self._partitions, self._owned = compute(
-                    client, partitions, workers, self._timeout, self._keeping, prepare
+                    client, partitions, homes, self._keeping, prepare
                 )
         else:
+            self._needed |= set(workers)
             self._partitions, self._owned = scatter(
                 client, partitions, workers, self._timeout, self._check_workers
             )
@@ -152,8 +156,8 @@ class DaskCluster:
             self._check_workers()
             raise ClusterError(f"partition {lost[0]} is no longer in memory: did its worker die?")
         self._holders = [min(held[key]) for key in keys]
-        if not set(self._holders) <= set(self._threads):
-            self._welcome()
+        self._needed = set(self._holders)
+        self._count_workers()
         if self._streams:
             self._tell_recipes(partitions)
         return self._holders
@@ -257,6 +261,7 @@ class DaskCluster:
     def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
         """Deal all rows out to new partitions; what this fit held of the old ones is released."""
         self._looks += 1
+        self._needed |= set(homes)
         old, self._owned = self._owned, []
         try:
             with self._span():
@@ -278,6 +283,7 @@ class DaskCluster:
         self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
     ) -> ParameterServer:
         """Make an Actor a shard, each on its worker."""
+        self._needed |= set(workers)
         for number, (spec, worker) in enumerate(zip(specs, workers, strict=True)):
             future = self._submit(
                 partial(ReportingShard, spec), actor=True, workers=[worker],
@@ -346,28 +352,24 @@ class DaskCluster:
         """Wait for tasks, which are pinned to workers."""
         await_futures(self._client, futures, self._timeout, self._check_workers)
 
-    def _welcome(self) -> None:
-        """Take in workers that have joined since the start and hold data."""
+    def _count_workers(self) -> None:
+        """Forget workers that have left; take in those that have joined, if they hold data."""
         alive = living(self._client, self._timeout)
-        self._check_starters(alive)
-        self._threads = alive
-        check_versions(self._client, set(self._threads), self._timeout)
-        self._check_holders()
-
-    def _check_holders(self) -> None:
         for number, holder in enumerate(self._holders):
-            if holder not in self._threads:
+            if holder not in alive:
                 raise WorkerLostError(
                     f"the worker that holds partition {number} died or left the cluster",
                     worker=holder,
                 )
+        if not set(self._holders) <= set(self._threads):
+            self._threads = alive
+            check_versions(self._client, set(alive), self._timeout)
+        self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
     def _check_workers(self) -> None:
-        """Raise if a worker that was there at the start is gone."""
-        self._check_starters(living(self._client, self._timeout))
-
-    def _check_starters(self, alive: Mapping[str, int]) -> None:
-        for worker in self._threads:
+        """Raise if a worker is gone that this fit has given something to do."""
+        alive = living(self._client, self._timeout)
+        for worker in sorted(self._needed):
             if worker not in alive:
                 raise WorkerLostError(
                     "a worker died or left the cluster before training began", worker=worker

@@ -16,7 +16,7 @@ from dps.data.computing import delayed_keep
 from dps.data.keeping import Keeping
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "naming_partitions", "scatter"]
+__all__ = ["compute", "homes_of", "naming_partitions", "scatter"]
 
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
@@ -47,30 +47,39 @@ def scatter(
     return pieces, made
 
 
+def homes_of(
+    client: Client, partitions: Sequence[Partition], workers: Sequence[str], timeout: float
+) -> list[str]:
+    """The worker that each partition is to be on: where its X is, or one chosen by its number."""
+    in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
+    keys = [future.key for future in in_memory]
+    held = ask(client, client.scheduler.who_has, timeout, keys=keys) if keys else {}
+    homes = []
+    for number, part in enumerate(partitions):
+        holders = held.get(part.X.key) if isinstance(part.X, Future) else None
+        home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
+        homes.append(home)
+    return homes
+
+
 def compute(
     client: Client,
     partitions: Sequence[Partition],
-    workers: Sequence[str],
-    timeout: float,
+    homes: Sequence[str],
     keeping: Keeping,
     prepare: Callable[[Any, int], Any] | None = None,
 ) -> tuple[list[Partition], list[Future]]:
-    """Have partitions computed on a worker chosen by their number; all futures made.
+    """Have partitions computed, each on its worker; all futures made.
 
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
     where ``prepare(X, number)`` is to stand for X, one future stands for all of a partition.
     """
-    in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
-    keys = [future.key for future in in_memory]
-    held = ask(client, client.scheduler.who_has, timeout, keys=keys) if keys else {}
-    homes: dict[str, list[int]] = {}
-    for number, part in enumerate(partitions):
-        holders = held.get(part.X.key) if isinstance(part.X, Future) else None
-        home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
-        homes.setdefault(home, []).append(number)
+    of_home: dict[str, list[int]] = {}
+    for number, home in enumerate(homes):
+        of_home.setdefault(home, []).append(number)
     placed = list(partitions)
     made: list[Future] = []
-    for home, numbers in homes.items():
+    for home, numbers in of_home.items():
         lying = [n for n in numbers if prepare is None and isinstance(partitions[n].X, Future)]
         beside = {
             (number, name): value

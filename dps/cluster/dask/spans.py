@@ -1,29 +1,30 @@
-"""All tasks of a fit belong to one of Dask's spans, which its dashboard can be asked for."""
+"""All tasks of fits belong to one of Dask's spans, which its dashboard can be asked for.
+
+The scheduler and its workers remember every span, and figures of each, for as long as they live: so
+there is one for all fits, and not one a fit.
+"""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
 import dask
-from distributed import span
 
 __all__ = ["FitSpan"]
 
 
 class FitSpan:
-    """The span ``("dps", fit)``, inside of the user's own.
+    """The span ``("dps",)``, inside of the user's own."""
 
-    Parameters
-    ----------
-    fit : str
-        Id of the fit.
-    """
-
-    def __init__(self, fit: str) -> None:
-        with span("dps", fit):
-            self._annotation = dask.get_annotations()["span"]
+    def __init__(self) -> None:
+        outer = dask.get_annotations().get("span") or {"name": (), "ids": ()}
+        # Dask makes a new id each time that a span is entered; of one id there is one span.
+        self._annotation = {
+            "name": (*outer["name"], "dps"),
+            "ids": (*outer["ids"], "-".join((*outer["ids"], "dps"))),
+        }
 
     def __call__(self) -> AbstractContextManager[None]:
-        """In its body tasks are made that belong to the fit."""
+        """In its body tasks are made that belong to fits."""
         entered: AbstractContextManager[None] = dask.annotate(span=self._annotation)
         return entered

@@ -84,13 +84,13 @@ def _html(fit: Fit, now: float) -> str:
     if fit.silent(now):
         state, said = "silent", f"nothing heard for {duration(now - fit.heard)}"
     tiles = "".join(
-        f'<div class="tile"><b>{value}</b><span>{what}</span></div>'
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span></div>'
         for what, value in _tiles(fit, now)
     )
     ended = "" if fit.running else "failed" if fit.outcome == "failed" else "ended"
     return (
         f'<div class="top"><span class="name">{escape(fit.name)}</span>'
-        f'<span class="pill {state}">{said}</span>'
+        f'<span class="pill {escape(state)}">{escape(said)}</span>'
         f'<span class="what">{escape(_what(fit))}</span></div>'
         f'<div class="bar {ended}"><i style="width:{100 * _progress(fit):.1f}%"></i></div>'
         f'<div class="tiles">{tiles}</div>{_stragglers(fit)}{_failure(fit)}{_advice(fit)}'
@@ -113,7 +113,7 @@ def _what(fit: Fit) -> str:
 def _progress(fit: Fit) -> float:
     if not fit.running:
         return 1.0
-    most = float(fit.started.get("max_epochs", 1))
+    most = max(1, int(fit.started.get("max_epochs", 1)))
     return min(1.0, (fit.epochs + fit.epoch_done) / most)
 
 
@@ -139,7 +139,8 @@ def _stragglers(fit: Fit) -> str:
     if not fit.running or not fit.stragglers:
         return ""
     named = [
-        f"<b>Replica {rank}</b> on {escape(host(_worker(fit, rank)))} is slow: {escape(why)}"
+        f"<b>{escape(f'Replica {rank}')}</b> "
+        + escape(f"on {host(_worker(fit, rank))} is slow: {why}")
         for rank, why in sorted(fit.stragglers.items())[:_NAMED]
     ]
     more = len(fit.stragglers) - len(named)

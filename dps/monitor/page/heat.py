@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, LinearColorMapper
@@ -124,7 +125,7 @@ def _no_staleness(fit: Fit | None) -> str:
         return "How stale gradients are will be here."
     if fit.started.get("mode", "async") != "async":
         return (
-            f"In <b>{fit.started['mode']}</b> replicas wait for each other at every step: "
+            f"In <b>{escape(fit.started['mode'])}</b> replicas wait for each other at every step: "
             "no gradient is ever stale."
         )
     return "No gradient has been pushed yet."

@@ -80,7 +80,7 @@ def _row(fit: Fit, shard: Mapping[str, Any]) -> str:
     busy = shard["apply_seconds"] / (seconds * max(1, len(fit.replicas))) if seconds else 0.0
     busy = min(1.0, busy)
     return (
-        f"<tr><td>{shard['shard']}<small>{escape(host(shard['worker']))}</small></td>"
+        f"<tr><td>{escape(str(shard['shard']))}<small>{escape(host(shard['worker']))}</small></td>"
         f"<td>{count(held[0]) if held else '–'}</td>"
         f"<td>{bytes_in_words(shard['nbytes'])}</td><td>{shard['version']:,}</td>"
         f"<td>{count(pushes)}</td><td>{bytes_in_words(received)}</td>"
@@ -108,7 +108,8 @@ class Happenings:
             ((*line, fit.name) for fit in fits for line in fit.log), key=lambda line: line[0]
         )[-_SHOWN:]
         items = "".join(
-            f'<li class="{kind}"><time>{time.strftime("%H:%M:%S", time.localtime(at))}</time>'
+            f'<li class="{escape(kind)}">'
+            f"<time>{time.strftime('%H:%M:%S', time.localtime(at))}</time>"
             f"<span><b>{escape(name)}</b> {escape(words)}</span></li>"
             for at, kind, words, name in reversed(said)
         )

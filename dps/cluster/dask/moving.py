@@ -1,0 +1,153 @@
+"""Whether the tasks that somebody waits for get on, as far as Dask's scheduler knows.
+
+What others compute on the cluster is no progress of ours. The scheduler is asked in Dask's own
+words alone: it need not have dps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dps.errors import ClusterError
+
+__all__ = ["Standing", "look_for_progress"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where tasks stand that nobody works on.
+
+    Attributes
+    ----------
+    lately : float
+        Seconds within which workers that are well are heard of.
+    uncertain : bool
+        Whether a worker among those that tasks may wait for has not been heard of lately, and may
+        yet be: one that imports a large library is not for some seconds.
+    signs : mapping
+        Of each worker that they may wait for, something that changes while it gets on with what
+        is before them.
+    silent : mapping of str to float
+        Workers that have not been heard of for as long as anybody waits, and for how long.
+    paused : tuple of str
+        Workers among these that Dask has paused.
+    busy : mapping of str to list of str
+        Workers among these whose threads are all at other tasks, and the keys of these.
+    n_workers : int
+        Of the cluster.
+    """
+
+    lately: float
+    uncertain: bool
+    signs: dict[str, Any]
+    silent: dict[str, float]
+    paused: tuple[str, ...]
+    busy: dict[str, list[str]]
+    n_workers: int
+
+    def must_end(self, waited: float, timeout: float) -> bool:
+        """Whether no progress for so many seconds is enough; heartbeats say of it late."""
+        return waited > max(timeout, 2 * self.lately) and not self.uncertain
+
+    def error(self, n_tasks: int, seconds: float) -> ClusterError:
+        """What has gone wrong, where, and what to do."""
+        begins = f"Dask has not got on with {n_tasks} partitions or tasks for {seconds:.3g} s: "
+        here = {worker: since for worker, since in self.silent.items() if worker in self.signs}
+        gone = here or ({} if self.paused or self.busy else self.silent)
+        if gone:
+            worker, since = max(gone.items(), key=lambda item: item[1])
+            return ClusterError(
+                f"{begins}nothing has been heard of a worker for {since:.0f} s; is it frozen or "
+                "overloaded? end or restart it, or raise `timeout`",
+                worker=worker,
+            )
+        if self.paused:
+            return ClusterError(
+                f"{begins}it has paused {len(self.paused)} of {self.n_workers} workers, whose "
+                f"memory is nearly full ({', '.join(self.paused)}); give workers more memory, or "
+                "make partitions smaller"
+            )
+        if self.busy:
+            worker, keys = min(self.busy.items())
+            return ClusterError(
+                f"{begins}all threads of a worker are at other tasks ({', '.join(keys[:3])}); "
+                "give workers more threads, raise `timeout`, or, if fit is called in that task, "
+                "leave `client` out, or call distributed.secede() before",
+                worker=worker,
+            )
+        return ClusterError(f"{begins}are there workers that may run them?")
+
+
+def look_for_progress(timeout: float) -> Callable[..., Any]:
+    """A function that the scheduler runs: of some keys, None if somebody works on what they need.
+
+    Else the arguments of :class:`Standing`. Made here, so that it is pickled by value.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds after which a worker of which nothing is heard counts as silent, if that is more
+        than some heartbeats take.
+    """
+
+    def look(dask_scheduler: Any, keys: Sequence[Any]) -> dict[str, Any] | None:
+        from time import time
+
+        from distributed.scheduler import heartbeat_interval
+
+        workers, now = dask_scheduler.workers, time()
+        lately = 4 * heartbeat_interval(len(workers))
+        patience = max(timeout, 5 * lately)
+        silence = {address: now - of.last_seen for address, of in workers.items()}
+        running = {address for address, of in workers.items() if of.status.name == "running"}
+        left, seen, wanted = [*reversed(keys)], set(), set()
+        while left:
+            key = left.pop()
+            task = dask_scheduler.tasks.get(key)
+            if task is None or key in seen:
+                continue
+            seen.add(key)
+            if task.state == "processing":
+                worker = task.processing_on
+                if task in worker.executing and silence[worker.address] < lately:
+                    return None
+                wanted.add(worker.address)
+            elif task.state == "waiting":
+                left += [other.key for other in task.waiting_on]
+            elif task.state == "queued":
+                wanted |= running
+            elif task.state == "no-worker":  # of those that run none may have it
+                wanted |= set(task.worker_restrictions or workers) - running
+        shown = {address: worker for address, worker in workers.items() if address in wanted}
+        silent = {address: since for address, since in silence.items() if since >= patience}
+        transfers = {
+            address: (worker.metrics or {}).get("transfer", {}) for address, worker in shown.items()
+        }
+        if not silent and any(of.get("incoming_count") for of in transfers.values()):
+            return None
+        executing = {
+            address: sorted(str(task.key) for task in worker.executing)
+            for address, worker in shown.items()
+        }
+        return {
+            "lately": lately,
+            "uncertain": any(lately <= silence[address] < patience for address in shown),
+            "signs": {
+                address: [executing[address], of.get("incoming_count_total")]
+                for address, of in transfers.items()
+            },
+            "silent": silent,
+            "paused": tuple(
+                sorted(a for a, worker in shown.items() if worker.status.name == "paused")
+            ),
+            "busy": {
+                address: names
+                for address, names in executing.items()
+                if len(names) >= shown[address].nthreads
+            },
+            "n_workers": len(workers),
+        }
+
+    return look

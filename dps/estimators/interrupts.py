@@ -1,0 +1,60 @@
+"""Ctrl-C while a fit is brought to its end: what has been trained is kept first.
+
+Knows signals, and nothing of fits.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any, Self
+
+__all__ = ["Interrupts"]
+
+
+class Interrupts:
+    """Holds one Ctrl-C back, from `hold` on and to the end of the block.
+
+    A second one interrupts at once: whoever insists is not to wait for a cluster that does not
+    answer. Nothing is held back outside of the main thread, which alone hears of it, or where the
+    program has a handler of its own.
+
+    Attributes
+    ----------
+    held : bool
+        Whether there has been one.
+
+    Examples
+    --------
+    >>> interrupts = Interrupts()
+    >>> with interrupts:
+    ...     pass
+    >>> interrupts.held
+    False
+    """
+
+    def __init__(self) -> None:
+        self.held = False
+        self._holding = False
+
+    def hold(self) -> None:
+        """Hold back from now on; the block that ends it comes later."""
+        if self._holding or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._holding = True
+            signal.signal(signal.SIGINT, self._heard)
+
+    def _heard(self, number: int, frame: Any) -> None:
+        if self.held:
+            signal.default_int_handler(number, frame)
+        self.held = True
+
+    def __enter__(self) -> Self:
+        self.hold()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._holding:
+            self._holding = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,197 @@
+"""Whoever waits for tasks waits as long as these get on, and no longer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, Event, LocalCluster, Status, get_client
+
+import dps
+from dps.errors import ClusterError, StalledError
+
+ROWS = 400
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+Y = (X[:, 0] > 0).astype(int)
+
+#: Seconds that no test reaches unless it hangs.
+_LONG = 60.0
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client of two workers that may be harmed."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit=None, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + _LONG
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        threading.Event().wait(0.02)
+    return value
+
+
+def parts(seconds: float = 0.0) -> tuple[Any, Any]:
+    """Data in four partitions, of which each takes a while to compute."""
+
+    def half(values: Any) -> Any:
+        time.sleep(seconds)
+        return values
+
+    late = dask.delayed(half, pure=False)
+    quarters = [slice(ROWS * n // 4, ROWS * (n + 1) // 4) for n in range(4)]
+    return [late(X[at]) for at in quarters], [dask.delayed(Y[at]) for at in quarters]
+
+
+def fit(client: Client, data: Any, timeout: float = 2.0) -> dps.LinearClassifier:
+    return dps.LinearClassifier(client=client, timeout=timeout, max_iter=2, tol=None).fit(*data)
+
+
+@contextmanager
+def others_compute(client: Client, workers: Any, seconds: float = 0.2) -> Iterator[list[int]]:
+    """Somebody's short tasks, one after the other on each worker."""
+    over, done = threading.Event(), [0]
+
+    def compute() -> None:
+        while not over.is_set():
+            client.gather([
+                client.submit(time.sleep, seconds, workers=[worker], pure=False)
+                for worker in workers
+            ])  # fmt: skip
+            done[0] += 1
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        until(lambda: done[0], "the others are at work")
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_partitions_may_take_longer_than_the_timeout(client: Client) -> None:
+    assert fit(client, parts(seconds=3.0), timeout=0.5).n_iter_ == 2
+
+
+def test_a_fit_waits_for_its_turn_behind_others(client: Client) -> None:
+    before = [
+        client.submit(time.sleep, 0.5, workers=[worker], pure=False)
+        for worker in client.nthreads()
+        for _ in range(12)
+    ]
+    assert fit(client, parts(), timeout=1.0).n_iter_ == 2
+    del before
+
+
+def test_a_fit_in_a_task_that_occupies_the_thread_it_needs_says_so(client: Client) -> None:
+    def inside(data: Any) -> Any:
+        with pytest.raises(ClusterError) as caught:
+            fit(get_client(), data)
+        return str(caught.value), caught.value.worker
+
+    data = parts()
+    task = client.submit(inside, data, key="the-users-task")
+    said, worker = task.result(timeout=_LONG)
+    assert "all threads of a worker are at other tasks (the-users-task)" in said
+    assert "distributed.secede()" in said
+    assert worker in client.nthreads()
+
+
+def test_a_paused_worker_ends_a_fit_while_others_compute(client: Client) -> None:
+    paused, other = sorted(client.nthreads())
+
+    def pause(dask_worker: Any) -> None:
+        dask_worker.status = Status.paused
+
+    client.run(pause, workers=[paused])
+    with others_compute(client, [other]):
+        with pytest.raises(ClusterError, match="has paused 1 of 2 workers") as caught:
+            fit(client, parts())
+        assert paused in str(caught.value)
+
+
+def test_a_worker_that_has_nothing_to_do_may_leave_while_data_is_loaded(client: Client) -> None:
+    (*_, idle) = sorted(client.nthreads())
+    began = Event("dps-test-began", client=client)
+
+    def slow(values: Any) -> Any:
+        Event("dps-test-began").set()
+        Event("dps-test-left").wait(timeout=_LONG)
+        return values
+
+    whole = [dask.delayed(slow)(X)], [dask.delayed(Y)]
+    models: list[Any] = []
+    thread = threading.Thread(target=lambda: models.append(fit(client, whole, timeout=_LONG)))
+    thread.start()
+    assert began.wait(timeout=_LONG)
+    client.retire_workers([idle])
+    until(lambda: idle not in client.nthreads(), "the worker has left")
+    Event("dps-test-left", client=client).set()
+    thread.join(_LONG)
+    (model,) = models
+    assert model.n_iter_ == 2
+    assert idle not in model.plan_.workers
+
+
+@pytest.mark.parametrize("when", ["asked", "loaded", "inspected"])
+def test_a_worker_that_freezes_ends_a_fit_while_others_compute(client: Client, when: str) -> None:
+    frozen, other = sorted(client.nthreads())
+    pids = client.run(os.getpid)
+    began = Event("dps-test-began", client=client)
+
+    def slow(values: Any) -> Any:
+        Event("dps-test-began").set()
+        time.sleep(_LONG)
+        return values
+
+    late, at = dask.delayed(slow), slice(0, ROWS // 2)
+    first = late(X[at]) if when == "loaded" else dask.delayed(X[at])
+    data: Any = ([first, dask.delayed(X[at])], [dask.delayed(Y[at]), dask.delayed(Y[at])])
+    if when == "inspected":
+        fit(client, parts(), timeout=_LONG)  # workers are asked for their version once
+        workers = [frozen, other]
+        data = tuple(
+            [client.compute(part, workers=[w]) for part, w in zip(given, workers, strict=True)]
+            for given in data
+        )
+        client.gather([*data[0], *data[1]])
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fit(client, data)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    if when != "loaded":
+        os.kill(pids[frozen], signal.SIGSTOP)
+    try:
+        with others_compute(client, [other]):
+            thread.start()
+            if when == "loaded":
+                assert began.wait(timeout=_LONG)
+                os.kill(pids[frozen], signal.SIGSTOP)
+            thread.join(_LONG)
+            assert not thread.is_alive()
+    finally:
+        os.kill(pids[frozen], signal.SIGCONT)
+    (error,) = failed
+    assert isinstance(error, ClusterError | StalledError)
+    assert frozen in str(error)
