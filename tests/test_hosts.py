@@ -158,6 +158,49 @@ def test_every_mode_learns_on_two_hosts(mode: str, optimizer: str, pair: Cluster
     until(lambda: not any(host.files() for host in pair.hosts), "no file is left")
 
 
+@pytest.fixture(scope="module")
+def crowd() -> Iterator[ClusterOfHosts]:
+    """Two hosts with two workers each."""
+    with cluster_of_hosts(2, 2) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hosts_of_several_ranks_give_the_same_bits_on_any_shards_in_both_modes(
+    way: str, crowd: ClusterOfHosts
+) -> None:
+    data, parameters = WAYS[way]
+    chosen = parameters | {"n_replicas": 4, "rebalance": False}
+    first, *others = (
+        trained(crowd.client, data(8000) if way != "by keys" else data(), mode=mode,
+                n_shards=n_shards, **chosen)
+        for mode, n_shards in (("sync", "auto"), ("sync", 1), ("sync", 3), ("allreduce", "auto"))
+    )  # fmt: skip
+    for model in others:
+        same = [rank.worker for rank in model.plan_.ranks] == [
+            rank.worker for rank in first.plan_.ranks
+        ]
+        close = np.testing.assert_array_equal if same else np.testing.assert_allclose
+        close(model.coef_, first.coef_)
+    until(lambda: not any(host.files() for host in crowd.hosts), "no file is left")
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_killed_worker_of_a_crowded_host_is_named(number: int, crowd: ClusterOfHosts) -> None:
+    address = sorted(crowd.workers)[number]
+    worker = crowd.workers.pop(address)
+    before = training(crowd.client)
+    fit = Fit(crowd.client, "sync")
+    until(lambda: training(crowd.client) - before, "it trains")
+    os.kill(worker.pid, signal.SIGKILL)
+    fit.join(30)
+    assert not fit.is_alive()
+    assert isinstance(fit.error, WorkerLostError)
+    assert fit.error.worker == address
+    until(lambda: address not in crowd.client.nthreads(), "Dask knows")
+    crowd.add_workers([worker.host])
+
+
 def events(client: Client, kind: str) -> list[Any]:
     """What fits have said of themselves."""
     return [event for _, event in client.get_events("dps") if event["kind"] == kind]
@@ -206,9 +249,6 @@ def abandoned() -> Iterator[dict[str, list[str]]]:
         yield left()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="replicas outlive their client, and their hosts' files outlive them"
-)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_client_leaves_nothing_on_any_host(
     mode: str, abandoned: dict[str, list[str]]

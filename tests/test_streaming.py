@@ -37,7 +37,7 @@ from dps.data.recipes import recipes_of
 from dps.data.streams import Stream, kept_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
-from dps.modes import Channel
+from dps.group import Channel
 from dps.preprocessing.reading import keep_frame, read_frame
 from dps.training import cuts, replica, trainer
 

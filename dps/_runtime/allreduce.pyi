@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End, MappedEnd
+from dps._runtime.ends import End, HostEnd, MappedEnd
 from dps._runtime.step import Step
 
 class AllReduceEnd(MappedEnd): ...
@@ -22,4 +22,5 @@ class AllReduceStep(Step):
         version: int,
         activity: Activity,
         update: Any,
+        host: HostEnd | None = None,
     ) -> None: ...

@@ -49,10 +49,10 @@ cdef class AllReduceStep(Step):
         How a gradient is applied to them.
     """
 
-    def __init__(self, rank, ends, held, total, version, activity, update):
+    def __init__(self, rank, ends, held, total, version, activity, update, host=None):
         # What a batch reads is brought up to date; what is held stays behind.
         params = held[0] if update.rates is None else np.zeros_like(held[0])
-        Step.__init__(self, rank, ends, params, total, version, activity, update.rates)
+        Step.__init__(self, rank, ends, params, total, version, activity, update.rates, host)
         self.update = bind(update, held.dtype, self.size)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))

@@ -92,6 +92,8 @@ cdef class MappedEnd(End):
     cdef readonly object header
     cdef Words words
     cdef int rank
+    cdef int place                  # which of the slices this rank has; -1: none
+    cdef int n_places
     cdef int shard
     cdef char* params
     cdef char* state                # rows of `size`
@@ -105,6 +107,7 @@ cdef class MappedEnd(End):
     cdef Py_ssize_t block           # elements that are worked on at a time
     cdef char* scratch              # of a block
     cdef int64_t* counts
+    cdef int64_t rows               # behind what has been summed
     cdef const char* given          # what is handed over, until it is finished
     cdef double tick
     cdef object until               # called where a wait is long
@@ -129,6 +132,7 @@ cdef class MappedEnd(End):
     cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
     cdef int _fill(self) noexcept nogil
     cdef int64_t _await(self) except -1 nogil
+    cdef double divisor(self) noexcept nogil
     cdef int arrive(self) except -1 nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef int done(self) except -1 nogil
@@ -148,6 +152,18 @@ cdef class MappedEnd(End):
     cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil
 
 
+cdef class HostEnd(MappedEnd):
+    cdef readonly bint leads
+    cdef char* answered             # notes and status of the leader's answer
+    cdef Py_ssize_t answer_stride
+
+    cdef int sum_up(
+        self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
+    ) except -1 nogil
+    cdef int publish(self, int status, const double* notes) noexcept nogil
+    cdef int await_answer(self, double* notes) except -1 nogil
+
+
 cdef class FarEnd(End):
     cdef Wire wire
     cdef readonly bint pending      # a request has been sent whose answer has not been received
@@ -159,6 +175,7 @@ cdef class FarEnd(End):
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil
+    cdef int say(self) except -1 nogil
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil

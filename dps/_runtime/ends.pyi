@@ -32,6 +32,20 @@ class MappedEnd(End):
     def settle(self, epoch: int) -> bool:
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite."""
 
+class HostEnd(MappedEnd):
+    """A rank's end of the window of its host, in which ranks sum before rank 0 of them sends."""
+
+    leads: bool
+    def __init__(
+        self,
+        window: Any,
+        rank: int,
+        ranges: Sequence[tuple[int, int]],
+        until: Callable[[int, int, int], None],
+        tick: float,
+        activity: Activity,
+    ) -> None: ...
+
 class FarEnd(End):
     """An end over a wire; `raised` makes the exception of a pickle.
 

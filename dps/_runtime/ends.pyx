@@ -135,6 +135,7 @@ cdef class MappedEnd(End):
         self.header = window.words
         self.words = (<Header?> window.words).words
         self.rank = rank
+        self.place, self.n_places = window.place(rank), len(spec.active)
         self.shard = shard
         self.until = until
         self.tick = tick
@@ -278,7 +279,8 @@ cdef class MappedEnd(End):
             status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
         if status != RAN:
             return status
-        self.activity.push(self.shard, self.size * self.numbers.itemsize)
+        if self.shard >= 0:  # what is summed on a host is not a push yet
+            self.activity.push(self.shard, self.size * self.numbers.itemsize)
         rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         return RAN
@@ -291,22 +293,27 @@ cdef class MappedEnd(End):
         for rank in range(self.n_ranks):
             self.counts[rank] = rank_load(&self.words, rank, R_ROWS)
             total += self.counts[rank]
+        self.rows = total
         return total
+
+    cdef double divisor(self) noexcept nogil:
+        """What a sum is divided by."""
+        return <double> self.rows
 
     cdef int share(self) except -1 nogil:
         """The second half of an exchange: work on this rank's slice, then wait for all."""
-        cdef int64_t total = self._await()
         cdef const char* own = self._own()
         cdef const char* slots = own
         cdef Py_ssize_t first = self.start, last, itemsize = self.numbers.itemsize
         cdef int good = True
+        self._await()
         if own is NULL:
             slots = self.slots
         while first < self.stop:  # what has become of the gradients stays in cache
             last = min(first + self.block, self.stop)
             self.numbers.sum_slots(
                 slots + first * itemsize, self.slot_stride, self.counts, self.n_ranks,
-                self.scratch, last - first, <double> total,
+                self.scratch, last - first, self.divisor(),
             )
             if self.request.op == MEAN:
                 memcpy(self.total + first * itemsize, self.scratch, (last - first) * itemsize)
@@ -429,7 +436,7 @@ cdef class MappedEnd(End):
         cdef int64_t total = self._await()
         cdef Py_ssize_t n = self.numbers.merge(
             self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,
-            self.n_ranks, self.rank, self.start, self.marks, self.merged, self.sums,
+            self.n_ranks, self.place, self.start, self.marks, self.merged, self.sums,
             <double> max(total, 1),
         )
         if not self.use_keys(n):
@@ -449,6 +456,69 @@ cdef class MappedEnd(End):
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         """Use the n keys and means of this rank's slice; whether all is finite."""
         return True
+
+
+cdef class HostEnd(MappedEnd):
+    """A rank's end of the window of its host, in which ranks sum before one of them sends.
+
+    The window is as long as the whole vector; the ranks in it are numbered from 0, which leads.
+    Protocol of a step. Each rank fills its slot and takes part in an exchange (see above) whose
+    sum is not divided. The leader then asks the shards, writes what comes of it into PARAMS, notes
+    and status into REDUCTIONS, and then VERSION; the others wait for that. In a broadcast ranks
+    have nothing to sum: they arrive, which says that they have read what stood there before.
+    Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
+    over. A leader that dies leaves the others waiting until the fit is stopped.
+    """
+
+    def __init__(self, window, int rank, ranges, until, double tick, Activity activity):
+        MappedEnd.__init__(self, window, rank, -1, ranges, until, tick, activity)
+        self.leads = rank == 0
+        self.answered = self.keep(window.reductions)
+        self.answer_stride = window.reductions.strides[0]
+
+    cdef double divisor(self) noexcept nogil:
+        return 1
+
+    cdef int sum_up(
+        self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
+    ) except -1 nogil:
+        """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes."""
+        cdef int i, status
+        self.request.op = BROADCAST if op == BROADCAST else MEAN
+        self.request.sequence = sequence
+        self.request.rows = rows
+        for i in range(NOTES):
+            self.request.notes[i] = notes[i]
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        status = self.begin(given)
+        if status != RAN:
+            return status
+        if op == BROADCAST:
+            if self.leads:
+                self.wait(R_ARRIVED, 0, sequence)
+            return RAN
+        return self.finish(NULL)
+
+    cdef int publish(self, int status, const double* notes) noexcept nogil:
+        """Let the others have the leader's answer."""
+        cdef double* answer = <double*> (
+            self.answered + (self.request.sequence % 2) * self.answer_stride
+        )
+        memcpy(answer, notes, NOTES * sizeof(double))
+        answer[NOTES] = status
+        store(&self.words, W_VERSION, self.request.sequence)
+        return status
+
+    cdef int await_answer(self, double* notes) except -1 nogil:
+        """Wait for the leader's answer; its notes."""
+        cdef double* answer = <double*> (
+            self.answered + (self.request.sequence % 2) * self.answer_stride
+        )
+        self.wait(-1, W_VERSION, self.request.sequence)
+        memcpy(notes, answer, NOTES * sizeof(double))
+        # What has gone wrong is the leader's to say.
+        return RAN if answer[NOTES] == RAN else STOPPED
 
 
 cdef class FarEnd(End):
@@ -548,6 +618,16 @@ cdef class FarEnd(End):
         parts[0], sizes[0] = request, sizeof(Request)
         parts[1], sizes[1] = self.activity._rows[self.shard], request.nbytes
         return 2
+
+    cdef int say(self) except -1 nogil:
+        """Send what the rank has counted, where it is time."""
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        cdef Request request
+        if dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
+            self._account(&request, parts, sizes)
+            self.wire.send(parts, sizes, 2)
+        return 0
 
     def account(self):
         """Send what the rank has counted."""

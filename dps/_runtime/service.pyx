@@ -16,7 +16,8 @@ import numpy as np
 
 from dps._runtime.activity cimport EPOCH, WIDTH
 from dps._runtime.ends cimport (
-    ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN, Request
+    ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED,
+    RAN, Request
 )
 from dps._runtime.wire cimport Wire
 

@@ -4,7 +4,7 @@ from dps._kernels.keys cimport KeyList, Keys
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
 from dps._runtime.activity cimport Activity
-from dps._runtime.ends cimport End, Picks, Request
+from dps._runtime.ends cimport End, HostEnd, Picks, Request
 
 
 cdef class Step:
@@ -18,6 +18,7 @@ cdef class Step:
     cdef Numbers numbers
     cdef list _kept                     # keeps ends and memory alive
     cdef void** _ends
+    cdef HostEnd host                   # where ranks of a host sum first; None: nowhere
     cdef char* params                   # (size,), what the next gradient is taken at
     cdef char* total                    # (size,), what a mean or a broadcast makes
     cdef KeyList touched
@@ -40,6 +41,12 @@ cdef class Step:
     cdef int pushed(self, double rate) except -1 nogil
     cdef char* _taken(self) noexcept nogil
     cdef int _exchange(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil
+    cdef int _exchange_by_host(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil
+    cdef int _exchange_with_all(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil
     cdef int _ask(self, int64_t op, char* taken) except -1 nogil

@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End
+from dps._runtime.ends import End, HostEnd
 
 Ending = Literal["ran", "gradient", "update", "stopped"]
 
@@ -28,6 +28,8 @@ class Step:
     activity : Activity
     rates : Rates or None
         Of updates by keys.
+    host : HostEnd or None
+        Where ranks of a host sum first, so that one of them sends one message for all.
     """
 
     sequence: int
@@ -46,6 +48,7 @@ class Step:
         version: int,
         activity: Activity,
         rates: Any = None,
+        host: HostEnd | None = None,
     ) -> None: ...
     @property
     def single(self) -> bool: ...

@@ -18,7 +18,7 @@ from dps._kernels.keys cimport KeyList
 from dps._kernels.numbers cimport numbers_of
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
 from dps._runtime.ends cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, HostEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
     PUSH_KEYS, RAN, Request, STOPPED
 )
 
@@ -45,9 +45,14 @@ cdef class Step:
         time up to the call, and from the last lap on.
     rates : Rates or None
         Of updates by keys.
+    host : HostEnd or None
+        Where ranks of a host sum first, so that one of them sends one message for all.
     """
 
-    def __init__(self, int rank, ends, params, total, version, Activity activity, rates=None):
+    def __init__(
+        self, int rank, ends, params, total, version, Activity activity, rates=None,
+        HostEnd host=None,
+    ):
         cdef int number
         free(self._ends)  # of an earlier call
         self.rank = rank
@@ -67,6 +72,7 @@ cdef class Step:
         self.params, self.total = self.keep(params), self.keep(total)
         self.version = version
         self.activity = activity
+        self.host = host
         self.rates = rates
         self._bind_starts(ends)
         if rates is not None:
@@ -193,7 +199,41 @@ cdef class Step:
     cdef int _exchange(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil:
-        """Begin at all shards, then take what comes of it."""
+        """Give all shards something, and take what comes of it."""
+        if self.host is None:
+            return self._exchange_with_all(op, given, rows, rate, taken)
+        return self._exchange_by_host(op, given, rows, rate, taken)
+
+    cdef int _exchange_by_host(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil:
+        """The same for all ranks of this host at once: the leader asks, all have the answer."""
+        cdef Request* request = &(<End> self._ends[0]).request
+        cdef double* notes = (<End> self._ends[0]).answer.notes
+        cdef int number, i
+        cdef int status = self.host.sum_up(op, given, rows, request.notes, self.sequence)
+        if status != RAN:
+            return status
+        if self.host.leads:
+            if op != BROADCAST:
+                given = self.host.total
+                for i in range(NOTES):
+                    request.notes[i] = self.host.answer.notes[i]
+            status = self._exchange_with_all(op, given, self.host.rows, rate, self.host.params)
+            self.host.publish(status, notes)
+        else:
+            status = self.host.await_answer(notes)
+            for number in range(self.n_shards):  # nothing else goes there that says so
+                if (<End> self._ends[number]).far:
+                    (<FarEnd> self._ends[number]).say()
+        if status == RAN:
+            self.host._place(self.host.params, taken)
+        return status
+
+    cdef int _exchange_with_all(
+        self, int64_t op, const char* given, int64_t rows, double rate, char* taken
+    ) except -1 nogil:
+        """Begin at all shards, then finish at each."""
         cdef int64_t waited = self.activity.waited_so_far(), afar = 0
         cdef Request* request
         cdef int number, status

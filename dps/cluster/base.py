@@ -107,10 +107,18 @@ class Cluster(Protocol):
         """Deal all rows out to new partitions, each on its worker, which stand for the old ones."""
         ...
 
+    def hosts(self, workers: Sequence[str]) -> list[str]:
+        """For each worker a text that those have in common that can map each other's memory."""
+        ...
+
     def serve(
-        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+        self,
+        specs: Sequence[ShardSpec],
+        placement: Placement,
+        workers: Sequence[str],
+        hosts: Sequence[tuple[ShardSpec, str]] = (),
     ) -> ParameterServer:
-        """Start a shard on each worker."""
+        """Start a shard on each worker, and a window for each host on a worker there."""
         ...
 
     def launch(

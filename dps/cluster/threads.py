@@ -119,8 +119,16 @@ class ThreadCluster:
 
         self._partitions = [made(goal) for goal in range(len(homes))]
 
+    def hosts(self, workers: Sequence[str]) -> list[str]:
+        """They are all here."""
+        return [LOCAL] * len(workers)
+
     def serve(
-        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+        self,
+        specs: Sequence[ShardSpec],
+        placement: Placement,
+        workers: Sequence[str],
+        hosts: Sequence[tuple[ShardSpec, str]] = (),
     ) -> ParameterServer:
         """Make the shards in this process."""
         self._shards = [ParameterShard(spec) for spec in specs]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dps.group.channel import Channel, ChannelSpec, Decide, raise_unless_ran
+from dps.group.channel import Channel, ChannelSpec, Decide, HostPlace, raise_unless_ran
 
-__all__ = ["Channel", "ChannelSpec", "Decide", "raise_unless_ran"]
+__all__ = ["Channel", "ChannelSpec", "Decide", "HostPlace", "raise_unless_ran"]

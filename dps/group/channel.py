@@ -21,9 +21,9 @@ from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Update
 from dps.server import operations
 from dps.server.placement import Placement
-from dps.transport import Link
+from dps.transport import HostLink, Link
 
-__all__ = ["Channel", "ChannelSpec", "Decide", "raise_unless_ran"]
+__all__ = ["Channel", "ChannelSpec", "Decide", "HostPlace", "raise_unless_ran"]
 
 #: From the last closed record (or None) and all ranks' reports of an epoch, the new
 #: record and whether it is the last.
@@ -33,6 +33,22 @@ Decide = Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Seque
 Ending = Literal["ran", "gradient", "update", "stopped"]
 #: A vector, which is valid until the next mean or broadcast, and the notes that go along.
 Made = tuple[NDArray[np.floating], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """A rank's place on its host.
+
+    Parameters
+    ----------
+    number : int
+        Of the host's window, in ``ParameterServer.hosts``.
+    ranks : tuple of int
+        The ranks there; the first one leads.
+    """
+
+    number: int
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,8 @@ class ChannelSpec:
         How a gradient is applied to the whole vector, for replicas that hold it.
     timed : bool
         Whether the rank keeps account of its time.
+    host : HostPlace or None
+        Where it sums with other ranks of its host before one of them sends.
     """
 
     rank: int
@@ -62,6 +80,7 @@ class ChannelSpec:
     schedule: Schedule
     update: Update
     timed: bool = True
+    host: HostPlace | None = None
 
 
 class Channel:
@@ -73,6 +92,8 @@ class Channel:
     spec : ChannelSpec
     links : list of Link
         One a shard, in order; the first shard keeps the epochs.
+    host : HostLink, optional
+        To the other ranks of its host.
 
     Attributes
     ----------
@@ -83,7 +104,9 @@ class Channel:
     params : (n,) array
     """
 
-    def __init__(self, mode: Mode, spec: ChannelSpec, links: list[Link]) -> None:
+    def __init__(
+        self, mode: Mode, spec: ChannelSpec, links: list[Link], host: HostLink | None = None
+    ) -> None:
         self._mode = mode
         self._spec = spec
         self._links = links
@@ -93,8 +116,13 @@ class Channel:
             link.end(mode.end, shard, spec.placement.ranges[shard], self.activity)
             for shard, link in enumerate(links)
         ]
+        self._host = host
         window = links[0].window if len(links) == 1 else None
-        self._total = window.total if window else np.empty(spec.size, spec.dtype)
+        if host is not None:  # what comes of a step lies there, for all ranks of the host
+            window = host.window
+        self._total = np.empty(spec.size, spec.dtype)
+        if window is not None:
+            self._total = window.total if host is None else window.params
         held: NDArray[np.floating] | None = None
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.version))
@@ -109,14 +137,26 @@ class Channel:
                 spec.placement.put(shard, values, held)
             self.params = held[0]
         self._held = held
-        self.step: Step = mode.step(
-            StepSpec(
-                spec.rank, ends, self.params, self._total, version, self.activity, spec.update, held
-            )
+        near = None if host is None else host.end(self.activity, self._alive)
+        setup = StepSpec(
+            rank=spec.rank,
+            ends=ends,
+            params=self.params,
+            total=self._total,
+            version=version,
+            activity=self.activity,
+            update=spec.update,
+            held=held,
+            host=near,
         )
+        self.step: Step = mode.step(setup)
         self._reductions = 0
         self._aligned = False
         self._together = mode.together
+
+    def _alive(self) -> None:
+        """While it waits for ranks of its own host, the shards hear of this rank."""
+        self._first.call(operations.beat)
 
     def pull(self) -> NDArray[np.floating]:
         """The parameters as they are, (n,). Valid, and not to be written, until the next call."""
@@ -310,6 +350,8 @@ class Channel:
 
     def abort(self) -> None:
         """Stop the fit for all, because of an error here."""
+        if self._host is not None:
+            self._host.abort()
         for link in self._links:
             link.abort()
 

@@ -41,5 +41,6 @@ class AllReduce(Mode):
         """A rank's copy of the parameters and its place in the reduction."""
         assert spec.held is not None
         return AllReduceStep(
-            spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update
-        )
+            spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update,
+            spec.host,
+        )  # fmt: skip

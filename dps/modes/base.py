@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End, MappedEnd
+from dps._runtime.ends import End, HostEnd, MappedEnd
 from dps._runtime.step import Step
 from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
@@ -46,6 +46,8 @@ class StepSpec:
         How a gradient is applied to the whole vector.
     held : (1 + state_rows, n) array or None
         Parameters and state, where replicas hold them.
+    host : HostEnd or None
+        Where ranks of a host sum first.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class StepSpec:
     activity: Activity
     update: Update
     held: NDArray[np.floating] | None
+    host: HostEnd | None = None
 
 
 @dataclass(frozen=True)

@@ -39,5 +39,5 @@ class Sync(Mode):
         """A rank's part in updates that wait for all."""
         return SynchronousStep(
             spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
-            spec.update.rates,
+            spec.update.rates, spec.host,
         )  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import uuid
 from functools import cache
 from pathlib import Path
 
-__all__ = ["host_id"]
+from dps.server.memory import folder
+
+__all__ = ["host_id", "shared_memory_id"]
 
 
 @cache
@@ -20,3 +23,11 @@ def host_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"{platform.node()}-{uuid.getnode():x}"
+
+
+def shared_memory_id() -> str:
+    """A string that two processes have in common only if they can map each other's files.
+
+    The host, the file system that such files lie in, and whose files they are.
+    """
+    return f"{host_id()} {os.stat(folder()).st_dev} {os.getuid()}"

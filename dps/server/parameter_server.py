@@ -60,11 +60,14 @@ class ParameterServer:
     placement : Placement
     timeout : float
         Seconds within which a shard must answer.
+    hosts : tuple of ShardHandle
+        Windows in which ranks of a host sum before they send.
     """
 
     shards: tuple[ShardHandle, ...]
     placement: Placement
     timeout: float
+    hosts: tuple[ShardHandle, ...] = ()
 
     def status(self, since: int, check: Callable[[], None] | None = None) -> ShardStatus:
         """How far the fit is, from the shard that keeps the epochs (the first).
@@ -102,8 +105,8 @@ class ParameterServer:
 
     def stop(self, check: Callable[[], None] | None = None) -> None:
         """End the fit for every replica."""
-        for shard in range(len(self.shards)):
-            self._call(shard, "stop", check=check)
+        for handle in (*self.shards, *self.hosts):
+            handle.endpoint.call("stop", timeout=self.timeout, check=check)
 
     def _call(
         self, shard: int, method: str, *args: Any, check: Callable[[], None] | None = None

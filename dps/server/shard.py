@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._runtime.activity import STEPS
 from dps._runtime.ends import MappedEnd
 from dps.optimizers.update import Update
 from dps.server.host import host_id
@@ -155,10 +156,19 @@ class ParameterShard:
             stop=window.stopped,
             records=window.history[rows],
             progress=tuple(
-                (*window.progress(rank), window.words.rank_load(rank, Field.WAITS))
+                (
+                    *window.progress(rank),
+                    window.words.rank_load(rank, Field.WAITS),
+                    int(window.activity[rank, STEPS]),
+                )
                 for rank in ranks
             ),
-            steps=tuple(window.words.rank_load(rank, Field.ARRIVED) for rank in ranks),
+            steps=tuple(
+                window.words.rank_load(rank, Field.ARRIVED)
+                if rank in window.spec.active
+                else int(window.activity[rank, STEPS])
+                for rank in ranks
+            ),
         )
 
     def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:

@@ -38,7 +38,7 @@ import mmap
 import secrets
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -76,6 +76,7 @@ NOTES_WIDTH = 8
 RECORD_WIDTH = 16
 
 _IDENTITY = 64  # bytes: token (16), digest (32)
+_NEVER_AWAITED = 1 << 62
 _TICK = 1.0  # seconds between looks at owners and deadlines
 
 
@@ -142,6 +143,9 @@ class WindowSpec:
         Digest of the model's layout.
     keyed : bool
         Whether gradients are sparse: slots then hold keys beside values.
+    members : tuple of int
+        The ranks that take part in steps, one for each host; the others' gradients come with
+        theirs. Empty: all do.
     """
 
     fit: str
@@ -154,6 +158,12 @@ class WindowSpec:
     history: int
     digest: str
     keyed: bool = False
+    members: tuple[int, ...] = ()
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The ranks that take part in steps."""
+        return self.members or tuple(range(self.n_ranks))
 
     def identity(self) -> bytes:
         """32 bytes that differ where the layouts of two windows would."""
@@ -296,6 +306,9 @@ class Window:
         window.words.store(Word.OPEN, 1)
         for rank in range(spec.n_ranks):
             window.words.rank_store(rank, Field.FREE, 1)
+            if rank not in spec.active:  # nobody waits for it
+                window.words.rank_store(rank, Field.ARRIVED, _NEVER_AWAITED)
+                window.words.rank_store(rank, Field.DONE, _NEVER_AWAITED)
         return window
 
     @property
@@ -313,13 +326,20 @@ class Window:
 
     def slice(self, rank: int) -> tuple[int, int]:
         """The elements that `rank` reduces and updates on behalf of all."""
-        n, width = self.spec.size, self.slice_width
-        return min(n, rank * width), min(n, (rank + 1) * width)
+        if rank not in self.spec.active:
+            return 0, 0
+        n, width, place = self.spec.size, self.slice_width, self.place(rank)
+        return min(n, place * width), min(n, (place + 1) * width)
+
+    def place(self, rank: int) -> int:
+        """Which of the slices a rank has."""
+        active = self.spec.active
+        return active.index(rank) if rank in active else -1
 
     @property
     def slice_width(self) -> int:
         """Elements of a slice; the last ones may have fewer."""
-        return -(-self.spec.size // self.spec.n_ranks // 32) * 32 or 32
+        return -(-self.spec.size // len(self.spec.active) // 32) * 32 or 32
 
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""
@@ -386,6 +406,8 @@ class Watch:
         The rank that waits, or that is waited for on behalf of.
     alive : callable, optional
         Called once a second; raises if waiting makes no sense any more.
+    ranks : sequence of int, optional
+        The numbers that the window's ranks have in their group, where they are others.
 
     Attributes
     ----------
@@ -399,7 +421,9 @@ class Watch:
         timeout: float,
         rank: int,
         alive: Callable[[], None] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
+        self._ranks = ranks or range(window.spec.n_ranks)
         self._window = window
         self._rank = rank
         self._timeout = timeout
@@ -433,7 +457,7 @@ class Watch:
                 raise StalledError(
                     f"no progress for {self._timeout:g} s; "
                     "raise `timeout` if a step may take longer",
-                    rank=rank,
+                    rank=self._ranks[rank],
                     step=progress[0] + 1,
                 )
 

@@ -36,7 +36,7 @@ from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.steps import Steps
 from dps.training.stopping import StoppingRule
-from dps.transport import Link, connect
+from dps.transport import HostLink, Link, connect
 
 __all__ = ["Outcome", "ReplicaSpec", "run_replica"]
 
@@ -156,7 +156,11 @@ def run_replica(
     links: list[Link] = []
     try:
         links = connect(server, rank, spec.fence, access=spec.mode.access, alive=alive)
-        channel = Channel(spec.mode, spec.channel, links)
+        host = None
+        if (place := spec.channel.host) is not None:
+            card = server.hosts[place.number].card
+            host = HostLink.of(card, rank, place.ranks, server.timeout)
+        channel = Channel(spec.mode, spec.channel, links, host)
         if watch is not None:
             watch(channel.activity)
         with _heartbeat(channel):

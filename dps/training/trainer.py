@@ -30,7 +30,7 @@ from dps.errors import (
     StoppedError,
     WindowError,
 )
-from dps.group import ChannelSpec
+from dps.group import ChannelSpec, HostPlace
 from dps.models import Model
 from dps.modes import Mode
 from dps.monitor.advice import no_shared_memory
@@ -54,6 +54,9 @@ __all__ = ["FitResult", "Job", "new_fit_id", "touches_little", "train"]
 
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
 OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], NDArray[np.floating] | None]], bool]
+
+#: The ranks of each host; the first of them leads.
+Hosts = tuple[tuple[int, ...], ...]
 
 _log = logging.getLogger("dps")
 
@@ -249,9 +252,11 @@ def train(
     plan = replace(plan, shards=plan.shards[: len(placement)])
     rates = _rates(job, plan, summary)
     watched = cluster.watched
-    specs = _shard_specs(job, plan, placement, rates, watched)
-    server = cluster.serve(specs, placement, plan.shards)
-    tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched)
+    hosts = _hosts(job, plan, rates, cluster)
+    specs = _shard_specs(job, plan, placement, rates, watched, hosts)
+    windows = _host_specs(job, plan, hosts)
+    server = cluster.serve(specs, placement, plan.shards, windows)
+    tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched, hosts)
     unshared = tuple(shard.card.unshared for shard in server.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
@@ -340,8 +345,69 @@ def _rates(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
 
 
+def _hosts(job: Job, plan: Plan, rates: Rates | None, cluster: Cluster) -> Hosts:
+    """The ranks of each host, in order, where those of a host sum before one of them sends.
+
+    None where each rank is asked for itself: nobody waits for others, all are on one host, or
+    none has company there; and where steps go by keys.
+    """
+    workers = [rank.worker for rank in plan.ranks]
+    addresses = {worker.rpartition(":")[0] for worker in workers}
+    together = job.mode.together and job.mode.access == "auto" and rates is None
+    if not (together and 1 < len(addresses) < len(workers)):
+        return ()
+    groups: dict[str, list[int]] = {}
+    for rank, host in enumerate(cluster.hosts(workers)):
+        groups.setdefault(host, []).append(rank)
+    return tuple(map(tuple, groups.values())) if len(groups) < len(workers) else ()
+
+
+def _host_specs(job: Job, plan: Plan, hosts: Hosts) -> list[tuple[ShardSpec, str]]:
+    """The window of each host that has several ranks, and the worker of its first rank."""
+    layout = job.model.layout
+    return [
+        (
+            ShardSpec(
+                window=WindowSpec(
+                    fit=job.fit,
+                    shard=number,
+                    n_ranks=len(ranks),
+                    size=layout.size,
+                    dtype=str(job.model.dtype),
+                    state_rows=0,
+                    holds_parameters=True,
+                    history=1,
+                    digest=layout.digest,
+                ),
+                update=None,
+                end=job.mode.end,
+                params=np.zeros(layout.size, job.model.dtype),
+                state=np.zeros((0, layout.size), job.model.dtype),
+                version=0,
+                shared=True,
+                timeout=job.timeout,
+            ),
+            plan.ranks[ranks[0]].worker,
+        )
+        for number, ranks in enumerate(_with_company(hosts))
+    ]
+
+
+def _with_company(hosts: Hosts) -> list[tuple[int, ...]]:
+    return [ranks for ranks in hosts if len(ranks) > 1]
+
+
+def _places(hosts: Hosts) -> dict[int, HostPlace]:
+    """Of each rank that sums with others its place among them."""
+    return {
+        rank: HostPlace(number, ranks)
+        for number, ranks in enumerate(_with_company(hosts))
+        for rank in ranks
+    }
+
+
 def _shard_specs(
-    job: Job, plan: Plan, placement: Placement, rates: Rates | None, watched: bool
+    job: Job, plan: Plan, placement: Placement, rates: Rates | None, watched: bool, hosts: Hosts
 ) -> list[ShardSpec]:
     layout = job.model.layout
     workers = tuple(rank.worker for rank in plan.ranks)
@@ -361,6 +427,7 @@ def _shard_specs(
                 history=min(job.stopping.max_iter, _HISTORY),
                 digest=layout.digest,
                 keyed=rates is not None,
+                members=tuple(ranks[0] for ranks in hosts),
             ),
             update=Update(
                 job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments), rates
@@ -393,11 +460,13 @@ def _tasks(
     rates: Rates | None,
     cut_rows: int,
     watched: bool,
+    hosts: Hosts,
 ) -> list[ReplicaTask]:
     layout = job.model.layout
     segments = tuple(layout.segments(0, layout.size))
     update = Update(job.optimizer, job.l1, job.l2, segments, rates)
     fence = secrets.randbits(62) | 1
+    places = _places(hosts)
     return [
         ReplicaTask(
             rank,
@@ -416,6 +485,7 @@ def _tasks(
                     schedule=job.schedule,
                     update=update,
                     timed=watched,
+                    host=places.get(rank),
                 ),
                 mode=job.mode,
                 model=job.model,

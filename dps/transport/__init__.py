@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from dps.transport.base import Link
 from dps.transport.connect import connect
+from dps.transport.host import HostLink
 
-__all__ = ["Link", "connect"]
+__all__ = ["HostLink", "Link", "connect"]

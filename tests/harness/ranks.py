@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +22,7 @@ from dps.server.placement import place
 from dps.server.shard import WindowCard
 from dps.server.window import Window, WindowSpec
 from dps.transport.far import FarLink
+from dps.transport.host import HostLink
 from dps.transport.mapped import MappedLink
 from dps.transport.serving import serve_rank
 
@@ -69,6 +70,8 @@ class Group:
         Ranks and shards between which there is TCP.
     keyed : Rates or None
         Where steps go by keys.
+    hosts : sequence of tuple of int
+        The ranks of each host, where they sum there first.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Group:
         keyed: Rates | None = None,
         timeout: float = 30.0,
         alive: Callable[[], None] | None = None,
+        hosts: Sequence[tuple[int, ...]] = (),
     ) -> None:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
@@ -97,13 +101,21 @@ class Group:
             part = self.placement.size(shard)
             holds = mode.shards_hold_parameters
             spec = WindowSpec(
-                "f00d", shard, n_ranks, part, dtype, rows, holds, 16, "", keyed is not None
-            )
+                "f00d", shard, n_ranks, part, dtype, rows, holds, 16, "", keyed is not None,
+                tuple(ranks[0] for ranks in hosts),
+            )  # fmt: skip
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
             window = Window.create(spec, update=update, shared=False)
             keep_snapshot(window, 0, np.zeros(part), np.zeros((rows, part)), 0)
             self.windows.append(window)
         update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
+        near: dict[int, HostLink] = {}
+        for ranks in hosts:
+            if len(ranks) > 1:
+                spec = WindowSpec("f00d", 0, len(ranks), size, dtype, 0, True, 1, "")
+                window = Window.create(spec, update=None, shared=False)
+                near |= {r: HostLink(window, ranks.index(r), ranks, timeout) for r in ranks}
+                self._stack.callback(window.stop, 2)
         self.channels: list[Channel] = []
         for rank in range(n_ranks):
             links: list[Any] = []
@@ -115,7 +127,7 @@ class Group:
                 self._stack.callback(links[-1].close)
                 links[-1].claim()
             spec = ChannelSpec(rank, n_ranks, self.placement, size, dtype, Constant(rate), update)
-            self.channels.append(Channel(mode, spec, links))
+            self.channels.append(Channel(mode, spec, links, near.get(rank)))
 
     def __enter__(self) -> Group:
         return self

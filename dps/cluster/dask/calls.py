@@ -20,6 +20,7 @@ from distributed.client import _wait
 from dps.cluster.base import until_known
 from dps.cluster.dask.moving import Standing, look_for_progress
 from dps.errors import ClusterError, VersionError, WorkerLostError
+from dps.server.host import shared_memory_id
 
 __all__ = [
     "ask",
@@ -28,6 +29,7 @@ __all__ = [
     "check_versions",
     "fetch",
     "living",
+    "shared_memory",
     "watched",
 ]
 
@@ -35,6 +37,8 @@ _TICK = 1.0
 
 # Workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
+# Where workers' shared memory is, by client.
+_memories: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
 def check_client(client: Client) -> None:
@@ -114,6 +118,18 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
                 worker=worker,
             )
         known.add(worker)
+
+
+def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> list[str]:
+    """What workers have in common that can map each other's memory, asked once a worker."""
+    known = _memories.setdefault(client, {})
+    new = sorted(set(workers) - set(known))
+    if new:
+        what = "the workers cannot be asked for their shared memory"
+        known |= ask(
+            client, client._run, timeout, what=what, function=shared_memory_id, workers=new
+        )
+    return [known[worker] for worker in workers]
 
 
 def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:

@@ -26,6 +26,7 @@ from dps.cluster.dask.calls import (
     check_versions,
     fetch,
     living,
+    shared_memory,
 )
 from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.gang import TaskGang, run_replica_task
@@ -279,12 +280,20 @@ class DaskCluster:
         part = self._partitions[number]
         return part.X, part.y, part.weight
 
+    def hosts(self, workers: Sequence[str]) -> list[str]:
+        """What workers have in common that can map each other's memory."""
+        return shared_memory(self._client, workers, self._timeout)
+
     def serve(
-        self, specs: Sequence[ShardSpec], placement: Placement, workers: Sequence[str]
+        self,
+        specs: Sequence[ShardSpec],
+        placement: Placement,
+        workers: Sequence[str],
+        hosts: Sequence[tuple[ShardSpec, str]] = (),
     ) -> ParameterServer:
-        """Make an Actor a shard, each on its worker."""
-        self._needed |= set(workers)
-        for number, (spec, worker) in enumerate(zip(specs, workers, strict=True)):
+        """Make an Actor a shard, and one a host, each on its worker."""
+        made = [*zip(specs, workers, strict=True), *hosts]
+        for number, (spec, worker) in enumerate(made):
             future = self._submit(
                 partial(ReportingShard, spec), actor=True, workers=[worker],
                 key=f"dps-shard-{self._fit}-{number}",
@@ -298,7 +307,8 @@ class DaskCluster:
             handles.append(ShardHandle(card, remote))
             if card.host == host_id():
                 self._near.add(remote.address)
-        return ParameterServer(tuple(handles), placement, self._timeout)
+        n = len(specs)
+        return ParameterServer(tuple(handles[:n]), placement, self._timeout, tuple(handles[n:]))
 
     def _card(self, remote: Remote) -> WindowCard:
         try:

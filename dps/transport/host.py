@@ -1,0 +1,65 @@
+"""A rank's way to others on its host: a window in which they sum before one of them sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dps._runtime.activity import Activity
+from dps._runtime.ends import HostEnd
+from dps.errors import WindowError
+from dps.server.shard import WindowCard
+from dps.server.window import ABORTED, Watch, Window
+from dps.transport.mapped import map_window
+
+__all__ = ["HostLink"]
+
+
+class HostLink:
+    """A rank's place in the window of its host.
+
+    Parameters
+    ----------
+    window : Window
+    place : int
+        Its number there; the first one leads.
+    ranks : sequence of int
+        The ranks there.
+    timeout : float
+        Seconds without progress of another that are an error.
+    """
+
+    def __init__(self, window: Window, place: int, ranks: Sequence[int], timeout: float) -> None:
+        self.window = window
+        self._place = place
+        self._ranks = tuple(ranks)
+        self._timeout = timeout
+
+    @classmethod
+    def of(cls, card: WindowCard, rank: int, ranks: Sequence[int], timeout: float) -> HostLink:
+        """Map the window of a host.
+
+        Raises
+        ------
+        WindowError
+            It cannot be mapped from here, though all workers there have the same shared memory.
+        """
+        window = map_window(card)
+        if window is None:
+            why = card.unshared or "it is private memory, or has gone"
+            raise WindowError(
+                f"the window of a host with the ranks {list(ranks)} cannot be mapped ({why}); "
+                "use access='gateway'",
+                rank=rank,
+            )
+        return cls(window, ranks.index(rank), ranks, timeout)
+
+    def end(self, activity: Activity, alive: Callable[[], None]) -> HostEnd:
+        """Make the end for steps; `alive` is called once a second while others are awaited."""
+        watch = Watch(self.window, self._timeout, self._place, alive, self._ranks)
+        watch.activity = activity
+        whole = ((0, self.window.spec.size),)
+        return HostEnd(self.window, self._place, whole, watch.go_on, watch.tick, activity)
+
+    def abort(self) -> None:
+        """End every wait there, because of an error here."""
+        self.window.stop(ABORTED)

@@ -1,0 +1,144 @@
+"""Ranks of a host sum there first; sums are in rank order on a host, then over hosts in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import Group, at_once
+
+from dps import AllReduce, Sync
+from dps.errors import NonFiniteError, StalledError, StoppedError
+from dps.group import Channel
+from dps.optimizers import Adagrad
+from dps.server.window import Word
+
+SIZE, STEPS = 3000, 12
+#: Ranks of each host, where hosts have unlike numbers of them.
+HOSTS = ((0, 1), (2,), (3, 4, 5))
+RANKS = 6
+
+
+def gradient(rank: int, step: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng((rank, step)).normal(size=SIZE).astype(dtype)
+
+
+def rows(rank: int, step: int) -> int:
+    return (rank + step) % 3 if rank else 1  # some have none
+
+
+def mean(step: int, dtype: str) -> np.ndarray:
+    """The mean gradient of a step, written out."""
+    sums: list[np.ndarray] = []
+    for ranks in HOSTS:
+        parts = [gradient(rank, step, dtype) for rank in ranks if rows(rank, step)]
+        if parts:
+            total = parts[0].copy()
+            for part in parts[1:]:
+                total += part
+            sums.append(total)
+    whole = sums[0].copy()
+    for part in sums[1:]:
+        whole += part
+    count = sum(rows(rank, step) for rank in range(RANKS))
+    return whole if count == 1 else whole / whole.dtype.type(count)
+
+
+def expected(dtype: str) -> np.ndarray:
+    """What Adagrad makes of these means on one rank."""
+    with Group(n_ranks=1, size=SIZE, dtype=dtype, optimizer=Adagrad()) as group:
+        (channel,) = group.channels
+        channel.pull()
+        for step in range(STEPS):
+            channel.push_pull(mean(step, dtype), 1, 0.0)
+        return np.array(channel.params)
+
+
+def steps(channel: Channel, rank: int, dtype: str) -> np.ndarray:
+    channel.pull()
+    for step in range(STEPS):
+        n = rows(rank, step)
+        grad = gradient(rank, step, dtype) if n else np.zeros(SIZE, dtype)
+        channel.push_pull(grad, n, 0.0)
+    return np.array(channel.params)
+
+
+def far_from(n_shards: int, *ranks: int) -> list[tuple[int, int]]:
+    return [(rank, shard) for rank in ranks for shard in range(n_shards)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("mode", [Sync(), AllReduce()], ids=["sync", "allreduce"])
+def test_steps_have_the_bits_that_are_written_out(mode: Any, n_shards: int, dtype: str) -> None:
+    wanted = expected(dtype)
+    for far in ((), (3, 4, 5), (0, 1, 3, 4, 5), range(RANKS)):
+        options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+        with Group(
+            mode, RANKS, SIZE, hosts=HOSTS, far=far_from(n_shards, *far), optimizer=Adagrad(),
+            **options,
+        ) as group:  # fmt: skip
+            ended = at_once(
+                [lambda r=r, c=c: steps(c, r, dtype) for r, c in enumerate(group.channels)]  # type: ignore[misc]
+            )
+            for params in ended:
+                np.testing.assert_array_equal(params, wanted)
+            assert {w.words.load(Word.VERSION) for w in group.windows} == {STEPS}
+
+
+def test_one_message_a_host_and_step_reaches_a_shard() -> None:
+    with Group(n_ranks=RANKS, size=SIZE, hosts=HOSTS, far=far_from(1, 3, 4, 5)) as group:
+        at_once(
+            [lambda r=r, c=c: steps(c, r, "float64") for r, c in enumerate(group.channels)]  # type: ignore[misc]
+        )
+        pushes = group.windows[0].activity[:, 0].tolist()
+        assert pushes == [STEPS, 0, STEPS, STEPS, 0, 0]
+
+
+def test_means_and_broadcasts_go_by_hosts_too() -> None:
+    def meet(channel: Channel, rank: int) -> list[bytes]:
+        seen = []
+        for number in range(30):
+            values = gradient(rank, number, "float64")
+            made, notes = channel.mean(values, rank + 1, [1.0, float(rank)])
+            assert notes.tolist() == [RANKS, 15.0]
+            seen.append(made.tobytes())
+            if number % 3:
+                given, notes = channel.broadcast(values, [float(number)])
+                assert notes.tolist() == [number]
+                np.testing.assert_array_equal(given, gradient(0, number, "float64"))
+        return seen
+
+    for far in ((), (3, 4, 5), (0, 1, 2)):
+        with Group(n_ranks=RANKS, size=SIZE, hosts=HOSTS, far=far_from(1, *far)) as group:
+            ended = at_once([lambda r=r, c=c: meet(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
+        assert ended == [ended[0]] * RANKS
+        for number, made in enumerate(ended[0]):
+            sums = [sum(gradient(r, number, "float64") for r in ranks) for ranks in HOSTS]
+            np.testing.assert_array_equal(np.frombuffer(made), sum(sums) / 21)
+
+
+@pytest.mark.parametrize("bad", [0, 4])
+def test_what_is_not_finite_on_a_host_is_named(bad: int) -> None:
+    def push(channel: Channel, rank: int) -> None:
+        try:
+            channel.push_pull(np.full(SIZE, np.nan if rank == bad else 1.0), 1, 0.0)
+        except NonFiniteError:
+            for window in (*group.windows, channel._host.window):  # type: ignore[union-attr]
+                window.stop(2)
+            raise
+
+    with Group(n_ranks=RANKS, size=SIZE, hosts=HOSTS, timeout=5.0) as group:
+        ended = at_once([lambda r=r, c=c: push(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
+    assert [type(error) for error in ended if not isinstance(error, StoppedError)] == [
+        NonFiniteError
+    ] or isinstance(ended[bad], NonFiniteError)
+    assert ended[bad].rank == bad
+
+
+def test_a_rank_that_does_not_come_is_named_by_its_own_number() -> None:
+    with Group(n_ranks=RANKS, size=SIZE, hosts=HOSTS, timeout=0.5) as group:
+        with pytest.raises(StalledError) as caught:
+            group.channels[3].push_pull(np.zeros(SIZE), 1, 0.0)
+        assert caught.value.rank in (4, 5)
