@@ -238,6 +238,7 @@ def test_a_replica_beats_while_it_reads_where_workers_are_threads(
     assert "dps-heartbeat" in beats
 
 
+@pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])
 def test_what_fits_nowhere_is_computed_again(
     clustered: bool, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
