@@ -34,7 +34,7 @@ from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
-from dps.server.shard import ShardSpec, Watched
+from dps.server.shard import Initial, ShardSpec, Watched
 from dps.server.window import WindowSpec
 
 SCHEMA: dict[str, Any] = {
@@ -481,7 +481,7 @@ def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: C
     window = WindowSpec("dead", 0, 1, 40, "float64", 0, True, 16, "digest")
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
     spec = ShardSpec(
-        window, update, SynchronousEnd, np.zeros(40), np.empty((0, 40)), 0, False, 30.0,
+        window, update, SynchronousEnd, Initial(40, "float64", (0.0,)), 0, False, 30.0,
         Watched(("here",), True),
     )  # fmt: skip
 

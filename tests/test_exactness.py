@@ -258,6 +258,21 @@ def test_all_ranks_of_an_allreduce_hold_the_same_bits(
     assert len(set.union(*map(set, held.values()))) == EPOCHS  # and they do move
 
 
+def test_copies_of_an_allreduce_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = Channel.digest
+
+    def spoiled(self: Channel) -> int:
+        if self._spec.rank == 1 and self.steps > 10:
+            self._held[0, 0] += 1.0  # type: ignore[index]
+        return digest(self)
+
+    monkeypatch.setattr(Channel, "digest", spoiled)
+    X, y, weight = problem(250, 3)
+    with pytest.raises(dps.errors.ReplicaError, match="other parameters than rank 0") as caught:
+        estimator(mode="allreduce", n_replicas=3, batch_size=32).fit(X, y, weight)
+    assert caught.value.rank == 1
+
+
 @pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
 def test_async_with_one_replica_is_sequential_training(optimizer: Optimizer) -> None:
     X, y, weight = problem(250)

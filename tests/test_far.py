@@ -24,7 +24,7 @@ from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import operations
 from dps.server.operations import Access
-from dps.server.shard import ShardSpec
+from dps.server.shard import Initial, ShardSpec
 from dps.server.window import WindowSpec
 from dps.transport import far as far_links
 from dps.transport.far import FarLink
@@ -46,7 +46,7 @@ class Shard:
         window = WindowSpec("f00d", 0, n_ranks, SIZE, "float64", 0, True, 16, "digest")
         update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
         spec = ShardSpec(
-            window, update, SynchronousEnd, np.zeros(SIZE), np.empty((0, SIZE)), 0, False, 30.0
+            window, update, SynchronousEnd, Initial(SIZE, "float64", (0.0,)), 0, False, 30.0
         )
         self.client = client
         self.home, self.far = sorted(client.nthreads())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from dps.errors import FencedError, StalledError, StoppedError
 from dps.group import Channel
 from dps.server import memory, operations
 from dps.server.memory import SharedFile
+from dps.server.shard import Initial
 from dps.server.window import ABORTED, FINISHED, Field, Window, WindowSpec, Word
 from dps.transport.mapped import MappedLink
 
@@ -164,3 +167,41 @@ def test_no_room_for_a_file_gives_private_memory(monkeypatch: pytest.MonkeyPatch
     shard = Window.create(spec, update=None, shared=True)
     assert shard.file is None
     assert not list(memory.folder().glob("dps-f00d-*"))
+
+
+def test_a_forked_child_leaves_the_file_and_its_lock_to_its_parent() -> None:
+    code = (
+        "import os, signal\nfrom dps.server.memory import SharedFile\n"
+        "file = SharedFile.create('f0f0', 8192)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    print('child', os.getpid(), flush=True)\n"
+        "    signal.pause()\n"
+        "brief = os.fork()\n"
+        "if not brief:\n"
+        "    raise SystemExit  # with all that an interpreter does at its end\n"
+        "os.waitpid(brief, 0)\n"
+        "print('file', file.path, file.path.exists(), flush=True)\nsignal.pause()\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    with owner.stdout:
+        said = dict(line.split(maxsplit=1) for line in (next(owner.stdout), next(owner.stdout)))
+    name, exists = said["file"].split()
+    assert exists == "True"
+    mapped = SharedFile.open(Path(name))
+    assert not mapped.owner_is_gone()
+    owner.kill()
+    owner.wait()
+    assert mapped.owner_is_gone()  # although the child lives
+    mapped.close()
+    os.kill(int(said["child"]), signal.SIGKILL)
+
+
+def test_what_is_all_the_same_is_not_sent_to_a_shard() -> None:
+    state = np.stack([np.full(1_000_000, 0.1), np.arange(1e6)])
+    spec = Initial.of(np.zeros(1_000_000), state[:1])
+    assert len(pickle.dumps(spec)) < 1000
+    np.testing.assert_array_equal(spec.values(), [np.zeros(1_000_000), state[0]])
+    np.testing.assert_array_equal(Initial.of(state[1], state).values(), state[[1, 0, 1]])
+    assert Initial.of(np.zeros(0), np.zeros((1, 0))).values().shape == (2, 0)

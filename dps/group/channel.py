@@ -5,6 +5,7 @@ It knows links and the interface of modes. It must not know models, data, or whi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -266,6 +267,10 @@ class Channel:
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
         stale: tuple[float, float] = self.step.staleness()
         return stale
+
+    def digest(self) -> int:
+        """Of the rank's own copy of parameters and state; 0 where it holds none."""
+        return 0 if self._held is None else zlib.crc32(self._held.data)
 
     def settle(self, epoch: int) -> NDArray[np.floating]:
         """The parameters at the end of an epoch, the same for all ranks.

@@ -9,6 +9,7 @@ owner and may be unlinked by anybody (:func:`sweep`). A sweeper could lock a fil
 the instant between its creation and its owner's lock, so an owner that finds its
 file unlinked (``st_nlink`` 0) after locking starts again with a new name.
 
+A forked child inherits the lock, which would outlive the owner, so it gives its copy up at once.
 What a crash leaves: of the owner at any point, a file with a free lock; of somebody
 who mapped it, nothing. Mappings outlive the name, so unlinking never breaks a reader.
 """
@@ -63,10 +64,16 @@ class SharedFile:
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
         self.path = path
-        self.memory = mmap.mmap(fd, 0)
+        # A mapping keeps the file open that it was made of, and that file's lock: not the owner's.
+        mapped = os.open(path, os.O_RDWR)
+        try:
+            self.memory = mmap.mmap(mapped, 0)
+        finally:
+            os.close(mapped)
         self._fd = fd
         self._owner = owner
         self._release = weakref.finalize(self, _release, fd, path if owner else None)
+        _files.add(self)
 
     @classmethod
     def create(cls, fit: str, nbytes: int) -> SharedFile:
@@ -123,6 +130,11 @@ class SharedFile:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
 
+    def disown(self) -> None:
+        """Leave the file to whoever owns it; the memory stays mapped."""
+        if self._release.detach() is not None:
+            os.close(self._fd)
+
     def close(self) -> None:
         """Give the file back; an owner unlinks it. The memory lives until unused."""
         self._release()
@@ -132,6 +144,16 @@ def _release(fd: int, path: Path | None) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
     os.close(fd)
+
+
+def _forget_files() -> None:
+    """In a forked child: its parent owns the files, and alone holds their locks."""
+    for file in list(_files):
+        file.disown()
+
+
+_files: weakref.WeakSet[SharedFile] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_files)
 
 
 def sweep() -> list[Path]:

@@ -21,7 +21,7 @@ from dps.server.memory import sweep
 from dps.server.operations import keep_snapshot, read_snapshot
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word, announce
 
-__all__ = ["ParameterShard", "ShardSpec", "ShardStatus", "Watched", "WindowCard"]
+__all__ = ["Initial", "ParameterShard", "ShardSpec", "ShardStatus", "Watched", "WindowCard"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,39 @@ class Watched:
 
 
 @dataclass(frozen=True)
+class Initial:
+    """Parameters and optimizer state to start from; what is all the same takes no room.
+
+    Parameters
+    ----------
+    size : int
+    dtype : str
+    rows : tuple
+        Parameters, then rows of state: a number, or (size,) of them.
+    """
+
+    size: int
+    dtype: str
+    rows: tuple[float | NDArray[np.floating], ...]
+
+    @classmethod
+    def of(cls, params: NDArray[np.floating], state: NDArray[np.floating]) -> Initial:
+        """From (n,) parameters and (state_rows, n) of state."""
+        rows = [
+            float(row[0]) if row.size and (row == row[0]).all() else np.ascontiguousarray(row)
+            for row in (params, *state)
+        ]
+        return cls(params.size, str(params.dtype), tuple(rows))
+
+    def values(self) -> NDArray[np.floating]:
+        """As (1 + state_rows, n)."""
+        made = np.empty((len(self.rows), self.size), self.dtype)
+        for row, given in zip(made, self.rows, strict=True):
+            row[:] = given
+        return made
+
+
+@dataclass(frozen=True)
 class ShardSpec:
     """Everything a shard is made from.
 
@@ -51,10 +84,8 @@ class ShardSpec:
         How gradients are applied; None where replicas hold the parameters.
     end : type of MappedEnd
         What steps of a rank go through, as its mode has it.
-    params : (n,) array
-        Initial parameters of this shard.
-    state : (state_rows, n) array
-        Initial optimizer state.
+    initial : Initial
+        Parameters of this shard and optimizer state.
     version : int
         Updates that lie behind `params` and `state`.
     shared : bool
@@ -68,8 +99,7 @@ class ShardSpec:
     window: WindowSpec
     update: Update | None
     end: type[MappedEnd]
-    params: NDArray[np.floating]
-    state: NDArray[np.floating]
+    initial: Initial
     version: int
     shared: bool
     timeout: float
@@ -126,11 +156,12 @@ class ParameterShard:
         window = self.window = Window.create(spec.window, update=spec.update, shared=spec.shared)
         announce(window)
         self._end = spec.end
+        values = spec.initial.values()
         if spec.window.holds_parameters:
-            window.params[:] = spec.params
-            window.state[:] = spec.state
+            window.params[:] = values[0]
+            window.state[:] = values[1:]
         # What a fit that closes no epoch ends with.
-        keep_snapshot(window, 0, spec.params, spec.state, spec.version)
+        keep_snapshot(window, 0, values[0], values[1:], spec.version)
         window.words.store(Word.VERSION, spec.version)
         window.words.store(Word.SETTLED_VERSION, spec.version)
         self._timeout = spec.timeout

@@ -39,6 +39,8 @@ class EpochReport:
         1: a pass over all rows at one point, which judges its progress itself.
     converged : int
         1: there is nothing left to gain.
+    digest : int
+        Of the rank's copy of parameters and state; 0 where it holds none.
     """
 
     loss_sum: float
@@ -51,6 +53,7 @@ class EpochReport:
     steps: int
     full_batch: int = 0
     converged: int = 0
+    digest: int = 0
 
     def row(self) -> tuple[float, ...]:
         """As doubles."""

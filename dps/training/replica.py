@@ -213,8 +213,9 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
             validation = _validate(model, channel.settle(epoch), source, channel.beat)
             activity.lap(COMPUTE)
         report = EpochReport(
-            loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes
-        )
+            loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes,
+            digest=channel.digest(),
+        )  # fmt: skip
         record = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
         activity.lap(PUSH)
         if record is not None and EpochRecord.from_row(record).last:

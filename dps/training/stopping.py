@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.errors import NonFiniteError
+from dps.errors import NonFiniteError, ReplicaError
 from dps.training.history import EpochRecord, EpochReport
 
 __all__ = ["StoppingRule"]
@@ -38,7 +38,7 @@ class StoppingRule:
     Examples
     --------
     >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
-    >>> reports = np.zeros((2, 10))
+    >>> reports = np.zeros((2, 11))
     >>> reports[:, 0], reports[:, 1] = (6.0, 4.0), 10
     >>> rule.decide(0, None, reports).loss
     0.5
@@ -59,17 +59,27 @@ class StoppingRule:
         epoch : int
             Its number, from 0.
         previous : EpochRecord or None
-        reports : (n_ranks, >= 10) array
+        reports : (n_ranks, >= 11) array
             :class:`EpochReport` rows in rank order.
 
         Raises
         ------
         NonFiniteError
             The loss is NaN or infinite.
+        ReplicaError
+            Copies that should have the same bits have not.
         """
         width = len(EpochReport.__dataclass_fields__)
         of_ranks = reports[:, :width].tolist()
         values = list(zip(*of_ranks, strict=True))
+        digests = values[-1]
+        for rank, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise ReplicaError(
+                    f"after epoch {epoch + 1} the replica has other parameters than rank 0, which "
+                    "an all-reduce must not lead to: is a worker's memory or processor broken?",
+                    rank=rank,
+                )
         # In rank order; Python's `sum` rounds otherwise from one version to the next.
         summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
         largest = EpochReport(*map(max, values))

@@ -39,7 +39,7 @@ from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement, place
-from dps.server.shard import ShardSpec, ShardStatus, Watched
+from dps.server.shard import Initial, ShardSpec, ShardStatus, Watched
 from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
 from dps.training.full_batch import FullBatch
@@ -381,8 +381,7 @@ def _host_specs(job: Job, plan: Plan, hosts: Hosts) -> list[tuple[ShardSpec, str
                 ),
                 update=None,
                 end=job.mode.end,
-                params=np.zeros(layout.size, job.model.dtype),
-                state=np.zeros((0, layout.size), job.model.dtype),
+                initial=Initial(layout.size, str(job.model.dtype), (0.0,)),
                 version=0,
                 shared=True,
                 timeout=job.timeout,
@@ -435,8 +434,7 @@ def _shard_specs(
             if holds
             else None,
             end=job.mode.end,
-            params=np.ascontiguousarray(placement.take(shard, job.params)),
-            state=np.ascontiguousarray(placement.take(shard, job.state)),
+            initial=Initial.of(placement.take(shard, job.params), placement.take(shard, job.state)),
             version=job.version,
             # One process needs no file; a forced gateway must not have one.
             shared=not alone and job.mode.access != "gateway",
