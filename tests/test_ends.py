@@ -15,7 +15,7 @@ import dps
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.progress import Progress
 from dps.losses import LogLoss
-from dps.training import story, trainer
+from dps.training import fit_events, trainer
 
 X = np.random.default_rng(0).normal(size=(400, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -78,7 +78,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
     ("owner", "name"),
     [
         (trainer._Watcher, "_result"),
-        (story.Story, "ended"),
+        (fit_events.FitEvents, "ended"),
         (ThreadCluster, "close"),
         (dps.LinearClassifier, "_keep"),
     ],

@@ -160,14 +160,14 @@ def test_after_a_rehearsal_the_search_goes_on_from_its_best_point(
         model = LinearModel(3, 1, LogLoss())
         best = np.zeros(model.layout.size)
         descent = _Descent(how, rank, channel, model, pieces(model, rank, channel), best=best)
-        descent.rehearse()  # which does not come to an end by itself
+        descent.search_some()  # which does not come to an end by itself
         ahead = descent.point.copy()
-        rehearsed = best.copy()
+        searched = best.copy()
         assert descent.step()[1]  # whatever it is, it is the best of all rows so far
-        return ahead.tobytes(), rehearsed.tobytes(), best.tobytes()
+        return ahead.tobytes(), searched.tobytes(), best.tobytes()
 
     for ended in on_ranks(2, 4, work):
         assert ended[0] == ended[2]
-        ahead, rehearsed = np.frombuffer(ended[0]), np.frombuffer(ended[1])
-        assert rehearsed.any()
-        np.testing.assert_allclose(ahead, rehearsed, rtol=1e-12)
+        ahead, searched = np.frombuffer(ended[0]), np.frombuffer(ended[1])
+        assert searched.any()
+        np.testing.assert_allclose(ahead, searched, rtol=1e-12)

@@ -24,10 +24,10 @@ import dps
 from dps.cluster.dask import DaskCluster
 from dps.cluster.threads import ThreadCluster
 from dps.data.blocks import Block, features_of
-from dps.data.exchange import Deal
+from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
 from dps.data.sources import Lying, Source
-from dps.training.plan import make_deal, make_plan
+from dps.training.plan import make_plan, make_split
 from dps.training.trainer import new_fit_id
 
 quick = settings(max_examples=50, deadline=None)
@@ -120,8 +120,8 @@ def test_every_group_of_blocks_comes_from_all_over_them(count: int) -> None:
     )
 
 
-DEALS = st.builds(
-    Deal,
+SPLITS = st.builds(
+    RandomSplit,
     seed=st.integers(0, 2**31 - 2),
     turns=st.lists(st.integers(1, 3), min_size=1, max_size=9).map(
         lambda counts: tuple(d for d, count in enumerate(counts) for _ in range(count))
@@ -131,24 +131,26 @@ DEALS = st.builds(
 
 
 @quick
-@given(deal=DEALS)
-def test_every_row_is_dealt_out_once_and_turn_by_turn(deal: Deal) -> None:
-    drawn = [deal.draw(partition) for partition in range(len(deal.rows))]
-    for rows, goals in zip(deal.rows, drawn, strict=True):
+@given(split=SPLITS)
+def test_every_row_is_dealt_out_once_and_turn_by_turn(split: RandomSplit) -> None:
+    drawn = [split.draw(partition) for partition in range(len(split.rows))]
+    for rows, goals in zip(split.rows, drawn, strict=True):
         assert sorted(np.concatenate(goals)) == list(range(rows))
         assert all((np.diff(numbers) > 0).all() for numbers in goals)
-    sizes = [sum(len(goals[goal]) for goals in drawn) for goal in range(max(deal.turns) + 1)]
-    turns, whole = Counter(deal.turns), sum(deal.rows) // len(deal.turns)
+    sizes = [sum(len(goals[goal]) for goals in drawn) for goal in range(max(split.turns) + 1)]
+    turns, whole = Counter(split.turns), sum(split.rows) // len(split.turns)
     assert all(whole * turns[g] <= n <= (whole + 1) * turns[g] for g, n in enumerate(sizes))
 
 
 def test_a_deal_is_a_function_of_seed_and_partition() -> None:
-    deal = Deal(seed=7, turns=(0, 1), rows=(8, 8))
+    split = RandomSplit(seed=7, turns=(0, 1), rows=(8, 8))
     # The same on every machine.
-    assert [numbers.tolist() for numbers in deal.draw(0)] == FIRST
-    other = Deal(seed=8, turns=(0, 1), rows=(8, 8))
-    assert len({str([g.tolist() for g in d.draw(p)]) for d in (deal, other) for p in (0, 1)}) > 2
-    times = Counter(row for seed in range(400) for row in Deal(seed, (0, 1), (8,)).draw(0)[0])
+    assert [numbers.tolist() for numbers in split.draw(0)] == FIRST
+    other = RandomSplit(seed=8, turns=(0, 1), rows=(8, 8))
+    assert len({str([g.tolist() for g in d.draw(p)]) for d in (split, other) for p in (0, 1)}) > 2
+    times = Counter(
+        row for seed in range(400) for row in RandomSplit(seed, (0, 1), (8,)).draw(0)[0]
+    )
     assert all(abs(times[row] - 200) < 50 for row in range(8))  # five standard deviations
 
 
@@ -158,11 +160,11 @@ FIRST = [[0, 2, 6, 7], [1, 3, 4, 5]]
 @pytest.mark.parametrize("n_replicas", ["auto", 1, 3])
 @pytest.mark.parametrize("rows", [(900, 50, 0, 50), (1, 0, 0, 0), (3, 0, 0, 4)])
 def test_new_partitions_are_equal_and_on_all_workers(rows: Any, n_replicas: Any) -> None:
-    deal, homes = make_deal(
+    split, homes = make_split(
         0, rows=rows, elements=10**9, holders="aabb", threads={"a": 1, "b": 1, "c": 1},
         n_replicas=n_replicas,
     )  # fmt: skip
-    sizes = np.sum([[len(g) for g in deal.draw(p)] for p in range(4)], axis=0)
+    sizes = np.sum([[len(g) for g in split.draw(p)] for p in range(4)], axis=0)
     assert len(sizes) == len(homes)
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
@@ -217,7 +219,7 @@ def test_an_exchange_brings_every_row_once(cluster: Any, kind: str) -> None:
     before = list(chain(*cluster.map(seen)))
     workers = list(dict.fromkeys(holders))
     homes, turns = workers * 3, range(3 * len(workers))
-    cluster.exchange(Deal(3, tuple(turns), sizes), homes)
+    cluster.exchange(RandomSplit(3, tuple(turns), sizes), homes)
     after = cluster.map(seen)
     assert sorted(chain(*after)) == sorted(before)
     assert max(map(len, after)) - min(map(len, after)) <= 1

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dps.data.exchange import Deal
+from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
 from dps.server.parameter_server import ParameterServer
 from dps.server.placement import Placement
 from dps.server.shard import ShardSpec
 
-__all__ = ["PATIENCE", "Cluster", "Gang", "ReplicaTask", "until_known"]
+__all__ = ["PATIENCE", "Cluster", "ReplicaTask", "Running", "until_known"]
 
 #: Seconds that stopping, releasing and news of a death may take.
 PATIENCE = 2.0
@@ -42,7 +42,7 @@ class ReplicaTask:
     spec: Any
 
 
-class Gang(Protocol):
+class Running(Protocol):
     """Replicas that run."""
 
     def wait(self, seconds: float) -> bool:
@@ -103,8 +103,8 @@ class Cluster(Protocol):
         """Keep ``function(X, number)`` instead of the X of partitions, or of some of them."""
         ...
 
-    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
-        """Deal all rows out to new partitions, each on its worker, which stand for the old ones."""
+    def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
+        """Draw all rows into new partitions, each on its worker, which stand for the old ones."""
         ...
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
@@ -123,7 +123,7 @@ class Cluster(Protocol):
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
-    ) -> Gang:
+    ) -> Running:
         """Start ``function(spec, server, partitions, alive, watch)`` for each task.
 
         `partitions` are those of its pieces, of a piece that is moved its rows only. `alive`

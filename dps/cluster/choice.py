@@ -17,7 +17,7 @@ def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
     if client is None and "distributed" in sys.modules:
         from dps.cluster.dask import active_client, inside_task
 
-        if inside_task():  # never a gang inside a gang
+        if inside_task():  # never replicas inside of replicas
             return ThreadCluster(fit, 1)
         client = active_client()
     if client is not None:

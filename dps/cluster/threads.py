@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dps.cluster.base import ReplicaTask
-from dps.data.exchange import Deal, join_rows, take_rows
+from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
 from dps.data.streams import is_whole, open_partition
@@ -48,7 +48,7 @@ class ThreadCluster:
         self._threads = n_threads or usable_cores()
         self._partitions: list[Partition] = []
         self._shards: list[ParameterShard] = []
-        self._gang: _ThreadGang | None = None
+        self._running: _ReplicaThreads | None = None
 
     @property
     def watched(self) -> bool:
@@ -100,10 +100,10 @@ class ThreadCluster:
             made = remake_partition(self._keeping, number, function, part.X)
             self._partitions[number] = replace(part, X=made)
 
-    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
-        """Deal all rows out to new partitions, one after the other."""
-        filled = [number for number, rows in enumerate(deal.rows) if rows]
-        drawn = {number: deal.draw(number) for number in filled}
+    def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
+        """Split all rows at random to new partitions, one after the other."""
+        filled = [number for number, rows in enumerate(split.rows) if rows]
+        drawn = {number: split.draw(number) for number in filled}
 
         def made(goal: int) -> Partition:
             pieces = [(self._partitions[number], drawn[number][goal]) for number in filled]
@@ -137,25 +137,25 @@ class ThreadCluster:
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
-    ) -> _ThreadGang:
+    ) -> _ReplicaThreads:
         """Start a thread a replica."""
-        self._gang = _ThreadGang()
+        self._running = _ReplicaThreads()
         for task in tasks:
             partitions = [self._partitions[piece.partition] for piece in task.pieces]
-            self._gang.start(task.rank, function, task.spec, server, partitions)
-        return self._gang
+            self._running.start(task.rank, function, task.spec, server, partitions)
+        return self._running
 
     def close(self) -> None:
         """Stop and join the threads, free the shards."""
         for shard in self._shards:
             shard.close()
-        if self._gang is not None:
-            self._gang.join()
+        if self._running is not None:
+            self._running.join()
         self._shards = []
         self._partitions = []
 
 
-class _ThreadGang:
+class _ReplicaThreads:
     """Threads and what they returned."""
 
     def __init__(self) -> None:

@@ -18,14 +18,14 @@ from dps._kernels.order import shuffle
 from dps.data.batches import key_of
 from dps.data.targets import as_targets
 
-__all__ = ["Deal", "count_rows", "join_rows", "take_rows"]
+__all__ = ["RandomSplit", "count_rows", "join_rows", "take_rows"]
 
 #: Keeps its numbers apart from those of epochs and of rows kept for validation.
 _EXCHANGE = 2 << 32
 
 
 @dataclass(frozen=True)
-class Deal:
+class RandomSplit:
     """Rows dealt out like cards: those of a partition in an order drawn by chance.
 
     Parameters
@@ -39,8 +39,8 @@ class Deal:
 
     Examples
     --------
-    >>> deal = Deal(seed=0, turns=(0, 1, 0), rows=(4, 5))
-    >>> [[len(numbers) for numbers in deal.draw(partition)] for partition in (0, 1)]
+    >>> split = RandomSplit(seed=0, turns=(0, 1, 0), rows=(4, 5))
+    >>> [[len(numbers) for numbers in split.draw(partition)] for partition in (0, 1)]
     [[3, 1], [3, 2]]
     """
 

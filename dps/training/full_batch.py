@@ -98,7 +98,7 @@ def train_full_batch(
     kept_loss = 0.0
     rows = Pieces.of(model, source, how.row_elements, channel)
     descent = _Descent(how, rank, channel, model, rows, best=keep[0])
-    descent.rehearse()
+    descent.search_some()
     # The start is looked at before the first epoch, so that each epoch is one step.
     for epoch in itertools.count(-1):
         began = time.monotonic()
@@ -174,7 +174,7 @@ class _Descent:
         self._search.write(best)
         self.point[:] = self._channel.broadcast(best, [])[0]
 
-    def rehearse(self) -> None:
+    def search_some(self) -> None:
         """Minimise over ever more of the rows, while few of them say enough of each parameter.
 
         Only where training starts from nothing: what was trained before knows better. The
@@ -183,18 +183,18 @@ class _Descent:
         """
         if self.point.any():
             return
-        rows, rows_of_all, rehearsed = self._rows, self._rows_of_all, False
+        rows, rows_of_all, searched = self._rows, self._rows_of_all, False
         for share in _SHARES:
             enough = rows_of_all >= share * _ROWS_A_PARAMETER * len(self.point)
             # Ranks go on together, or not.
             if enough and not self._channel.reduce([not rows.can_be_thinned(share)])[0]:
-                (self._resume if rehearsed else self._begin)(rows.thinned(share), share)
-                rehearsed = True
+                (self._resume if searched else self._begin)(rows.thinned(share), share)
+                searched = True
                 for _ in range(share):  # together as long as a pass over all rows
                     self.step()
                     if self.enough:
                         break
-        if rehearsed:
+        if searched:
             self._resume(rows, 1)
 
     def step(self) -> tuple[float, bool]:

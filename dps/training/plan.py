@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dps.data.exchange import Deal
+from dps.data.exchange import RandomSplit
 from dps.data.partitions import Piece
 from dps.modes import Mode
-from dps.training.sharing import cut, level, seats, worth_moving
+from dps.training.sharing import cut, level, replica_counts, worth_moving
 
-__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_deal", "make_plan"]
+__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_plan", "make_split"]
 
 #: Instead of a number of replicas: one for each worker that holds rows.
 FEWEST = "fewest"
@@ -152,7 +152,7 @@ def make_plan(
         lying, counts = _spread(int(n_replicas), rows, lying)
     held = _held(rows, lying)
     if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
-        counts = seats(wanted, held, threads)
+        counts = replica_counts(wanted, held, threads)
         held = level(held, counts)
     parts = [
         (worker, [replace(piece, moved=holders[piece.partition] != worker) for piece in share])
@@ -171,7 +171,7 @@ def make_plan(
     return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
 
 
-def make_deal(
+def make_split(
     seed: int,
     *,
     rows: Sequence[int],
@@ -179,8 +179,8 @@ def make_deal(
     holders: Sequence[str],
     threads: Mapping[str, int],
     n_replicas: int | str,
-) -> tuple[Deal, list[str]]:
-    """Deal all rows out to the workers of the replicas, as many to each replica.
+) -> tuple[RandomSplit, list[str]]:
+    """Split all rows at random to the workers of the replicas, as many to each replica.
 
     Parameters
     ----------
@@ -190,18 +190,18 @@ def make_deal(
 
     Returns
     -------
-    Deal
+    RandomSplit
     list of str
         The worker of each new partition; of neighbours each is on another worker.
     """
     lying, total = _lying(rows, holders), sum(rows)
     wanted = min(total, _wanted(n_replicas, len(lying), elements, threads))
-    counts = seats(wanted, {}, threads)  # nothing stays where it lies
+    counts = replica_counts(wanted, {}, threads)  # nothing stays where it lies
     # No new partition may be without rows.
     rounds = max(1, min(_ROUNDS, total // wanted))
     homes = [worker for _ in range(rounds) for worker in counts]
     turns = [number for number, worker in enumerate(homes) for _ in range(counts[worker])]
-    return Deal(seed, tuple(turns), tuple(rows)), homes
+    return RandomSplit(seed, tuple(turns), tuple(rows)), homes
 
 
 def _lying(rows: Sequence[int], holders: Sequence[str]) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from dps.data.partitions import Piece
 
-__all__ = ["Held", "cut", "held_rows", "level", "seats", "worth_moving"]
+__all__ = ["Held", "cut", "held_rows", "level", "replica_counts", "worth_moving"]
 
 #: The rows of each worker, in order.
 Held = Mapping[str, Sequence[Piece]]
@@ -30,12 +30,12 @@ def held_rows(held: Held) -> dict[str, int]:
     return {worker: sum(piece.rows for piece in pieces) for worker, pieces in held.items()}
 
 
-def seats(n_replicas: int, held: Held, threads: Mapping[str, int]) -> dict[str, int]:
+def replica_counts(n_replicas: int, held: Held, threads: Mapping[str, int]) -> dict[str, int]:
     """Replicas of each worker, where rows may move: first a thread each, nearest to the rows.
 
     Examples
     --------
-    >>> seats(3, {"a": [Piece(0, 0, 90)]}, {"a": 2, "b": 2})
+    >>> replica_counts(3, {"a": [Piece(0, 0, 90)]}, {"a": 2, "b": 2})
     {'a': 2, 'b': 1}
     """
     rows = held_rows(held)

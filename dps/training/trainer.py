@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import PATIENCE, Cluster, Gang, ReplicaTask, until_known
+from dps.cluster.base import PATIENCE, Cluster, ReplicaTask, Running, until_known
 from dps.data.batches import held_out_rows
 from dps.data.exchange import count_rows
 from dps.data.inspection import DataSummary
@@ -42,13 +42,13 @@ from dps.server.placement import Placement, place
 from dps.server.shard import Initial, ShardSpec, ShardStatus, Watched
 from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
+from dps.training.fit_events import FitEvents
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.holding_out import check_held_out
-from dps.training.plan import Plan, make_deal, make_plan
+from dps.training.plan import Plan, make_plan, make_split
 from dps.training.replica import Outcome, ReplicaSpec, run_replica
 from dps.training.stopping import StoppingRule
-from dps.training.story import Story
 
 __all__ = ["FitResult", "Job", "new_fit_id", "touches_little", "train"]
 
@@ -261,16 +261,16 @@ def train(
     for shard, why in enumerate(unshared):
         if why is not None:
             _log.warning("%s", no_shared_memory(plan.shards[shard], why))
-    story = Story(job, plan, placement, unshared, cluster.tell) if watched else None
+    fit_events = FitEvents(job, plan, placement, unshared, cluster.tell) if watched else None
     try:
-        gang = cluster.launch(run_replica, tasks, server)
-        result = _Watcher(job, plan, server, gang, story).run(ending)
+        running = cluster.launch(run_replica, tasks, server)
+        result = _Watcher(job, plan, server, running, fit_events).run(ending)
     except BaseException as error:
-        if story is not None:
-            story.failed(error)
+        if fit_events is not None:
+            fit_events.failed(error)
         raise
-    if story is not None:
-        story.ended(result)
+    if fit_events is not None:
+        fit_events.ended(result)
     return result
 
 
@@ -278,7 +278,7 @@ def _exchange(
     job: Job, summary: DataSummary, holders: list[str], cluster: Cluster
 ) -> tuple[DataSummary, list[str]]:
     """Have every row go to a partition drawn by chance; the data as it lies then."""
-    deal, homes = make_deal(
+    split, homes = make_split(
         job.seed,
         rows=summary.rows,
         elements=summary.elements,
@@ -286,7 +286,7 @@ def _exchange(
         threads=cluster.threads(),
         n_replicas=job.n_replicas,
     )
-    cluster.exchange(deal, homes)
+    cluster.exchange(split, homes)
     rows = tuple(cluster.map(count_rows))
     if sum(rows) != summary.total:
         raise ClusterError(f"{summary.total} rows were exchanged, and {sum(rows)} have arrived")
@@ -504,17 +504,22 @@ def _tasks(
 
 
 class _Watcher:
-    """Watches a gang to its end."""
+    """Watches replicas to their end."""
 
     def __init__(
-        self, job: Job, plan: Plan, server: ParameterServer, gang: Gang, story: Story | None
+        self,
+        job: Job,
+        plan: Plan,
+        server: ParameterServer,
+        running: Running,
+        fit_events: FitEvents | None,
     ) -> None:
         self._job = job
-        self._story = story
+        self._events = fit_events
         self._plan = plan
         self._server = server
         self._unshared = tuple(shard.card.unshared for shard in server.shards)
-        self._gang = gang
+        self._running = running
         self._history: list[EpochRecord] = []
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
 
@@ -524,7 +529,7 @@ class _Watcher:
             self._watch()
             ending()
         except ServerLostError:
-            until_known(self._gang.check)
+            until_known(self._running.check)
             raise
         except (KeyboardInterrupt, NonFiniteError) as error:
             ending()
@@ -537,18 +542,18 @@ class _Watcher:
         return self._result(None)
 
     def _stop(self) -> None:
-        self._server.stop(self._gang.check)
+        self._server.stop(self._running.check)
         self._go_home()
 
     def _watch(self) -> None:
         began = checked = time.monotonic()
         for rank in range(len(self._plan.ranks)):
             self._progress[rank] = ((), began)
-        while not self._gang.wait(_TICK):
+        while not self._running.wait(_TICK):
             self._raise_first_error()
             now = time.monotonic()
             if now - checked >= _CHECK_EVERY:
-                self._gang.check()
+                self._running.check()
                 checked = now
             elif self._job.on_epochs is None or now - began < _TICK:
                 continue
@@ -562,11 +567,11 @@ class _Watcher:
 
         Whether the fit is to end.
         """
-        status = self._server.status(len(self._history), self._gang.check)
+        status = self._server.status(len(self._history), self._running.check)
         records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
-        if self._story is not None:
-            self._story.closed(records)
+        if self._events is not None:
+            self._events.closed(records)
         for record in records:
             _log.info("%s", record.line())
         self._check_progress(status)
@@ -591,7 +596,7 @@ class _Watcher:
 
     def _check_progress(self, status: ShardStatus) -> None:
         now = time.monotonic()
-        ended = self._gang.outcomes()
+        ended = self._running.outcomes()
         for rank, progress in enumerate(status.progress):
             if self._progress[rank][0] != progress:
                 self._progress[rank] = (progress, now)
@@ -610,15 +615,15 @@ class _Watcher:
             )
 
     def _raise_first_error(self) -> None:
-        outcomes: dict[int, Outcome] = self._gang.outcomes()
+        outcomes: dict[int, Outcome] = self._running.outcomes()
         failed = [o for _, o in sorted(outcomes.items()) if o.error is not None]
         real = [o for o in failed if not isinstance(o.error, StoppedError)]
         if not real:
             return
         # A worker that died explains what its peers say better than they do.
         if any(isinstance(o.error, ServerLostError) for o in real):
-            until_known(self._gang.check)
-        self._gang.check()
+            until_known(self._running.check)
+        self._running.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
         assert error is not None
@@ -630,19 +635,19 @@ class _Watcher:
 
     def _go_home(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not self._gang.wait(0.1) and time.monotonic() < deadline:
+        while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
     def _reported(self) -> NDArray[np.floating] | None:
         """The parameters to report after the epochs so far, where they are still there."""
         try:
-            values, _ = self._server.snapshot(len(self._history), self._gang.check)
+            values, _ = self._server.snapshot(len(self._history), self._running.check)
         except LookupError:
             return None
         return np.array(self._job.optimizer.result(values[0], values[1:]))
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version = self._server.snapshot(len(self._history), self._gang.check)
+        values, version = self._server.snapshot(len(self._history), self._running.check)
         optimizer = self._job.optimizer
         if self._job.full_batch is not None:  # its snapshots have no state
             optimizer.initialize(values[1:])
@@ -659,7 +664,7 @@ class _Watcher:
         )
 
     def _activity(self) -> list[RankActivity]:
-        outcomes: dict[int, Outcome] = self._gang.outcomes()
+        outcomes: dict[int, Outcome] = self._running.outcomes()
         return [o.activity for _, o in sorted(outcomes.items()) if o.activity is not None]
 
 

@@ -1,6 +1,6 @@
 """The workers of a Dask cluster.
 
-``cluster`` is one fit's use of it, ``gang`` its replica tasks, ``loading`` how data
+``cluster`` is one fit's use of it, ``replicas`` its replica tasks, ``loading`` how data
 comes to workers, ``calls`` how Dask is asked so that an answer always comes.
 """
 

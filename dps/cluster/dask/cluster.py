@@ -29,14 +29,14 @@ from dps.cluster.dask.calls import (
     shared_memory,
 )
 from dps.cluster.dask.exchange import exchange
-from dps.cluster.dask.gang import TaskGang, run_replica_task
 from dps.cluster.dask.loading import compute, homes_of, naming_partitions, scatter
+from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
+from dps.cluster.dask.sending import EventSender
 from dps.cluster.dask.spans import FitSpan
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
-from dps.cluster.dask.telling import Teller
 from dps.data.computing import keeping_of, recipes_of_absent
 from dps.data.disk import forget_files
-from dps.data.exchange import Deal
+from dps.data.exchange import RandomSplit
 from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.data.sealed import itself, sealed
@@ -90,13 +90,13 @@ class DaskCluster:
         self._remotes: list[Remote] = []
         self._needed: set[str] = set()  # workers without which this fit cannot go on
         self._near: set[str] = set()  # workers of shards that are known to be on this host
-        self._gang: TaskGang | None = None
+        self._running: ReplicaTasks | None = None
         self._looks = 0  # taken at the data
         self._keeping = Keeping(fit, "memory")
         self._weighted = False
         self._streams = False
         self.watched = bool(dask.config.get("dps.monitor", True))
-        self._teller = Teller(client)
+        self._sender = EventSender(client)
         self._span = FitSpan()
         check_client(client)
         self._threads = living(client, timeout)
@@ -111,7 +111,7 @@ class DaskCluster:
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Send an event to the scheduler, which keeps some and hands them on."""
-        self._teller.tell(event)
+        self._sender.tell(event)
 
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
@@ -259,15 +259,15 @@ class DaskCluster:
         self._owned += made.values()
         self._await(list(made.values()))
 
-    def exchange(self, deal: Deal, homes: Sequence[str]) -> None:
-        """Deal all rows out to new partitions; what this fit held of the old ones is released."""
+    def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
+        """Draw all rows into new partitions; what this fit held of the old ones is released."""
         self._looks += 1
         self._needed |= set(homes)
         old, self._owned = self._owned, []
         try:
             with self._span():
                 self._partitions = exchange(
-                    self._client, self._partitions, self._holders, deal, homes,
+                    self._client, self._partitions, self._holders, split, homes,
                     f"{self._fit}-{self._looks}", self._weighted, self._await, self._owned,
                 )  # fmt: skip
         finally:
@@ -320,7 +320,7 @@ class DaskCluster:
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
-    ) -> TaskGang:
+    ) -> ReplicaTasks:
         """Start a task a replica, strictly on its worker."""
         moved = self._cut_out([piece for task in tasks for piece in task.pieces if piece.moved])
         futures = {}
@@ -336,8 +336,8 @@ class DaskCluster:
             )  # fmt: skip
         places = {task.rank: task.worker for task in tasks}
         shards = [remote.address for remote in self._remotes]
-        self._gang = TaskGang(self._client, futures, places, shards, self._timeout)
-        return self._gang
+        self._running = ReplicaTasks(self._client, futures, places, shards, self._timeout)
+        return self._running
 
     def _cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
         """Rows that go to another worker, cut out where they lie: nothing else travels."""
@@ -395,18 +395,18 @@ class DaskCluster:
         except ClusterError:
             alive = {}
         deadline = time.monotonic() + PATIENCE
-        self._teller.finish(PATIENCE if alive else 0.0)
+        self._sender.finish(PATIENCE if alive else 0.0)
         calls = [remote.start("close") for remote in self._made(alive, deadline)]
         clean = len(calls) == len(self._actors)
-        if self._gang is not None:
-            clean &= self._gang.drain(alive, deadline)
+        if self._running is not None:
+            clean &= self._running.drain(alive, deadline)
         for call in calls:
             try:
                 call.result(max(0.1, deadline - time.monotonic()))
             except ServerLostError:
                 clean = False
-        if self._gang is not None:
-            self._gang.release()
+        if self._running is not None:
+            self._running.release()
         # Explicitly: a traceback may keep this object, and what is pinned to a dead worker
         # would stay with the scheduler and stand in the way of the next fit.
         for future in [*self._actors, *self._owned]:

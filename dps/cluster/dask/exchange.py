@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from distributed import Client, Future
 
 from dps.cluster.dask.tasks import draw_each, item, join_pieces, pick_rows
-from dps.data.exchange import Deal
+from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
 from dps.data.sealed import sealed
 
@@ -22,14 +22,14 @@ def exchange(
     client: Client,
     partitions: Sequence[Partition],
     holders: Sequence[str],
-    deal: Deal,
+    split: RandomSplit,
     homes: Sequence[str],
     name: str,
     weighted: bool,
     wait: Callable[[Sequence[Future]], None],
     owned: list[Future],
 ) -> list[Partition]:
-    """Deal all rows out to new partitions, some of which are made at a time.
+    """Split all rows at random to new partitions, some of which are made at a time.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def exchange(
         Of Futures.
     holders : sequence of str
         The worker of each.
-    deal : Deal
+    split : RandomSplit
     homes : sequence of str
         The worker of each new partition.
     name : str
@@ -52,12 +52,12 @@ def exchange(
     """
     lying: dict[str, list[int]] = {}
     for number, holder in enumerate(holders):
-        if deal.rows[number]:  # what has no rows may have any dtype
+        if split.rows[number]:  # what has no rows may have any dtype
             lying.setdefault(holder, []).append(number)
     drawn = {}
     for place, (holder, numbers) in enumerate(lying.items()):
         drawn[holder] = client.submit(
-            sealed(draw_each, deal, numbers),
+            sealed(draw_each, split, numbers),
             workers=[holder], pure=False, key=f"dps-draw-{name}-{place}",
         )  # fmt: skip
     owned += drawn.values()

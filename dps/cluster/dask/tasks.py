@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.exchange import Deal, join_rows, take_rows
+from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.streams import Stream, open_partition
 
 __all__ = [
@@ -51,9 +51,9 @@ def cut(values: Any, at: slice) -> Any:
     return values.iloc[at] if hasattr(values, "iloc") else values[at]
 
 
-def draw_each(deal: Deal, numbers: Sequence[int]) -> list[list[NDArray[np.int64]]]:
+def draw_each(split: RandomSplit, numbers: Sequence[int]) -> list[list[NDArray[np.int64]]]:
     """The task that draws where the rows of a worker's partitions go."""
-    return [deal.draw(number) for number in numbers]
+    return [split.draw(number) for number in numbers]
 
 
 def pick_rows(

@@ -21,13 +21,13 @@ from dps.training.plan import Plan
 if TYPE_CHECKING:
     from dps.training.trainer import FitResult, Job
 
-__all__ = ["Story"]
+__all__ = ["FitEvents"]
 
 #: Epochs that one event lists at the most.
 _MOST = 64
 
 
-class Story:
+class FitEvents:
     """One fit, as it is told.
 
     Parameters

@@ -12,10 +12,10 @@ from distributed import Client
 
 from dps.monitor.events import TOPIC
 
-__all__ = ["Teller"]
+__all__ = ["EventSender"]
 
 
-class Teller:
+class EventSender:
     """Sends events through a client.
 
     What cannot be sent is lost: a fit does not end because nobody hears of it.

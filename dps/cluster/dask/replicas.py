@@ -16,10 +16,10 @@ from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import replica_presence
 from dps.server.parameter_server import ParameterServer
 
-__all__ = ["TaskGang", "run_replica_task"]
+__all__ = ["ReplicaTasks", "run_replica_task"]
 
 
-class TaskGang:
+class ReplicaTasks:
     """Replica tasks and what they returned."""
 
     def __init__(
