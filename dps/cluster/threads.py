@@ -101,7 +101,7 @@ class ThreadCluster:
             self._partitions[number] = replace(part, X=made)
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Split all rows at random to new partitions, one after the other."""
+        """Draw all rows into new partitions, one after the other."""
         filled = [number for number, rows in enumerate(split.rows) if rows]
         drawn = {number: split.draw(number) for number in filled}
 

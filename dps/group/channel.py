@@ -108,7 +108,6 @@ class Channel:
     def __init__(
         self, mode: Mode, spec: ChannelSpec, links: list[Link], host: HostLink | None = None
     ) -> None:
-        self._mode = mode
         self._spec = spec
         self._links = links
         self._first = links[0]

@@ -320,10 +320,6 @@ class Window:
         """Whether this memory is the window that has `token` and this layout."""
         return self.token == token and self._identity[16:48].tobytes() == self.spec.identity()
 
-    def slot(self, rank: int) -> NDArray[np.floating]:
-        """Where `rank` puts its gradient: (n,)."""
-        return self.slots[rank, : self.spec.size]
-
     def slice(self, rank: int) -> tuple[int, int]:
         """The elements that `rank` reduces and updates on behalf of all."""
         if rank not in self.spec.active:

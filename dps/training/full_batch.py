@@ -144,7 +144,7 @@ class _Descent:
         rows: Pieces,
         best: NDArray[np.floating],
     ) -> None:
-        self._how, self._rank, self._channel, self._best = how, rank, channel, best
+        self._rank, self._channel, self._best = rank, channel, best
         self.point = np.array(channel.pull())
         coordinates = _coordinates(model, channel, rows, how.l2)
         penalty = np.zeros(len(self.point))

@@ -180,7 +180,7 @@ def make_split(
     threads: Mapping[str, int],
     n_replicas: int | str,
 ) -> tuple[RandomSplit, list[str]]:
-    """Split all rows at random to the workers of the replicas, as many to each replica.
+    """Draw all rows to the workers of the replicas, as many to each replica.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def exchange(
     wait: Callable[[Sequence[Future]], None],
     owned: list[Future],
 ) -> list[Partition]:
-    """Split all rows at random to new partitions, some of which are made at a time.
+    """Draw all rows into new partitions, some of which are made at a time.
 
     Parameters
     ----------
