@@ -54,29 +54,26 @@ cdef void _clear(floating* x, const int32_t* at, Py_ssize_t n) noexcept nogil:
         x[at[i]] = 0
 
 
+cdef void _choose(Numbers* made, floating zero) noexcept:
+    """Those of the type of ``zero``."""
+    made.itemsize = sizeof(floating)
+    made.copy_checked = <CopyChecked> copy_checked[floating]
+    made.is_finite = <IsFinite> is_finite[floating]
+    made.divide = <Divide> _divide[floating]
+    made.sum_slots = <SumSlots> _sum_slots[floating]
+    made.deliver = <Deliver> deliver[floating]
+    made.merge = <Merge> _merge[floating]
+    made.pick = <Pick> _pick[floating]
+    made.scatter = <Pick> _scatter[floating]
+    made.clear = <Clear> _clear[floating]
+
+
 cdef Numbers numbers_of(bint single) noexcept:
     """The functions of float32, or of float64."""
     cdef Numbers made
     made.single = single
-    made.itemsize = 4 if single else 8
     if single:
-        made.copy_checked = <CopyChecked> copy_checked[float]
-        made.is_finite = <IsFinite> is_finite[float]
-        made.divide = <Divide> _divide[float]
-        made.sum_slots = <SumSlots> _sum_slots[float]
-        made.deliver = <Deliver> deliver[float]
-        made.merge = <Merge> _merge[float]
-        made.pick = <Pick> _pick[float]
-        made.scatter = <Pick> _scatter[float]
-        made.clear = <Clear> _clear[float]
+        _choose(&made, <float> 0)
     else:
-        made.copy_checked = <CopyChecked> copy_checked[double]
-        made.is_finite = <IsFinite> is_finite[double]
-        made.divide = <Divide> _divide[double]
-        made.sum_slots = <SumSlots> _sum_slots[double]
-        made.deliver = <Deliver> deliver[double]
-        made.merge = <Merge> _merge[double]
-        made.pick = <Pick> _pick[double]
-        made.scatter = <Pick> _scatter[double]
-        made.clear = <Clear> _clear[double]
+        _choose(&made, <double> 0)
     return made

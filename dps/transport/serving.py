@@ -20,6 +20,7 @@ client has died.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,8 @@ from dps.transport.call import Mailbox
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
 __all__ = ["ServedShard", "serve_rank"]
+
+_MOMENT = 1.0  # seconds that threads may take to end
 
 
 class ServedShard(ParameterShard):
@@ -141,9 +144,10 @@ class _Services:
             wire.shut()
 
     def join(self) -> None:
-        """Wait until the threads have ended."""
+        """Wait a moment until the threads have ended: all Actors of a worker share this one."""
+        deadline = time.monotonic() + _MOMENT
         for thread in self._threads:
-            thread.join(self._timeout)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def serve_rank(
