@@ -168,11 +168,6 @@ cdef class AsynchronousStep(Step):
             self.ahead = self.ahead or (end.far and end.n_ranks > 1)
 
     @property
-    def versions(self):
-        """The version of each shard that the parameters have."""
-        return [self.current[number] for number in range(self.n_shards)]
-
-    @property
     def busy(self):
         """Whether a push is under way."""
         return any([self.waiting[number] for number in range(self.n_shards)])

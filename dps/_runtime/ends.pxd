@@ -89,7 +89,6 @@ cdef class End:
 
 
 cdef class MappedEnd(End):
-    cdef readonly object header
     cdef Words words
     cdef int rank
     cdef int place                  # which of the slices this rank has; -1: none

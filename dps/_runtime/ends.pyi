@@ -18,7 +18,6 @@ class MappedEnd(End):
     with a wait that has taken `tick` seconds.
     """
 
-    header: Any
     def __init__(
         self,
         window: Any,

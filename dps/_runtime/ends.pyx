@@ -132,7 +132,6 @@ cdef class MappedEnd(End):
         End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges)
         dtype = np.dtype(spec.dtype)
         self._arrays.append(window)
-        self.header = window.words
         self.words = (<Header?> window.words).words
         self.rank = rank
         self.place, self.n_places = window.place(rank), len(spec.active)

@@ -53,11 +53,6 @@ class Step:
     @property
     def single(self) -> bool: ...
     @property
-    def keyed(self) -> bool: ...
-    @property
-    def versions(self) -> list[int]:
-        """The version of each shard that the parameters have."""
-    @property
     def busy(self) -> bool:
         """Whether a push is under way."""
     def begin_epoch(self, epoch: int) -> None:

@@ -114,16 +114,6 @@ cdef class Step:
         """Whether vectors are float32."""
         return self.numbers.single
 
-    @property
-    def keyed(self):
-        """Whether steps go by keys."""
-        return self.keys is not NULL
-
-    @property
-    def versions(self):
-        """The version of each shard that the parameters have."""
-        return [self.version] * self.n_shards
-
     def staleness(self):
         """Sum and largest staleness of pushes since the last call."""
         return 0.0, 0.0

@@ -296,7 +296,7 @@ class Window:
         if shared:
             try:
                 file = SharedFile.create(spec.fit, nbytes)
-            except OSError as error:  # no room or no such file system: the gateway serves all
+            except OSError as error:  # no room or no such file system: all are served
                 unshared = str(error)
         memory: Any = file.memory if file else _aligned_zeros(nbytes)
         window = cls(spec, memory, update=update, file=file)
