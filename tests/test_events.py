@@ -34,8 +34,10 @@ from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
-from dps.server.shard import Initial, ShardSpec, Watched
+from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
+from dps.server.store import StoreSpec
 from dps.server.window import WindowSpec
+from dps.transport.remote import Remote
 
 SCHEMA: dict[str, Any] = {
     "started": events.StartedEvent,
@@ -478,12 +480,11 @@ def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
 
 
 def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: Client) -> None:
-    window = WindowSpec("dead", 0, 1, 40, "float64", 0, True, 16, "digest")
+    store = StoreSpec("dead", 0, 40, "float64")
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
-    spec = ShardSpec(
-        window, update, SynchronousEnd, Initial(40, "float64", (0.0,)), 0, False, 30.0,
-        Watched(("here",), True),
-    )  # fmt: skip
+    spec = ShardSpec(store, Initial(40, "float64", (0.0,)), 0, update)
+    window = WindowSpec("dead", 1, store, 16)
+    group = GroupSpec(window, SynchronousEnd, 30.0, Watched(("here",), True))
 
     def told_of() -> int:
         return sum(event["fit"] == "dead" for _, event in client.get_events("dps"))
@@ -492,6 +493,7 @@ def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: C
         worker = min(other.nthreads())
         actor = other.submit(ReportingShard, spec, actor=True, workers=worker)
         actor.result(timeout=30)
+        Remote(worker, actor.key, other).call("open", group, timeout=10)
         until(lambda: told_of() > 2, "it says something")
         until(lambda: any(columns(client)), "it is shown")
     until(lambda: not any(columns(client)), "no columns are left")

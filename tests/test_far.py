@@ -24,7 +24,8 @@ from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import operations
 from dps.server.operations import Access
-from dps.server.shard import Initial, ShardSpec
+from dps.server.shard import GroupSpec, Initial, ShardSpec
+from dps.server.store import StoreSpec
 from dps.server.window import WindowSpec
 from dps.transport import far as far_links
 from dps.transport.far import FarLink
@@ -39,20 +40,23 @@ def cluster_of(**options: Any) -> LocalCluster:
     return LocalCluster(dashboard_address=":0", **options)
 
 
+KEY = "f00d", 0
+
+
 class Shard:
     """A shard on one worker of a cluster, and calls of ranks on the other."""
 
     def __init__(self, client: Client, n_ranks: int = 1, name: str = "shard") -> None:
-        window = WindowSpec("f00d", 0, n_ranks, SIZE, "float64", 0, True, 16, "digest")
+        store = StoreSpec("f00d", 0, SIZE, "float64")
         update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
-        spec = ShardSpec(
-            window, update, SynchronousEnd, Initial(SIZE, "float64", (0.0,)), 0, False, 30.0
-        )
+        spec = ShardSpec(store, Initial(SIZE, "float64", (0.0,)), 0, update)
+        group = GroupSpec(WindowSpec("f00d", n_ranks, store, 16), SynchronousEnd, 30.0)
         self.client = client
         self.home, self.far = sorted(client.nthreads())
         self.actor = client.submit(ServedShard, spec, actor=True, workers=self.home, key=name)
         self.actor.result(timeout=30)
         self.remote = Remote(self.home, name, client)
+        self.remote.call("open", group, timeout=10)
 
     def start(self, function: Callable[..., Any], *args: Any) -> Any:
         return self.client.submit(function, self.remote, *args, workers=self.far, pure=False)
@@ -92,7 +96,7 @@ def found(client: Client) -> list[str]:
 
 
 def link(remote: Remote, rank: int = 0, timeout: float = 30.0) -> FarLink:
-    card = remote.call("card", timeout=10)
+    card = remote.call("ask", KEY, "card", timeout=10)
     link = FarLink(card, remote, rank, 1, timeout)
     link.claim()
     return link
@@ -140,9 +144,9 @@ def strangers(remote: Remote) -> None:
     way = link(remote)
     with pytest.raises(FencedError, match="started twice"):
         link(remote)
-    name = remote.call("admit", nothing, 0, timeout=10)
+    name = remote.call("ask", KEY, "admit", nothing, 0, timeout=10)
     for fence, reason in ((2, "attempt 2 refused"), (1, "second connection")):
-        other = FarLink(remote.call("card", timeout=10), remote, 0, fence, 10)
+        other = FarLink(remote.call("ask", KEY, "card", timeout=10), remote, 0, fence, 10)
         with pytest.raises(FencedError, match=reason):
             remote.submit(other._connect(name)).result(10)
         with pytest.raises(ServerLostError, match="released"):
@@ -168,7 +172,7 @@ def on_both(remote: Remote, other: Remote) -> list[str]:
     first.start()
     arrived: list[tuple[int, ...]] = []
     while arrived != [(1, 0), (1, 0)]:
-        arrived = [each.call("status", 0, timeout=10).steps for each in (remote, other)]
+        arrived = [each.call("ask", KEY, "status", 0, timeout=10).steps for each in (remote, other)]
     endings.append(step_of(*ways[1], rank=1).hand_over(np.ones(2 * SIZE), 1, 0.5))
     first.join()
     for way in [*ways[0], *ways[1]]:

@@ -12,7 +12,6 @@ from dps import AllReduce, Sync
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.group import Channel
 from dps.optimizers import Adagrad
-from dps.server.window import Word
 
 SIZE, STEPS = 3000, 12
 #: Ranks of each host, where hosts have unlike numbers of them.
@@ -84,7 +83,7 @@ def test_steps_have_the_bits_that_are_written_out(mode: Any, n_shards: int, dtyp
             )
             for params in ended:
                 np.testing.assert_array_equal(params, wanted)
-            assert {w.words.load(Word.VERSION) for w in group.windows} == {STEPS}
+            assert {w.store.version for w in group.windows} == {STEPS}
 
 
 def test_one_message_a_host_and_step_reaches_a_shard() -> None:

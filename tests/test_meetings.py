@@ -11,7 +11,7 @@ from ranks import Group, at_once
 from dps._runtime.activity import BYTES, PUSHES
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.group import Channel
-from dps.server.window import ABORTED, Field, Word
+from dps.server.window import ABORTED, Field
 
 SIZE = 5000  # some blocks of a sum, and no multiple of one
 
@@ -72,7 +72,7 @@ def test_all_see_what_is_written_out_wherever_they_are(n_shards: int, dtype: str
             seen = at_once([lambda c=channel: met(c) for channel in group.channels])  # type: ignore[misc]
             assert seen == [expected(3, dtype)] * 3
             counted = [window.activity[:, [PUSHES, BYTES]].tolist() for window in group.windows]
-            assert {window.words.load(Word.VERSION) for window in group.windows} == {0}
+            assert {window.store.version for window in group.windows} == {0}
             found.append((counted, [channel.steps for channel in group.channels]))
     assert all(others == found[0] for others in found)
 

@@ -21,7 +21,8 @@ from dps.group import Channel
 from dps.server import memory, operations
 from dps.server.memory import SharedFile
 from dps.server.shard import Initial
-from dps.server.window import ABORTED, FINISHED, Field, Window, WindowSpec, Word
+from dps.server.store import Store, StoreSpec, StoreWord
+from dps.server.window import ABORTED, FINISHED, Field, Window, WindowSpec
 from dps.transport.mapped import MappedLink
 
 SIZE = 40
@@ -111,24 +112,24 @@ def test_no_snapshot_is_taken_over_half_a_push(far: Any) -> None:
         def snapshot() -> None:
             for epoch in range(rounds):
                 closing._first.call(operations.snapshot_epoch, epoch)
-                values = operations.read_snapshot(window, epoch + 1)[0][0]
+                values = window.store.kept(epoch + 1)[0][0]
                 torn.append(values.min() != values.max())
 
         at_once([push, snapshot])
         assert torn == [False] * rounds
-        assert (window.params == -(rounds - 1.0)).all()
+        assert (window.store.params == -(rounds - 1.0)).all()
 
 
 def test_a_snapshot_that_is_being_written_is_not_read() -> None:
     with Group(n_ranks=1, size=SIZE) as group:
         (window,) = group.windows
-        operations.keep_snapshot(window, 3, np.ones(SIZE), np.empty((0, SIZE)), 7)
-        assert operations.read_snapshot(window, 3)[1] == 7
-        window.words.store(Word.SNAPSHOT_EVEN, 0)  # as it is in the middle
+        window.store.keep(3, np.ones(SIZE), np.empty((0, SIZE)), 7)
+        assert window.store.kept(3)[1] == 7
+        window.store.words.store(StoreWord.SNAPSHOT_EVEN, 0)  # as it is in the middle
         for epochs in (1, 3, 5):
             with pytest.raises(LookupError, match=f"after {epochs} epochs"):
-                operations.read_snapshot(window, epochs)
-        assert operations.read_snapshot(window, 0)[1] == 0  # the other place
+                window.store.kept(epochs)
+        assert window.store.kept(0)[1] == 0  # the other place
 
 
 def test_a_file_whose_owner_was_killed_is_found_and_swept() -> None:
@@ -163,9 +164,11 @@ def test_no_room_for_a_file_gives_private_memory(monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(memory, "_allocate", full)
-    spec = WindowSpec("f00d", 0, 1, 40, "float64", 0, True, 16, "digest")
-    shard = Window.create(spec, update=None, shared=True)
-    assert shard.file is None
+    store = Store.create(StoreSpec("f00d", 0, 40, "float64"), np.zeros((1, 40)), shared=True)
+    assert store.file is None
+    assert "No space" in str(store.unshared)
+    window = Window.create(WindowSpec("f00d", 1, store.spec), store, shared=True)
+    assert window.file is None
     assert not list(memory.folder().glob("dps-f00d-*"))
 
 

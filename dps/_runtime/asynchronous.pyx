@@ -31,7 +31,7 @@ from dps._runtime.ends cimport (
 )
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
-    R_ARRIVED, R_FREE, W_OPEN, W_SETTLED_EPOCHS, W_SETTLED_VERSION, W_STOP, W_VERSION, add, load,
+    R_ARRIVED, R_FREE, S_SETTLED_EPOCHS, S_SETTLED_VERSION, S_VERSION, W_OPEN, W_STOP, add, load,
     rank_store, store
 )
 
@@ -64,7 +64,7 @@ cdef class AsynchronousEnd(MappedEnd):
         status = self._enter()
         if status != RAN:
             return status
-        step = add(&self.words, W_VERSION, 1)
+        step = add(&self.kept, S_VERSION, 1)
         if not self.update.apply(
             self.params, slot, self.state, self.size, 0, self.size, step, self.request.rate
         ):
@@ -75,7 +75,7 @@ cdef class AsynchronousEnd(MappedEnd):
         return RAN
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        self.answer.version = load(&self.words, W_VERSION)
+        self.answer.version = load(&self.kept, S_VERSION)
         self.activity.spend(PUSHING, self.shard)
         self._give(self.params, taken)
         self.activity.spend(PULLING, -1)
@@ -91,8 +91,8 @@ cdef class AsynchronousEnd(MappedEnd):
     cdef void _count(self, int64_t version) noexcept nogil:
         """Where the last settling and a version lie in the rates around the epoch."""
         cdef int64_t steps = self.lazy.lazy.steps
-        self.base = (load(&self.words, W_SETTLED_EPOCHS) - self.epoch + 1) * (steps // 3)
-        self.at = self.base + version - load(&self.words, W_SETTLED_VERSION)
+        self.base = (load(&self.kept, S_SETTLED_EPOCHS) - self.epoch + 1) * (steps // 3)
+        self.at = self.base + version - load(&self.kept, S_SETTLED_VERSION)
         self.at = min(self.at, steps)
 
     cdef int pull_keys(self, char* taken) except -1 nogil:
@@ -101,7 +101,7 @@ cdef class AsynchronousEnd(MappedEnd):
         status = self._enter()
         if status != RAN:
             return status
-        self.answer.version = load(&self.words, W_VERSION)
+        self.answer.version = load(&self.kept, S_VERSION)
         self._count(self.answer.version)
         self.gather_keys(self.base, self.at, taken)
         self._leave()
@@ -119,7 +119,7 @@ cdef class AsynchronousEnd(MappedEnd):
         status = self._enter()
         if status != RAN:
             return status
-        version = add(&self.words, W_VERSION, 1)
+        version = add(&self.kept, S_VERSION, 1)
         self._count(version)
         if not apply(
             &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, self.base,
@@ -137,7 +137,7 @@ cdef class AsynchronousEnd(MappedEnd):
 
     def settle(self, int64_t epoch):
         """See `MappedEnd.settle`."""
-        cdef int64_t version = load(&self.words, W_VERSION)
+        cdef int64_t version = load(&self.kept, S_VERSION)
         cdef bint finite
         if self.lazy is None:
             return True
@@ -149,8 +149,8 @@ cdef class AsynchronousEnd(MappedEnd):
                 &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, self.base, self.at
             )
         if finite:
-            store(&self.words, W_SETTLED_VERSION, version)
-            store(&self.words, W_SETTLED_EPOCHS, epoch + 1)
+            store(&self.kept, S_SETTLED_VERSION, version)
+            store(&self.kept, S_SETTLED_EPOCHS, epoch + 1)
         return bool(finite)
 
 

@@ -90,6 +90,7 @@ cdef class End:
 
 cdef class MappedEnd(End):
     cdef Words words
+    cdef Words kept                 # the words of the shard's store
     cdef int rank
     cdef int place                  # which of the slices this rank has; -1: none
     cdef int n_places

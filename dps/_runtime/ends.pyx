@@ -34,8 +34,8 @@ from dps._kernels.reduce cimport BLOCK
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
-    Header, R_ARRIVED, R_DONE, R_ROWS, W_STOP, W_VERSION, is_ready, load, rank_load, rank_store,
-    store, wait_for
+    Header, R_ARRIVED, R_DONE, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load, rank_load,
+    rank_store, store, wait_for
 )
 
 from dps._runtime.updates import bind
@@ -128,31 +128,32 @@ cdef class MappedEnd(End):
     """
 
     def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
-        spec = window.spec
+        spec, kept = window.spec, window.store
         End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges)
         dtype = np.dtype(spec.dtype)
         self._arrays.append(window)
         self.words = (<Header?> window.words).words
+        self.kept = (<Header?> kept.words).words
         self.rank = rank
         self.place, self.n_places = window.place(rank), len(spec.active)
         self.shard = shard
         self.until = until
         self.tick = tick
         self.activity = activity
-        self.params = self.keep(window.params)
-        self.state = self.keep(window.state)
+        self.params = self.keep(kept.params)
+        self.state = self.keep(kept.state)
         self.slots = self.keep(window.slots)
         self.slot_stride = window.slots.shape[1]
         self.total = self.keep(window.total)
         self.notes = window.notes
         self.start, self.stop = window.slice(rank)
-        self.update = None if window.update is None else bind(window.update, dtype, self.size)
+        self.update = None if kept.update is None else bind(kept.update, dtype, self.size)
         self.block = BLOCK
         if self.update is not None:
             self.block = max(self.block, min(self.update.most, self.stop - self.start))
         self.scratch = self.keep(np.empty(self.block, dtype))
         self.counts = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
-        if spec.keyed:
+        if kept.spec.keyed:
             self._bind_keys(window, dtype)
 
     def _bind_keys(self, window, dtype):
@@ -162,7 +163,7 @@ cdef class MappedEnd(End):
         self.held.size = self.size
         self.held.params = self.params
         self.held.state = self.state
-        self.held.since = <int32_t*> self.keep(window.since)
+        self.held.since = <int32_t*> self.keep(window.store.since)
         self.slot_keys = <int32_t*> self.keep(window.keys)
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int32_t*> self.keep(window.total_keys)
@@ -171,9 +172,9 @@ cdef class MappedEnd(End):
         self.merged = <int32_t*> self.keep(np.empty(length, np.int32))
         self.sums = self.keep(np.empty(length, dtype))
         self.values = self.keep(np.empty(self.size, dtype))
-        if window.update is not None:
-            self.rates = window.update.rates
-            self.lazy = window.update.lazily(window.spec.dtype)
+        if window.store.update is not None:
+            self.rates = window.store.update.rates
+            self.lazy = window.store.update.lazily(window.spec.dtype)
         parts = np.zeros((3, self.n_ranks), np.int64)
         self.mean.keys = <const int32_t**> self.keep(parts)
         self.mean.values = <const char**> (self.mean.keys + self.n_ranks)
@@ -205,7 +206,7 @@ cdef class MappedEnd(End):
         if op == PUSH_KEYS:
             return self.pushed_keys()
         if op == PULL:
-            self.answer.version = load(&self.words, W_VERSION)
+            self.answer.version = load(&self.kept, S_VERSION)
             return self._give(self.params, taken)
         if op == MEAN:
             return self._finish_mean(taken)
@@ -322,7 +323,7 @@ cdef class MappedEnd(End):
         if not good:
             return BAD_UPDATE
         if self.rank == 0 and self.request.op != MEAN:
-            store(&self.words, W_VERSION, self.request.step)
+            store(&self.kept, S_VERSION, self.request.step)
         return self.done()
 
     cdef int done(self) except -1 nogil:
@@ -441,7 +442,7 @@ cdef class MappedEnd(End):
         if not self.use_keys(n):
             return BAD_UPDATE
         if self.rank == 0:
-            store(&self.words, W_VERSION, self.request.step)
+            store(&self.kept, S_VERSION, self.request.step)
         self.answer.nbytes = 0
         return self.done()
 
@@ -462,8 +463,8 @@ cdef class HostEnd(MappedEnd):
 
     The window is as long as the whole vector; the ranks in it are numbered from 0, which leads.
     Protocol of a step. Each rank fills its slot and takes part in an exchange (see above) whose
-    sum is not divided. The leader then asks the shards, writes what comes of it into PARAMS, notes
-    and status into REDUCTIONS, and then VERSION; the others wait for that. In a broadcast ranks
+    sum is not divided. The leader then asks the shards, writes what comes of it into the store's
+    PARAMS, notes and status into REDUCTIONS, and then ANSWERED; the others wait for that. In a broadcast ranks
     have nothing to sum: they arrive, which says that they have read what stood there before.
     Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
     over. A leader that dies leaves the others waiting until the fit is stopped.
@@ -506,7 +507,7 @@ cdef class HostEnd(MappedEnd):
         )
         memcpy(answer, notes, NOTES * sizeof(double))
         answer[NOTES] = status
-        store(&self.words, W_VERSION, self.request.sequence)
+        store(&self.words, W_ANSWERED, self.request.sequence)
         return status
 
     cdef int await_answer(self, double* notes) except -1 nogil:
@@ -514,7 +515,7 @@ cdef class HostEnd(MappedEnd):
         cdef double* answer = <double*> (
             self.answered + (self.request.sequence % 2) * self.answer_stride
         )
-        self.wait(-1, W_VERSION, self.request.sequence)
+        self.wait(-1, W_ANSWERED, self.request.sequence)
         memcpy(notes, answer, NOTES * sizeof(double))
         # What has gone wrong is the leader's to say.
         return RAN if answer[NOTES] == RAN else STOPPED

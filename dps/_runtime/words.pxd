@@ -1,17 +1,19 @@
 from libc.stdint cimport int64_t
 
 cpdef enum:
-    # The words of a window, and of each rank in it; dps/server/window.py says what they mean.
+    # The words of a store; dps/server/store.py says what they mean.
+    S_VERSION = 0
+    S_SETTLED_EPOCHS = 1
+    S_SETTLED_VERSION = 2
+    S_SNAPSHOT_EVEN = 3
+    S_SNAPSHOT_ODD = 4
+    # The words of a window, and of each rank in it; see dps/server/window.py.
     W_STOP = 0
-    W_VERSION = 1
-    W_OPEN = 2
-    W_CLOSED = 3
-    W_REPORTED_EVEN = 4
-    W_REPORTED_ODD = 5
-    W_SETTLED_EPOCHS = 6
-    W_SETTLED_VERSION = 7
-    W_SNAPSHOT_EVEN = 8
-    W_SNAPSHOT_ODD = 9
+    W_OPEN = 1
+    W_CLOSED = 2
+    W_REPORTED_EVEN = 3
+    W_REPORTED_ODD = 4
+    W_ANSWERED = 5
     R_CLAIM = 0
     R_ARRIVED = 1
     R_DONE = 2
@@ -21,6 +23,7 @@ cpdef enum:
     R_BEAT = 6
     R_ROWS = 7
     R_WAITS = 8
+    R_LEASE = 9
 
 # The words of a header, as functions without the interpreter take them.
 cdef struct Words:

@@ -6,16 +6,17 @@ LINE_BYTES: int
 READY: int
 STOPPED: int
 LATE: int
+S_VERSION: int
+S_SETTLED_EPOCHS: int
+S_SETTLED_VERSION: int
+S_SNAPSHOT_EVEN: int
+S_SNAPSHOT_ODD: int
 W_STOP: int
-W_VERSION: int
 W_OPEN: int
 W_CLOSED: int
 W_REPORTED_EVEN: int
 W_REPORTED_ODD: int
-W_SETTLED_EPOCHS: int
-W_SETTLED_VERSION: int
-W_SNAPSHOT_EVEN: int
-W_SNAPSHOT_ODD: int
+W_ANSWERED: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int
@@ -25,6 +26,7 @@ R_ENDED: int
 R_BEAT: int
 R_ROWS: int
 R_WAITS: int
+R_LEASE: int
 
 class Header:
     """The atomic words of a window.

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
-from dps.server.parameter_server import ParameterServer
+from dps.server.parameter_server import Session
 from dps.server.placement import Placement
-from dps.server.shard import ShardSpec
+from dps.server.shard import GroupSpec, ShardSpec
 
 __all__ = ["PATIENCE", "Cluster", "ReplicaTask", "Running", "until_known"]
 
@@ -56,6 +56,22 @@ class Running(Protocol):
     def check(self) -> None:
         """Raise if a worker or the scheduler is gone."""
         ...
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A shard, what a group needs there, and the worker that has it.
+
+    Parameters
+    ----------
+    shard : ShardSpec
+    group : GroupSpec
+    worker : str
+    """
+
+    shard: ShardSpec
+    group: GroupSpec
+    worker: str
 
 
 class Cluster(Protocol):
@@ -112,17 +128,13 @@ class Cluster(Protocol):
         ...
 
     def serve(
-        self,
-        specs: Sequence[ShardSpec],
-        placement: Placement,
-        workers: Sequence[str],
-        hosts: Sequence[tuple[ShardSpec, str]] = (),
-    ) -> ParameterServer:
-        """Start a shard on each worker, and a window for each host on a worker there."""
+        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+    ) -> Session:
+        """Make shards, and windows for hosts whose ranks sum there; a group works on them."""
         ...
 
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
     ) -> Running:
         """Start ``function(spec, server, partitions, alive, watch)`` for each task.
 

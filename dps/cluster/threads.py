@@ -9,14 +9,14 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import ReplicaTask
+from dps.cluster.base import ReplicaTask, Serving
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
 from dps.data.streams import is_whole, open_partition
-from dps.server.parameter_server import Local, ParameterServer, ShardHandle
+from dps.server.parameter_server import Local, ParameterServer, Session
 from dps.server.placement import Placement
-from dps.server.shard import ParameterShard, ShardSpec
+from dps.server.shard import ParameterShard
 
 __all__ = ["LOCAL", "ThreadCluster"]
 
@@ -124,19 +124,16 @@ class ThreadCluster:
         return [LOCAL] * len(workers)
 
     def serve(
-        self,
-        specs: Sequence[ShardSpec],
-        placement: Placement,
-        workers: Sequence[str],
-        hosts: Sequence[tuple[ShardSpec, str]] = (),
-    ) -> ParameterServer:
+        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+    ) -> Session:
         """Make the shards in this process."""
-        self._shards = [ParameterShard(spec) for spec in specs]
-        handles = tuple(ShardHandle(shard.card(), Local(shard)) for shard in self._shards)
-        return ParameterServer(handles, placement, specs[0].timeout)
+        self._shards = [ParameterShard(made.shard) for made in shards]
+        groups = [made.group for made in shards]
+        server = ParameterServer(tuple(map(Local, self._shards)), placement, groups[0].timeout)
+        return server.open(groups)
 
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
     ) -> _ReplicaThreads:
         """Start a thread a replica."""
         self._running = _ReplicaThreads()

@@ -43,7 +43,7 @@ class HostPlace:
     Parameters
     ----------
     number : int
-        Of the host's window, in ``ParameterServer.hosts``.
+        Of the host's window, in ``Session.hosts``.
     ranks : tuple of int
         The ranks there; the first one leads.
     """
@@ -122,13 +122,15 @@ class Channel:
             window = host.window
         self._total = np.empty(spec.size, spec.dtype)
         if window is not None:
-            self._total = window.total if host is None else window.params
+            self._total = window.total if host is None else window.store.params
         held: NDArray[np.floating] | None = None
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.version))
             # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
             shared = window is not None and mode.together and spec.update.rates is None
-            self.params = window.params if window and shared else np.zeros(spec.size, spec.dtype)
+            self.params = (
+                window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
+            )
         else:
             rows = 1 + spec.update.optimizer.state_rows
             held = np.empty((rows, spec.size), spec.dtype)

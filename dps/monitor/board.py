@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.server.window import Window, Word
+from dps.server.window import Window
 
 __all__ = ["Board", "Entry", "ReplicaEntry", "ShardEntry"]
 
@@ -74,7 +74,7 @@ class ShardEntry:
 
     def __init__(self, worker: str, window: Window) -> None:
         self.fit, self.worker, self.shard = window.spec.fit, worker, window.spec.shard
-        self.nbytes = window.spec.regions()[1]
+        self.nbytes = window.nbytes + window.store.nbytes
         self._window = weakref.ref(window)
         self._last = np.zeros_like(window.activity), 0
         self.ended: float | None = None
@@ -83,7 +83,7 @@ class ShardEntry:
         """What all ranks have counted, (n_ranks, WIDTH), and the shard's version."""
         window = self._window()
         if self.ended is None and window is not None:
-            self._last = window.activity.copy(), window.words.load(Word.VERSION)
+            self._last = window.activity.copy(), window.store.version
         return self._last
 
     def end(self) -> None:

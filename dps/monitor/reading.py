@@ -32,7 +32,7 @@ from dps._runtime.activity import (
 )
 from dps.monitor.events import ReplicaFields, SecondsFields
 from dps.monitor.stragglers import Moment
-from dps.server.window import Field, Window, Word
+from dps.server.window import Field, Window
 
 __all__ = ["Pace", "Reader", "histogram", "mean_loss", "mean_staleness", "seconds"]
 
@@ -90,7 +90,7 @@ class Reader:
         self._window = window
         self._workers = workers
         self._together = together
-        self._nbytes = window.spec.regions()[1]
+        self._nbytes = window.nbytes + window.store.nbytes
         self._rows = Pace(window.spec.n_ranks)
         self._load = Pace(2)
 
@@ -123,7 +123,7 @@ class Reader:
         paces = self._load.of(now, np.array([pushes, nbytes]))
         stale = [histogram(row) for row in rows]
         return {
-            "version": self._window.words.load(Word.VERSION),
+            "version": self._window.store.version,
             "pushes": pushes,
             "pushes_per_second": round(float(paces[0]), 1),
             "bytes": nbytes,

@@ -9,22 +9,18 @@ from distributed import get_worker
 
 from dps.monitor.presence import Presence
 from dps.monitor.reporter import Reporter
-from dps.server.shard import ShardSpec
-from dps.transport.serving import ServedShard
+from dps.server.shard import GroupSpec
+from dps.server.store import Store
+from dps.transport.serving import ServedGroup, ServedShard
 
 __all__ = ["ReportingShard"]
 
 
-class ReportingShard(ServedShard):
-    """A slice of the parameters on a Dask Actor, and its reports.
+class ReportingGroup(ServedGroup):
+    """A group at a shard, and its reports."""
 
-    Parameters
-    ----------
-    spec : ShardSpec
-    """
-
-    def __init__(self, spec: ShardSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: GroupSpec, store: Store) -> None:
+        super().__init__(spec, store)
         self._shown: tuple[Reporter | Presence, ...] = ()
         if spec.watched is not None:
             worker = get_worker()
@@ -34,8 +30,14 @@ class ReportingShard(ServedShard):
             )
 
     def close(self) -> None:
-        """Report for the last time, stop the fit and give the window back."""
+        """Report for the last time, stop the group and give the window back."""
         for shown in self._shown:
             shown.end()
         self._shown = ()
         super().close()
+
+
+class ReportingShard(ServedShard):
+    """A slice of the parameters on a Dask Actor that reports what its groups do."""
+
+    group_kind = ReportingGroup

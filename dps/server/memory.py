@@ -85,7 +85,7 @@ class SharedFile:
             There is no room, or no file system that takes it.
         """
         while True:
-            path = folder() / f"{_PREFIX}{fit}-{secrets.token_hex(8)}"
+            path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)

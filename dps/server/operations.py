@@ -9,10 +9,7 @@ closer takes the snapshots, writes the record, then CLOSED. A rank reports epoch
 only after e is closed, so two sets of reports, of even and of odd epochs, are enough.
 A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
 the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
-says so, and the snapshot before it lies in the other of the two places.
-
-Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
-was taken. A reader looks at the word before and after it has copied.
+says so, and the snapshot before it lies in the other of the two places (``store.py``).
 """
 
 from __future__ import annotations
@@ -26,12 +23,13 @@ from numpy.typing import NDArray
 
 from dps._runtime.ends import MappedEnd
 from dps.errors import FencedError, NonFiniteError, StoppedError
+from dps.server.lease import LEFT
+from dps.server.watch import Watch
 from dps.server.window import (
     FINISHED,
     REDUCTION_WIDTH,
     Field,
     Wait,
-    Watch,
     Window,
     Word,
 )
@@ -46,9 +44,8 @@ __all__ = [
     "close_epoch",
     "finish",
     "initial",
-    "keep_snapshot",
     "latest_record",
-    "read_snapshot",
+    "leave",
     "reduce",
     "report",
     "snapshot_epoch",
@@ -56,7 +53,6 @@ __all__ = [
 ]
 
 _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
-_SNAPSHOT = (Word.SNAPSHOT_EVEN, Word.SNAPSHOT_ODD)
 
 
 @dataclass(frozen=True)
@@ -94,6 +90,11 @@ def claim(access: Access, fence: int) -> None:
         )
 
 
+def leave(access: Access) -> None:
+    """Say that the rank goes in good order."""
+    access.window.words.rank_store(access.rank, Field.LEASE, LEFT)
+
+
 def check_fence(window: Window, rank: int, fence: int) -> None:
     """Refuse a message of an attempt that does not own the rank."""
     owner = window.words.rank_load(rank, Field.CLAIM)
@@ -118,13 +119,12 @@ def beat(access: Access) -> None:
 
 def version(access: Access) -> int:
     """Updates applied to the shard."""
-    return access.window.words.load(Word.VERSION)
+    return access.window.store.version
 
 
 def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     """The parameters and optimizer state that the fit starts from, and their version."""
-    window = access.window
-    return window.snapshots[1].copy(), int(window.snapshot_versions[1])
+    return access.window.store.kept(0)
 
 
 def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.float64]:
@@ -189,51 +189,16 @@ def snapshot_epoch(
     `values`, (1 + state_rows, n), is given where the replicas hold the parameters, or no updates
     have been made. Otherwise the gate is closed meanwhile: no push begins, and none is running.
     """
-    window, words = access.window, access.window.words
+    store, words = access.window.store, access.window.words
     if values is not None:
-        version = words.load(Word.VERSION) if version is None else version
-        keep_snapshot(window, epoch + 1, values[0], values[1:], version)
+        version = store.version if version is None else version
+        store.keep(epoch + 1, values[0], values[1:], version)
         return
     words.store(Word.OPEN, 0)
     access.watch.until(Wait(Field.FREE, 1))
     bring_up_to_date(access, epoch)
-    keep_snapshot(window, epoch + 1, window.params, window.state, words.load(Word.VERSION))
+    store.keep(epoch + 1, store.params, store.state, store.version)
     words.store(Word.OPEN, 1)
-
-
-def keep_snapshot(
-    window: Window,
-    epochs: int,
-    params: NDArray[np.floating],
-    state: NDArray[np.floating],
-    version: int,
-) -> None:
-    """Write the snapshot after some epochs; a crash meanwhile leaves none in its place."""
-    place = (epochs - 1) % 2
-    window.words.store(_SNAPSHOT[place], 0)
-    window.snapshots[place, 0] = params
-    window.snapshots[place, 1:] = state
-    window.snapshot_versions[place] = version
-    window.words.store(_SNAPSHOT[place], epochs + 1)
-
-
-def read_snapshot(window: Window, epochs: int) -> tuple[NDArray[np.floating], int]:
-    """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
-
-    Raises
-    ------
-    LookupError
-        That snapshot is not, or no longer, there.
-    """
-    place = (epochs - 1) % 2
-    word = _SNAPSHOT[place]
-    if window.words.load(word) != epochs + 1:
-        raise LookupError(f"no snapshot after {epochs} epochs")
-    values, version = window.snapshots[place].copy(), int(window.snapshot_versions[place])
-    # Adding, unlike loading, is not done before what comes in front of it, on any processor.
-    if window.words.add(word, 0) != epochs + 1:
-        raise LookupError(f"no snapshot after {epochs} epochs any more")
-    return values, version
 
 
 def close_epoch(access: Access, epoch: int, record: Sequence[float]) -> None:

@@ -1,12 +1,12 @@
-"""A handle on all shards of a fit. It pickles, and it is all that a replica is given.
+"""Handles on all shards, and on a group that works there; the latter is what a replica is given.
 
-It knows where shards are and which elements they hold, and asks them; it does not
+They pickle. They know where shards are and which elements they hold, and ask them; they do not
 make or release them (``dps/cluster`` does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.server.placement import Placement
-from dps.server.shard import ParameterShard, ShardStatus, WindowCard
+from dps.server.shard import GroupSpec, ParameterShard, ShardStatus, WindowCard
 
-__all__ = ["Local", "ParameterServer", "ShardHandle"]
+__all__ = ["Endpoint", "Local", "ParameterServer", "Session", "WindowHandle"]
+
+#: Called while an answer is awaited; raises to give up.
+Check = Callable[[], None]
 
 
 class Endpoint(Protocol):
@@ -43,49 +46,29 @@ class Local:
 
 
 @dataclass(frozen=True)
-class ShardHandle:
-    """One shard: how to map it, and where to call it."""
-
-    card: WindowCard
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True)
 class ParameterServer:
-    """All shards of a fit.
+    """The stores of all shards.
 
     Parameters
     ----------
-    shards : tuple of ShardHandle
+    shards : tuple of Endpoint
     placement : Placement
     timeout : float
         Seconds within which a shard must answer.
-    hosts : tuple of ShardHandle
-        Windows in which ranks of a host sum before they send.
     """
 
-    shards: tuple[ShardHandle, ...]
+    shards: tuple[Endpoint, ...]
     placement: Placement
     timeout: float
-    hosts: tuple[ShardHandle, ...] = ()
 
-    def status(self, since: int, check: Callable[[], None] | None = None) -> ShardStatus:
-        """How far the fit is, from the shard that keeps the epochs (the first).
+    def snapshot(self, epochs: int, check: Check | None = None) -> tuple[NDArray[np.floating], int]:
+        """Parameters and optimizer state after so many closed epochs of the group at work.
 
         Parameters
         ----------
-        since : int
-            First epoch whose record is wanted.
+        epochs : int
         check : callable, optional
             Called while the answer is awaited; raises to give up.
-        """
-        status: ShardStatus = self._call(0, "status", since, check=check)
-        return status
-
-    def snapshot(
-        self, epochs: int, check: Callable[[], None] | None = None
-    ) -> tuple[NDArray[np.floating], int]:
-        """Parameters and optimizer state after so many closed epochs.
 
         Returns
         -------
@@ -94,22 +77,86 @@ class ParameterServer:
         version : int
             Updates that lie behind them.
         """
-        spec = self.shards[0].card.spec
         size = sum(self.placement.size(shard) for shard in range(len(self.placement)))
-        values = np.empty((1 + spec.state_rows, size), spec.dtype)
+        values: NDArray[np.floating] | None = None
         version = 0
-        for shard in range(len(self.shards)):
-            part, version = self._call(shard, "snapshot", epochs, check=check)
+        for shard, endpoint in enumerate(self.shards):
+            part, version = endpoint.call("snapshot", epochs, timeout=self.timeout, check=check)
+            if values is None:
+                values = np.empty((len(part), size), part.dtype)
             self.placement.put(shard, part, values)
+        assert values is not None
         return values, version
 
-    def stop(self, check: Callable[[], None] | None = None) -> None:
+    def open(
+        self,
+        groups: Sequence[GroupSpec],
+        hosts: Sequence[tuple[Endpoint, GroupSpec]] = (),
+        check: Check | None = None,
+    ) -> Session:
+        """Begin a group, which takes the place of the one before.
+
+        Parameters
+        ----------
+        groups : sequence of GroupSpec
+            One a shard.
+        hosts : sequence of (Endpoint, GroupSpec)
+            Of hosts whose ranks sum before they send.
+        check : callable, optional
+        """
+        asked = [*zip(self.shards, groups, strict=True), *hosts]
+        handles = tuple(
+            WindowHandle(endpoint.call("open", spec, timeout=self.timeout, check=check), endpoint)
+            for endpoint, spec in asked
+        )
+        n = len(self.shards)
+        return Session(self, handles[:n], handles[n:])
+
+
+@dataclass(frozen=True)
+class WindowHandle:
+    """A group's window at one shard: how to map it, and where to call."""
+
+    card: WindowCard
+    endpoint: Endpoint
+
+    def ask(self, method: str, *args: Any, timeout: float, check: Check | None = None) -> Any:
+        """Call a method of the group at the shard."""
+        key = self.card.spec.key
+        return self.endpoint.call("ask", key, method, *args, timeout=timeout, check=check)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A group at a parameter server.
+
+    Parameters
+    ----------
+    server : ParameterServer
+    shards : tuple of WindowHandle
+    hosts : tuple of WindowHandle
+        Windows in which ranks of a host sum before they send.
+    """
+
+    server: ParameterServer
+    shards: tuple[WindowHandle, ...]
+    hosts: tuple[WindowHandle, ...] = ()
+
+    def status(self, since: int, check: Check | None = None) -> ShardStatus:
+        """How far the group is, from the shard that keeps the epochs (the first).
+
+        Parameters
+        ----------
+        since : int
+            First epoch whose record is wanted.
+        check : callable, optional
+        """
+        status: ShardStatus = self.shards[0].ask(
+            "status", since, timeout=self.server.timeout, check=check
+        )
+        return status
+
+    def stop(self, check: Check | None = None) -> None:
         """End the fit for every replica."""
         for handle in (*self.shards, *self.hosts):
-            handle.endpoint.call("stop", timeout=self.timeout, check=check)
-
-    def _call(
-        self, shard: int, method: str, *args: Any, check: Callable[[], None] | None = None
-    ) -> Any:
-        endpoint = self.shards[shard].endpoint
-        return endpoint.call(method, *args, timeout=self.timeout, check=check)
+            handle.ask("stop", timeout=self.server.timeout, check=check)

@@ -1,27 +1,43 @@
-"""The Actor: owns a window, and answers short questions about it.
+"""The Actor: owns a store, and the window of the group that works on it now.
 
 It knows no mode, and does not stand in the way of a step: ranks work in the window themselves, or a
 thread does on behalf of one that is far (``dps/transport``). When it goes, whoever still uses the
 window is stopped: also when nobody closes it, because its client has died and Dask lets it go.
+
+Groups come one after another. The window of the one before is stopped first, and its ranks are
+refused from then on. The next one begins at the last snapshot, in new memory: a rank of the one
+before that was frozen in the middle of an update writes where nobody reads when it thaws.
 """
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import STEPS
 from dps._runtime.ends import MappedEnd
+from dps.errors import FencedError
 from dps.optimizers.update import Update
 from dps.server.host import host_id
 from dps.server.memory import sweep
-from dps.server.operations import keep_snapshot, read_snapshot
-from dps.server.window import ABORTED, Field, Window, WindowSpec, Word, announce
+from dps.server.regions import MemoryCard
+from dps.server.store import Store, StoreSpec
+from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 
-__all__ = ["Initial", "ParameterShard", "ShardSpec", "ShardStatus", "Watched", "WindowCard"]
+__all__ = [
+    "GroupSpec",
+    "Initial",
+    "ParameterShard",
+    "ShardGroup",
+    "ShardSpec",
+    "ShardStatus",
+    "Watched",
+    "WindowCard",
+]
 
 
 @dataclass(frozen=True)
@@ -75,21 +91,37 @@ class Initial:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """Everything a shard is made from.
+    """What a shard is made from.
+
+    Parameters
+    ----------
+    store : StoreSpec
+    initial : Initial
+        Parameters of this shard and optimizer state.
+    version : int
+        Updates that lie behind them.
+    update : Update or None
+        How gradients are applied; None where replicas hold the parameters.
+    shared : bool
+        Whether its memory should be files that other processes can map.
+    """
+
+    store: StoreSpec
+    initial: Initial
+    version: int = 0
+    update: Update | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """What a group needs at a shard.
 
     Parameters
     ----------
     window : WindowSpec
-    update : Update or None
-        How gradients are applied; None where replicas hold the parameters.
     end : type of MappedEnd
         What steps of a rank go through, as its mode has it.
-    initial : Initial
-        Parameters of this shard and optimizer state.
-    version : int
-        Updates that lie behind `params` and `state`.
-    shared : bool
-        Whether the window should be a file that other processes can map.
     timeout : float
         Seconds without progress that a waiting rank tolerates.
     watched : Watched or None
@@ -97,23 +129,19 @@ class ShardSpec:
     """
 
     window: WindowSpec
-    update: Update | None
     end: type[MappedEnd]
-    initial: Initial
-    version: int
-    shared: bool
     timeout: float
     watched: Watched | None = None
 
 
 @dataclass(frozen=True)
 class WindowCard:
-    """How a replica finds out whether it can map a window: by trying."""
+    """How a replica finds out whether it can map a window and its store: by trying."""
 
     spec: WindowSpec
+    window: MemoryCard
+    store: MemoryCard
     update: Update | None
-    token: bytes
-    path: str | None
     host: str
     unshared: str | None
 
@@ -143,38 +171,26 @@ class ShardStatus:
     steps: tuple[int, ...]
 
 
-class ParameterShard:
-    """A slice of the parameters on a Dask Actor.
+class ShardGroup:
+    """A group at one shard.
 
     Parameters
     ----------
-    spec : ShardSpec
+    spec : GroupSpec
+    store : Store
     """
 
-    def __init__(self, spec: ShardSpec) -> None:
-        sweep()
-        window = self.window = Window.create(spec.window, update=spec.update, shared=spec.shared)
-        announce(window)
-        self._end = spec.end
-        values = spec.initial.values()
-        if spec.window.holds_parameters:
-            window.params[:] = values[0]
-            window.state[:] = values[1:]
-        # What a fit that closes no epoch ends with.
-        keep_snapshot(window, 0, values[0], values[1:], spec.version)
-        window.words.store(Word.VERSION, spec.version)
-        window.words.store(Word.SETTLED_VERSION, spec.version)
-        self._timeout = spec.timeout
-        self._abandon = weakref.finalize(self, window.close)
+    def __init__(self, spec: GroupSpec, store: Store) -> None:
+        self.spec = spec
+        self.window = Window.create(spec.window, store, shared=store.file is not None)
 
     def card(self) -> WindowCard:
-        """How to map this window."""
-        file = self.window.file
-        path = str(file.path) if file else None
-        window = self.window
+        """How to map the window."""
+        window, store = self.window, self.window.store
+        unshared = store.unshared or window.unshared
         return WindowCard(
-            window.spec, window.update, window.token, path, host_id(), window.unshared
-        )
+            window.spec, window.card, store.card, store.update, host_id(), unshared
+        )  # fmt: skip
 
     def status(self, since: int) -> ShardStatus:
         """Records from epoch `since` on, and where every rank is."""
@@ -202,20 +218,100 @@ class ParameterShard:
             ),
         )
 
-    def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
-
-        Raises
-        ------
-        LookupError
-            That snapshot is not, or no longer, there.
-        """
-        return read_snapshot(self.window, epochs)
-
     def stop(self) -> None:
         """End the fit for every replica."""
         self.window.stop(ABORTED)
 
+    def abandon(self) -> None:
+        """Stop the group and give its window back; it waits for nobody."""
+        self.window.close()
+
     def close(self) -> None:
-        """Stop the fit and give the window back."""
+        """The same, in good order."""
+        self.abandon()
+
+
+class ParameterShard:
+    """A slice of the parameters on a Dask Actor.
+
+    Parameters
+    ----------
+    spec : ShardSpec
+    """
+
+    #: What a group is here.
+    group_kind: ClassVar[type[ShardGroup]] = ShardGroup
+
+    def __init__(self, spec: ShardSpec) -> None:
+        sweep()
+        values = spec.initial.values()
+        store = Store.create(
+            spec.store, values, spec.version, update=spec.update, shared=spec.shared
+        )
+        self._stores = [store]  # one, in a list that outlives this object
+        self._groups: list[ShardGroup] = []  # one at the most
+        self._abandon = weakref.finalize(self, _abandon, self._groups, self._stores)
+
+    @property
+    def store(self) -> Store:
+        """What the shard holds."""
+        return self._stores[0]
+
+    def open(self, spec: GroupSpec) -> WindowCard:
+        """Make the window of a group, which takes the place of the one before.
+
+        Raises
+        ------
+        FencedError
+            A later group of that fit has been here.
+        """
+        if self._groups:
+            fit, generation = self._groups[-1].window.spec.key
+            if fit == spec.window.fit and generation >= spec.window.generation:
+                raise FencedError(
+                    f"generation {spec.window.generation} of fit {fit} is refused, "
+                    f"generation {generation} has been here"
+                )
+            self._groups.pop().close()
+            before, self._stores[0] = self.store, self.store.successor()
+            before.close()
+        self._groups.append(self.group_kind(spec, self.store))
+        return self._groups[-1].card()
+
+    def group(self, key: tuple[str, int]) -> ShardGroup:
+        """The group of a fit and a generation.
+
+        Raises
+        ------
+        FencedError
+            It has given way to another.
+        """
+        for group in self._groups:
+            if group.window.spec.key == key:
+                return group
+        raise FencedError(f"generation {key[1]} of fit {key[0]} is not at work on this shard")
+
+    def ask(self, key: tuple[str, int], method: str, *args: Any) -> Any:
+        """Call a method of a group, see `ShardGroup`."""
+        return getattr(self.group(key), method)(*args)
+
+    def version(self) -> int:
+        """Updates applied."""
+        return self.store.version
+
+    def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
+        """Parameters and state after some epochs, see `Store.kept`."""
+        return self.store.kept(epochs)
+
+    def close(self) -> None:
+        """Stop whoever works here, and give all memory back."""
+        for group in self._groups:
+            group.close()
         self._abandon()
+
+
+def _abandon(groups: list[ShardGroup], stores: list[Store]) -> None:
+    for group in groups:
+        group.abandon()
+    for store in stores:
+        store.close()

@@ -28,7 +28,7 @@ from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.group import Channel, ChannelSpec
 from dps.models import Model
 from dps.modes import Mode
-from dps.server.parameter_server import ParameterServer
+from dps.server.parameter_server import Session
 from dps.training.activity import RankActivity
 from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
@@ -128,7 +128,7 @@ def _arrived(
 
 def run_replica(
     spec: ReplicaSpec,
-    server: ParameterServer,
+    session: Session,
     partitions: Sequence[Partition],
     alive: Callable[[], None] | None = None,
     watch: Callable[[Activity], None] | None = None,
@@ -138,7 +138,7 @@ def run_replica(
     Parameters
     ----------
     spec : ReplicaSpec
-    server : ParameterServer
+    session : Session
     partitions : sequence of Partition
         One for each of ``spec.pieces``, computed; of a piece that was moved its rows only.
     alive : callable, optional
@@ -153,13 +153,13 @@ def run_replica(
     """
     rank = spec.channel.rank
     channel: Channel | None = None
+    host: HostLink | None = None
     links: list[Link] = []
     try:
-        links = connect(server, rank, spec.fence, access=spec.mode.access, alive=alive)
-        host = None
+        links = connect(session, rank, spec.fence, access=spec.mode.access, alive=alive)
         if (place := spec.channel.host) is not None:
-            card = server.hosts[place.number].card
-            host = HostLink.of(card, rank, place.ranks, server.timeout)
+            card = session.hosts[place.number].card
+            host = HostLink.of(card, rank, place.ranks, session.server.timeout)
         channel = Channel(spec.mode, spec.channel, links, host)
         if watch is not None:
             watch(channel.activity)
@@ -192,8 +192,9 @@ def run_replica(
         failure = ReplicaError(f"a replica failed with {described(error)}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
-        for link in links:
-            link.close()
+        for link in (*links, host):
+            if link is not None:
+                link.close()
     return Outcome(rank, activity=_activity(spec, channel))
 
 

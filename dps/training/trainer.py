@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import PATIENCE, Cluster, ReplicaTask, Running, until_known
+from dps.cluster.base import PATIENCE, Cluster, ReplicaTask, Running, Serving, until_known
 from dps.data.batches import held_out_rows
 from dps.data.exchange import count_rows
 from dps.data.inspection import DataSummary
@@ -29,6 +29,7 @@ from dps.errors import (
     StalledError,
     StoppedError,
     WindowError,
+    WorkerLostError,
 )
 from dps.group import ChannelSpec, HostPlace
 from dps.models import Model
@@ -37,9 +38,10 @@ from dps.monitor.advice import no_shared_memory
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.optimizers.update import Rates, Update
-from dps.server.parameter_server import ParameterServer
+from dps.server.parameter_server import Session
 from dps.server.placement import Placement, place
-from dps.server.shard import Initial, ShardSpec, ShardStatus, Watched
+from dps.server.shard import GroupSpec, Initial, ShardSpec, ShardStatus, Watched
+from dps.server.store import StoreSpec
 from dps.server.window import WindowSpec
 from dps.training.activity import RankActivity
 from dps.training.fit_events import FitEvents
@@ -253,18 +255,17 @@ def train(
     rates = _rates(job, plan, summary)
     watched = cluster.watched
     hosts = _hosts(job, plan, rates, cluster)
-    specs = _shard_specs(job, plan, placement, rates, watched, hosts)
-    windows = _host_specs(job, plan, hosts)
-    server = cluster.serve(specs, placement, plan.shards, windows)
+    shards = _shards(job, plan, placement, rates, watched, hosts)
+    session = cluster.serve(shards, placement, _summing(job, plan, hosts))
     tasks = _tasks(job, plan, placement, rates, _cut_rows(summary), watched, hosts)
-    unshared = tuple(shard.card.unshared for shard in server.shards)
+    unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
             _log.warning("%s", no_shared_memory(plan.shards[shard], why))
     fit_events = FitEvents(job, plan, placement, unshared, cluster.tell) if watched else None
     try:
-        running = cluster.launch(run_replica, tasks, server)
-        result = _Watcher(job, plan, server, running, fit_events).run(ending)
+        running = cluster.launch(run_replica, tasks, session)
+        result = _Watcher(job, plan, session, running, fit_events).run(ending)
     except BaseException as error:
         if fit_events is not None:
             fit_events.failed(error)
@@ -362,34 +363,17 @@ def _hosts(job: Job, plan: Plan, rates: Rates | None, cluster: Cluster) -> Hosts
     return tuple(map(tuple, groups.values())) if len(groups) < len(workers) else ()
 
 
-def _host_specs(job: Job, plan: Plan, hosts: Hosts) -> list[tuple[ShardSpec, str]]:
-    """The window of each host that has several ranks, and the worker of its first rank."""
-    layout = job.model.layout
-    return [
-        (
-            ShardSpec(
-                window=WindowSpec(
-                    fit=job.fit,
-                    shard=number,
-                    n_ranks=len(ranks),
-                    size=layout.size,
-                    dtype=str(job.model.dtype),
-                    state_rows=0,
-                    holds_parameters=True,
-                    history=1,
-                    digest=layout.digest,
-                ),
-                update=None,
-                end=job.mode.end,
-                initial=Initial(layout.size, str(job.model.dtype), (0.0,)),
-                version=0,
-                shared=True,
-                timeout=job.timeout,
-            ),
-            plan.ranks[ranks[0]].worker,
-        )
-        for number, ranks in enumerate(_with_company(hosts))
-    ]
+def _summing(job: Job, plan: Plan, hosts: Hosts) -> list[Serving]:
+    """The window of each host that has several ranks, on the worker of its first rank."""
+    size, dtype = job.model.layout.size, str(job.model.dtype)
+    nothing = Initial(size, dtype, (0.0,))
+    made = []
+    for number, ranks in enumerate(_with_company(hosts)):
+        store = StoreSpec(job.fit, number, size, dtype, n_snapshots=0)
+        group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
+        worker = plan.ranks[ranks[0]].worker
+        made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))
+    return made
 
 
 def _with_company(hosts: Hosts) -> list[tuple[int, ...]]:
@@ -405,44 +389,36 @@ def _places(hosts: Hosts) -> dict[int, HostPlace]:
     }
 
 
-def _shard_specs(
+def _shards(
     job: Job, plan: Plan, placement: Placement, rates: Rates | None, watched: bool, hosts: Hosts
-) -> list[ShardSpec]:
-    layout = job.model.layout
-    workers = tuple(rank.worker for rank in plan.ranks)
-    together = job.mode.together or job.full_batch is not None
-    holds = job.mode.shards_hold_parameters
+) -> list[Serving]:
+    layout, holds = job.model.layout, job.mode.shards_hold_parameters
     alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
-    return [
-        ShardSpec(
-            window=WindowSpec(
-                fit=job.fit,
-                shard=shard,
-                n_ranks=len(plan.ranks),
-                size=placement.size(shard),
-                dtype=str(job.model.dtype),
-                state_rows=job.optimizer.state_rows,
-                holds_parameters=holds,
-                history=min(job.stopping.max_iter, _HISTORY),
-                digest=layout.digest,
-                keyed=rates is not None,
-                members=tuple(ranks[0] for ranks in hosts),
-            ),
-            update=Update(
-                job.optimizer, job.l1, job.l2, placement.segments(shard, layout.segments), rates
-            )
-            if holds
-            else None,
-            end=job.mode.end,
-            initial=Initial.of(placement.take(shard, job.params), placement.take(shard, job.state)),
-            version=job.version,
+    seen = None
+    if watched:
+        together = job.mode.together or job.full_batch is not None
+        seen = Watched(tuple(rank.worker for rank in plan.ranks), together)
+    made = []
+    for shard, worker in enumerate(plan.shards):
+        store = StoreSpec(
+            job.fit, shard, placement.size(shard), str(job.model.dtype), job.optimizer.state_rows,
+            holds, layout.digest, rates is not None,
+        )  # fmt: skip
+        window = WindowSpec(
+            job.fit, len(plan.ranks), store, min(job.stopping.max_iter, _HISTORY),
+            tuple(ranks[0] for ranks in hosts),
+        )  # fmt: skip
+        penalised = placement.segments(shard, layout.segments)
+        spec = ShardSpec(
+            store,
+            Initial.of(placement.take(shard, job.params), placement.take(shard, job.state)),
+            job.version,
+            Update(job.optimizer, job.l1, job.l2, penalised, rates) if holds else None,
             # One process needs no file; a forced gateway must not have one.
             shared=not alone and job.mode.access != "gateway",
-            timeout=job.timeout,
-            watched=Watched(workers, together) if watched else None,
         )
-        for shard in range(len(placement))
-    ]
+        made.append(Serving(spec, GroupSpec(window, job.mode.end, job.timeout, seen), worker))
+    return made
 
 
 def _cut_rows(summary: DataSummary) -> int:
@@ -510,15 +486,15 @@ class _Watcher:
         self,
         job: Job,
         plan: Plan,
-        server: ParameterServer,
+        session: Session,
         running: Running,
         fit_events: FitEvents | None,
     ) -> None:
         self._job = job
         self._events = fit_events
         self._plan = plan
-        self._server = server
-        self._unshared = tuple(shard.card.unshared for shard in server.shards)
+        self._session = session
+        self._unshared = tuple(shard.card.unshared for shard in session.shards)
         self._running = running
         self._history: list[EpochRecord] = []
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
@@ -542,7 +518,7 @@ class _Watcher:
         return self._result(None)
 
     def _stop(self) -> None:
-        self._server.stop(self._running.check)
+        self._session.stop(self._running.check)
         self._go_home()
 
     def _watch(self) -> None:
@@ -567,7 +543,7 @@ class _Watcher:
 
         Whether the fit is to end.
         """
-        status = self._server.status(len(self._history), self._running.check)
+        status = self._session.status(len(self._history), self._running.check)
         records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
         if self._events is not None:
@@ -621,7 +597,7 @@ class _Watcher:
         if not real:
             return
         # A worker that died explains what its peers say better than they do.
-        if any(isinstance(o.error, ServerLostError) for o in real):
+        if any(isinstance(o.error, ServerLostError | WorkerLostError) for o in real):
             until_known(self._running.check)
         self._running.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
@@ -641,13 +617,13 @@ class _Watcher:
     def _reported(self) -> NDArray[np.floating] | None:
         """The parameters to report after the epochs so far, where they are still there."""
         try:
-            values, _ = self._server.snapshot(len(self._history), self._running.check)
+            values, _ = self._session.server.snapshot(len(self._history), self._running.check)
         except LookupError:
             return None
         return np.array(self._job.optimizer.result(values[0], values[1:]))
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version = self._server.snapshot(len(self._history), self._running.check)
+        values, version = self._session.server.snapshot(len(self._history), self._running.check)
         optimizer = self._job.optimizer
         if self._job.full_batch is not None:  # its snapshots have no state
             optimizer.initialize(values[1:])
@@ -669,4 +645,4 @@ class _Watcher:
 
 
 #: Of several errors, the one that says most comes first: causes before consequences.
-_RANKING: dict[type, int] = {ServerLostError: 1, StalledError: 2}
+_RANKING: dict[type, int] = {ServerLostError: 1, WorkerLostError: 1, StalledError: 2}

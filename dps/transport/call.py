@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import queue
 from collections.abc import Callable
+from typing import Any
 
 from dps.transport.remote import PendingCall, Remote
 
@@ -22,14 +23,14 @@ class CallingWire:
     ----------
     remote : Remote
         The Actor, whose `relay` takes requests.
-    rank, fence : int
+    sender : tuple
+        The first arguments of `relay`: who sends.
     tick : float
     """
 
-    def __init__(self, remote: Remote, rank: int, fence: int, tick: float) -> None:
+    def __init__(self, remote: Remote, sender: tuple[Any, ...], tick: float) -> None:
         self._remote = remote
-        self._rank = rank
-        self._fence = fence
+        self._sender = sender
         self._tick = tick
         self._request: list[bytes] = []
         self._pending: PendingCall | None = None
@@ -44,7 +45,7 @@ class CallingWire:
         if not self._came:
             if self._pending is None:
                 message, self._request = b"".join(self._request), []
-                self._pending = self._remote.start("relay", self._rank, self._fence, message)
+                self._pending = self._remote.start("relay", *self._sender, message)
             self._came = memoryview(self._pending.within(self._tick))
             self._pending = None
         n = min(len(self._came), len(into))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dps.errors import WindowError
-from dps.server.parameter_server import ParameterServer
+from dps.server.parameter_server import Session
 from dps.server.shard import WindowCard
 from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window
@@ -15,7 +15,7 @@ __all__ = ["connect"]
 
 
 def connect(
-    server: ParameterServer,
+    session: Session,
     rank: int,
     fence: int,
     *,
@@ -26,7 +26,7 @@ def connect(
 
     Parameters
     ----------
-    server : ParameterServer
+    session : Session
     rank : int
     fence : int
         The attempt, not zero.
@@ -45,9 +45,9 @@ def connect(
     """
     links: list[Link] = []
     try:
-        for handle in server.shards:
+        for handle in session.shards:
             remote = handle.endpoint if isinstance(handle.endpoint, Remote) else None
-            link = _link(handle.card, remote, rank, fence, access, server.timeout, alive)
+            link = _link(handle.card, remote, rank, fence, access, session.server.timeout, alive)
             links.append(link)
             link.claim()
     except BaseException:
@@ -70,9 +70,10 @@ def _link(
     if window is not None:
         return MappedLink(window, rank, fence, timeout, alive)
     if access == "mapped" or remote is None:
+        where = card.window.path or "private memory"
         raise WindowError(
             f"access={access!r} is not possible here: the window of shard {card.spec.shard} "
-            f"({card.path or 'private memory'}) cannot be reached that way; use access='auto'",
+            f"({where}) cannot be reached that way; use access='auto'",
             rank=rank,
         )
     from dps.transport.far import FarLink

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from distributed.protocol import pickle
 from dps._runtime.activity import WIDTH, Activity
 from dps._runtime.ends import FarEnd, MappedEnd
 from dps._runtime.wire import ObjectWire, Wire
-from dps.errors import ServerLostError
-from dps.server.operations import claim
+from dps.errors import DPSError, ServerLostError
+from dps.server.operations import claim, leave
 from dps.server.placement import Ranges
 from dps.server.shard import WindowCard
 from dps.transport.call import CallingWire
@@ -72,12 +73,13 @@ class FarLink:
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
         remote, rank, fence = self._remote, self._rank, self._fence
-        name = remote.call("admit", claim, rank, fence, timeout=self._timeout)
+        key = self._spec.key
+        name = remote.call("ask", key, "admit", claim, rank, fence, timeout=self._timeout)
         if name is not None:
             self._wire = remote.submit(self._connect(name)).result(self._timeout)
         if self._wire is None:
-            remote.call("serve_calls", rank, fence, timeout=self._timeout)
-            over = CallingWire(remote, rank, fence, TICK)
+            remote.call("ask", key, "serve_calls", rank, fence, timeout=self._timeout)
+            over = CallingWire(remote, (key, rank, fence), TICK)
             self._wire = ObjectWire(over, self._look, self._lost)
         self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
 
@@ -110,7 +112,7 @@ class FarLink:
         spec = self._spec
         assert self._wire is not None
         return FarEnd(
-            spec.dtype, spec.size, spec.n_ranks, ranges, self._wire, pickle.loads, spec.keyed,
+            spec.dtype, spec.size, spec.n_ranks, ranges, self._wire, pickle.loads, spec.store.keyed,
             shard, activity,
         )  # fmt: skip
 
@@ -134,13 +136,17 @@ class FarLink:
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""
-        self._remote.call("stop", timeout=self._timeout)
+        self._remote.call("ask", self._spec.key, "stop", timeout=self._timeout)
 
     def close(self) -> None:
-        """Close the connection, see :meth:`Link.close`."""
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        """Leave in good order and close the connection, see :meth:`Link.close`."""
+        if self._wire is None:
+            return
+        if self._end is not None and not self._end.pending:
+            with suppress(DPSError):  # it is known to be lost
+                self.call(leave)
+        self._wire.close()
+        self._wire = None
 
 
 class _Patience:
@@ -169,7 +175,7 @@ class _Patience:
             self._probe.result(0)
             self._probe, self._answered = None, now
         elif self._probe is None and now - self._answered >= min(_PROBE_EVERY, self._timeout / 2):
-            self._probe = self._remote.start("card")
+            self._probe = self._remote.start("version")
         elif now - self._answered >= self._timeout:
             raise ServerLostError(
                 f"shard {self._remote.key} did not answer for {self._timeout:g} s",

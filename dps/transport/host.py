@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dps._runtime.activity import Activity
 from dps._runtime.ends import HostEnd
 from dps.errors import WindowError
+from dps.server.lease import Lease
 from dps.server.shard import WindowCard
-from dps.server.window import ABORTED, Watch, Window
+from dps.server.watch import Watch
+from dps.server.window import ABORTED, Window
 from dps.transport.mapped import map_window
 
 __all__ = ["HostLink"]
@@ -33,6 +35,7 @@ class HostLink:
         self._place = place
         self._ranks = tuple(ranks)
         self._timeout = timeout
+        self._lease = Lease.of(window, place)
 
     @classmethod
     def of(cls, card: WindowCard, rank: int, ranks: Sequence[int], timeout: float) -> HostLink:
@@ -63,3 +66,9 @@ class HostLink:
     def abort(self) -> None:
         """End every wait there, because of an error here."""
         self.window.stop(ABORTED)
+
+    def close(self) -> None:
+        """Leave in good order."""
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None

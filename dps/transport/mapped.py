@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from dps._runtime.activity import Activity
 from dps._runtime.ends import MappedEnd
 from dps.server.host import host_id
-from dps.server.memory import SharedFile
+from dps.server.lease import Lease
 from dps.server.operations import Access, claim
 from dps.server.placement import Ranges
 from dps.server.shard import WindowCard
-from dps.server.window import ABORTED, Watch, Window, own_window
+from dps.server.store import Store
+from dps.server.watch import Watch
+from dps.server.window import ABORTED, Window
 
 __all__ = ["MappedLink", "map_window"]
 
@@ -43,6 +44,7 @@ class MappedLink:
     ) -> None:
         self.window = window
         self.counts = window.activity[rank]
+        self._lease: Lease | None = None
         self._fence = fence
         self._watch = Watch(window, timeout, rank, alive)
         self._access = Access(window, rank, self._watch)
@@ -50,6 +52,7 @@ class MappedLink:
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
         self.call(claim, self._fence)
+        self._lease = Lease.of(self.window, self._access.rank)
 
     def end(
         self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity
@@ -73,19 +76,23 @@ class MappedLink:
         self.window.stop(ABORTED)
 
     def close(self) -> None:
-        """Nothing to give back: the mapping goes with the window, see :meth:`Link.close`."""
+        """Leave in good order, see :meth:`Link.close`; the mapping goes with the window."""
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
 
 
 def map_window(card: WindowCard) -> Window | None:
     """The window in this process's memory; None where that cannot be, which only trying shows."""
-    own = own_window(card.token)
-    if own is not None:
-        return own
-    if card.path is None or card.host != host_id():
+    if card.host != host_id():
         return None
-    try:
-        file = SharedFile.open(Path(card.path))
-        window = Window(card.spec, file.memory, update=card.update, file=file)
-    except (OSError, ValueError):  # not there, not ours, or something else by that name
+    window = Window.find(card.spec, card.window)
+    if window is None or hasattr(window, "store"):  # it is this process's own
+        return window
+    store = Store.find(card.spec.store, card.store)
+    if store is None:
         return None
-    return window if window.is_window(card.token) else None
+    if store.update is None:
+        store.update = card.update
+    window.store = store
+    return window

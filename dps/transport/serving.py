@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,55 +33,70 @@ from dps._runtime.ends import MappedEnd
 from dps._runtime.service import Service
 from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, FencedError
+from dps.server.lease import LEFT, LOST
 from dps.server.operations import Access, check_fence
-from dps.server.shard import ParameterShard, ShardSpec
-from dps.server.window import Watch, Window
+from dps.server.shard import GroupSpec, ParameterShard, ShardGroup
+from dps.server.store import Store
+from dps.server.watch import Watch
+from dps.server.window import Field, Window
 from dps.transport.call import Mailbox
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["ServedShard", "serve_rank"]
+__all__ = ["ServedGroup", "ServedShard", "serve_rank"]
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
 
-class ServedShard(ParameterShard):
-    """A slice of the parameters on a Dask Actor, and threads for ranks that are far.
+class ServedGroup(ShardGroup):
+    """A group at a shard, and threads for its ranks that are far."""
 
-    Parameters
-    ----------
-    spec : ShardSpec
-    """
-
-    def __init__(self, spec: ShardSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: GroupSpec, store: Store) -> None:
+        super().__init__(spec, store)
         self._services: _Services | None = None
 
     def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
         """Run the operation by which a rank is taken; the handler that it may connect to."""
-        operation(Access(self.window, rank, Watch(self.window, self._timeout, rank)), *args)
+        watch = Watch(self.window, self.spec.timeout, rank)
+        operation(Access(self.window, rank, watch), *args)
+        return self.services.name
+
+    @property
+    def services(self) -> _Services:
+        """The threads, from the first rank on that needs one."""
         if self._services is None:
-            self._services = _Services(get_worker(), self.window, self._end, self._timeout)
-            weakref.finalize(self, self._services.close).atexit = False
-        return self._services.name
+            spec = self.spec
+            self._services = _Services(get_worker(), self.window, spec.end, spec.timeout)
+        return self._services
 
     def serve_calls(self, rank: int, fence: int) -> None:
         """Begin to serve a rank by Actor calls."""
         check_fence(self.window, rank, fence)
-        assert self._services is not None
-        self._services.serve_calls(rank)
+        self.services.serve_calls(rank)
 
-    async def relay(self, rank: int, fence: int, message: bytes) -> bytes:
-        """The answer to a rank's request."""
-        check_fence(self.window, rank, fence)
-        assert self._services is not None
-        return await self._services.mailboxes[rank].relay(message)
-
-    def close(self) -> None:
-        """Stop the fit, end the threads and give the window back."""
-        super().close()
+    def abandon(self) -> None:
+        """Stop the group, have the threads end, and give the window back."""
+        super().abandon()
         if self._services is not None:
             self._services.close()
+
+    def close(self) -> None:
+        """The same, and wait a moment for the threads."""
+        super().close()
+        if self._services is not None:
             self._services.join()
+
+
+class ServedShard(ParameterShard):
+    """A slice of the parameters on a Dask Actor, and threads for ranks that are far."""
+
+    group_kind = ServedGroup
+
+    async def relay(self, key: tuple[str, int], rank: int, fence: int, message: bytes) -> bytes:
+        """The answer to a rank's request."""
+        group = self.group(key)
+        assert isinstance(group, ServedGroup)
+        check_fence(group.window, rank, fence)
+        return await group.services.mailboxes[rank].relay(message)
 
 
 class _Services:
@@ -172,6 +186,8 @@ def serve_rank(
     except OSError:  # the rank has gone
         return
     finally:
+        if window.words.rank_load(rank, Field.LEASE) != LEFT:
+            window.words.rank_store(rank, Field.LEASE, LOST)
         wire.close()
 
 

@@ -17,9 +17,11 @@ from dps.group import Channel, ChannelSpec
 from dps.modes import Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
 from dps.optimizers.update import Rates, Update
-from dps.server.operations import claim, keep_snapshot
+from dps.server.operations import claim
 from dps.server.placement import place
+from dps.server.regions import MemoryCard
 from dps.server.shard import WindowCard
+from dps.server.store import Store, StoreSpec
 from dps.server.window import Window, WindowSpec
 from dps.transport.far import FarLink
 from dps.transport.host import HostLink
@@ -33,7 +35,8 @@ class LoopbackLink(FarLink):
     """A link over TCP to a thread of this process, which serves the rank as a shard's would."""
 
     def __init__(self, window: Window, mode: Mode, rank: int, timeout: float) -> None:
-        card = WindowCard(window.spec, window.update, window.token, None, "elsewhere", None)
+        nowhere = MemoryCard(b"", None)
+        card = WindowCard(window.spec, nowhere, nowhere, None, "elsewhere", None)
         super().__init__(card, None, rank, FENCE, timeout)  # type: ignore[arg-type]
         with socket.create_server(("127.0.0.1", 0)) as listening:
             ours = socket.create_connection(listening.getsockname())
@@ -100,20 +103,18 @@ class Group:
         for shard in range(len(self.placement)):
             part = self.placement.size(shard)
             holds = mode.shards_hold_parameters
-            spec = WindowSpec(
-                "f00d", shard, n_ranks, part, dtype, rows, holds, 16, "", keyed is not None,
-                tuple(ranks[0] for ranks in hosts),
-            )  # fmt: skip
+            held = StoreSpec("f00d", shard, part, dtype, rows, holds, keyed=keyed is not None)
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
-            window = Window.create(spec, update=update, shared=False)
-            keep_snapshot(window, 0, np.zeros(part), np.zeros((rows, part)), 0)
-            self.windows.append(window)
+            store = Store.create(held, np.zeros((1 + rows, part)), update=update)
+            members = tuple(ranks[0] for ranks in hosts)
+            spec = WindowSpec("f00d", n_ranks, held, 16, members)
+            self.windows.append(Window.create(spec, store))
         update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
-                spec = WindowSpec("f00d", 0, len(ranks), size, dtype, 0, True, 1, "")
-                window = Window.create(spec, update=None, shared=False)
+                store = Store.create(StoreSpec("f00d", 0, size, dtype), np.zeros((1, size)))
+                window = Window.create(WindowSpec("f00d", len(ranks), store.spec), store)
                 near |= {r: HostLink(window, ranks.index(r), ranks, timeout) for r in ranks}
                 self._stack.callback(window.stop, 2)
         self.channels: list[Channel] = []

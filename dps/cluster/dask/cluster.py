@@ -18,7 +18,7 @@ import dask
 from distributed import Client, Future
 from distributed.client import _wait
 
-from dps.cluster.base import PATIENCE, ReplicaTask, until_known
+from dps.cluster.base import PATIENCE, ReplicaTask, Serving, until_known
 from dps.cluster.dask.calls import (
     ask,
     await_futures,
@@ -46,9 +46,8 @@ from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
-from dps.server.parameter_server import ParameterServer, ShardHandle
+from dps.server.parameter_server import ParameterServer, Session
 from dps.server.placement import Placement
-from dps.server.shard import ShardSpec, WindowCard
 from dps.transport.remote import Remote
 
 __all__ = ["DaskCluster"]
@@ -285,41 +284,33 @@ class DaskCluster:
         return shared_memory(self._client, workers, self._timeout)
 
     def serve(
-        self,
-        specs: Sequence[ShardSpec],
-        placement: Placement,
-        workers: Sequence[str],
-        hosts: Sequence[tuple[ShardSpec, str]] = (),
-    ) -> ParameterServer:
+        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+    ) -> Session:
         """Make an Actor a shard, and one a host, each on its worker."""
-        made = [*zip(specs, workers, strict=True), *hosts]
-        for number, (spec, worker) in enumerate(made):
+        for number, made in enumerate((*shards, *hosts)):
             future = self._submit(
-                partial(ReportingShard, spec), actor=True, workers=[worker],
+                partial(ReportingShard, made.shard), actor=True, workers=[made.worker],
                 key=f"dps-shard-{self._fit}-{number}",
             )  # fmt: skip
             self._actors.append(future)
-            self._remotes.append(Remote(worker, future.key, self._client))
+            self._remotes.append(Remote(made.worker, future.key, self._client))
         self._await(self._actors)
-        handles = []
-        for remote in self._remotes:
-            card = self._card(remote)
-            handles.append(ShardHandle(card, remote))
-            if card.host == host_id():
-                self._near.add(remote.address)
-        n = len(specs)
-        return ParameterServer(tuple(handles[:n]), placement, self._timeout, tuple(handles[n:]))
-
-    def _card(self, remote: Remote) -> WindowCard:
+        server = ParameterServer(tuple(self._remotes[: len(shards)]), placement, self._timeout)
+        summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
-            card: WindowCard = remote.call("card", timeout=self._timeout, check=self._check_workers)
+            session = server.open(
+                [made.group for made in shards], list(summing), self._check_workers
+            )
         except ServerLostError:
             until_known(self._check_workers)
             raise
-        return card
+        for remote, handle in zip(self._remotes, (*session.shards, *session.hosts), strict=True):
+            if handle.card.host == host_id():
+                self._near.add(remote.address)
+        return session
 
     def launch(
-        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: ParameterServer
+        self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
     ) -> ReplicaTasks:
         """Start a task a replica, strictly on its worker."""
         moved = self._cut_out([piece for task in tasks for piece in task.pieces if piece.moved])

@@ -14,7 +14,7 @@ from dps.cluster.dask.calls import fetch, living
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import replica_presence
-from dps.server.parameter_server import ParameterServer
+from dps.server.parameter_server import Session
 
 __all__ = ["ReplicaTasks", "run_replica_task"]
 
@@ -108,7 +108,7 @@ class ReplicaTasks:
 def run_replica_task(
     function: Callable[..., Any],
     spec: Any,
-    server: ParameterServer,
+    server: Session,
     shown_as: tuple[str, int] | None,
     partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:

@@ -1,0 +1,75 @@
+"""Leases: how the others learn that a rank's process has died, without asking the scheduler.
+
+A rank that has mapped a window holds a lock on a small file beside it, which the system gives back
+when the process dies. The file's number stands in the rank's word LEASE. For a rank that is far the
+thread at the shard that serves it says LOST when its connection ends.
+
+Protocol. The rank makes the file and locks it, then writes LEASE. When it goes in good order it
+writes LEFT, and only then unlinks the file. So a number whose file is not there, or is not locked,
+is that of a process that has died; whoever finds it unlinks the file. A crash before LEASE is
+written leaves a file with a free lock, which is swept as windows are, and a rank that nobody can
+tell from one that is slow: the deadline ends that wait.
+"""
+
+from __future__ import annotations
+
+from dps.server.memory import SharedFile, folder
+from dps.server.window import Field, Window
+
+__all__ = ["LEFT", "LOST", "Lease", "is_lost"]
+
+LEFT = -1
+LOST = -2
+
+
+class Lease:
+    """A rank's lease, as its holder has it.
+
+    Parameters
+    ----------
+    window : Window
+        In a shared file.
+    rank : int
+        Its number there.
+    """
+
+    def __init__(self, window: Window, rank: int) -> None:
+        self._window, self._rank = window, rank
+        self._file = SharedFile.create(window.spec.fit, 1)
+        window.words.rank_store(rank, Field.LEASE, int(self._file.path.name.rpartition("-")[2], 16))
+
+    @classmethod
+    def of(cls, window: Window, rank: int) -> Lease | None:
+        """A lease where others can see it; without one deadlines have to do."""
+        try:
+            return None if window.file is None else cls(window, rank)
+        except OSError:  # no room
+            return None
+
+    def end(self) -> None:
+        """Leave in good order."""
+        self._window.words.rank_store(self._rank, Field.LEASE, LEFT)
+        self._file.close()
+
+
+def is_lost(window: Window, rank: int, opened: dict[int, SharedFile]) -> bool:
+    """Whether a rank's process has died.
+
+    Parameters
+    ----------
+    window : Window
+    rank : int
+    opened : dict
+        The files of leases that have been looked at, by their numbers; it is added to.
+    """
+    number = window.words.rank_load(rank, Field.LEASE)
+    if number <= 0:
+        return number == LOST
+    try:
+        if number not in opened:
+            opened[number] = SharedFile.open(folder() / f"dps-{window.spec.fit}-{number:016x}")
+        gone = opened[number].owner_is_gone()
+    except FileNotFoundError:
+        gone = True
+    # It may have left in good order meanwhile.
+    return gone and window.words.rank_load(rank, Field.LEASE) == number

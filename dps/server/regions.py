@@ -1,0 +1,161 @@
+"""Named arrays in one piece of memory: private, or in a file that other processes map.
+
+Owns where each array lies, and how a process knows that what it has mapped is what it was told of:
+by a random token, and a digest of what both sides lay out. It must not know what the arrays mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import secrets
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.server.memory import SharedFile
+
+__all__ = ["MemoryCard", "Regions", "Shapes"]
+
+#: Shape and dtype of each array, in order.
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+
+_IDENTITY = 64  # bytes: token (16), digest (32)
+
+
+class Spec(Protocol):
+    """What arrays are made for; both sides compute the same layout from it."""
+
+    def shapes(self) -> Shapes:
+        """The arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class MemoryCard:
+    """How to find a piece of memory: in this process by its token, else by the path of its file."""
+
+    token: bytes
+    path: str | None
+
+
+class Regions:
+    """Arrays in one piece of memory, each an attribute.
+
+    Parameters
+    ----------
+    spec : Spec
+    memory : buffer
+    file : SharedFile, optional
+        Whose memory it is.
+
+    Attributes
+    ----------
+    nbytes : int
+    unshared : str or None
+        Why there is no shared file, although one was wanted.
+    """
+
+    unshared: str | None = None
+
+    def __init__(self, spec: Any, memory: Any, file: SharedFile | None = None) -> None:
+        regions, self.nbytes = _lay_out(spec.shapes())
+        if memoryview(memory).nbytes < self.nbytes:
+            raise ValueError(
+                f"{type(self).__name__} of this kind takes {self.nbytes} bytes, got "
+                f"{memoryview(memory).nbytes}"
+            )
+        self.spec = spec
+        self.file = file
+        self._identity = np.frombuffer(memory, np.uint8, _IDENTITY)
+        for name, (offset, shape, dtype) in regions.items():
+            array = np.frombuffer(memory, dtype, int(np.prod(shape)), offset)
+            setattr(self, name, array.reshape(shape))
+
+    @classmethod
+    def make(cls, spec: Spec, name: str, *, shared: bool) -> Self:
+        """Arrays of zeros, in a shared file where that is wanted and possible.
+
+        Parameters
+        ----------
+        spec : Spec
+        name : str
+            What the file's name begins with.
+        shared : bool
+        """
+        nbytes = _lay_out(spec.shapes())[1]
+        file = unshared = None
+        if shared:
+            try:
+                file = SharedFile.create(name, nbytes)
+            except OSError as error:  # no room or no such file system
+                unshared = str(error)
+        made = cls(spec, file.memory if file else _aligned_zeros(nbytes), file)
+        made.unshared = unshared
+        made._identity[:16] = np.frombuffer(secrets.token_bytes(16), np.uint8)
+        made._identity[16:48] = np.frombuffer(_digest(spec), np.uint8)
+        _own[made.token] = made
+        return made
+
+    @classmethod
+    def find(cls, spec: Spec, card: MemoryCard) -> Self | None:
+        """The arrays in this process's memory; None where that cannot be, which trying shows."""
+        own = _own.get(card.token)
+        if isinstance(own, cls):
+            return own
+        if card.path is None:
+            return None
+        try:
+            file = SharedFile.open(Path(card.path))
+            found = cls(spec, file.memory, file)
+        except (OSError, ValueError):  # not there, not ours, or something else by that name
+            return None
+        same = found.token == card.token and found._identity[16:48].tobytes() == _digest(spec)
+        return found if same else None
+
+    @property
+    def token(self) -> bytes:
+        """16 random bytes that tell this memory from all other."""
+        return self._identity[:16].tobytes()
+
+    @property
+    def card(self) -> MemoryCard:
+        """How others find it."""
+        return MemoryCard(self.token, str(self.file.path) if self.file else None)
+
+    def close(self) -> None:
+        """Give the file back; the memory lives until unused."""
+        if self.file is not None:
+            self.file.close()
+
+
+# What this process has made: threads, Dask's in-process clusters, and replicas beside their shard
+# reach it without a file.
+_own: weakref.WeakValueDictionary[bytes, Regions] = weakref.WeakValueDictionary()
+
+
+def _lay_out(shapes: Shapes) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
+    """Offset in bytes, shape and dtype of each array; and the bytes of all."""
+    regions = {}
+    offset = mmap.PAGESIZE  # behind the identity
+    for name, (shape, dtype) in shapes.items():
+        regions[name] = (offset, shape, dtype)
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        offset += -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    return regions, offset
+
+
+def _digest(spec: Spec) -> bytes:
+    """32 bytes that differ where the layouts of two pieces of memory would."""
+    return hashlib.sha256(repr((spec, _lay_out(spec.shapes()))).encode()).digest()
+
+
+def _aligned_zeros(nbytes: int) -> NDArray[np.uint8]:
+    memory = np.zeros(nbytes + mmap.PAGESIZE, np.uint8)
+    offset = -memory.ctypes.data % mmap.PAGESIZE
+    return memory[offset : offset + nbytes]

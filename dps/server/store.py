@@ -1,0 +1,211 @@
+"""The store: what a shard holds, for as long as its owner wants it.
+
+Parameters, optimizer state, how many updates they have, and snapshots of them. What a group of
+ranks needs around it, which goes with the group, is a window (``window.py``); any number of groups
+may come and go, one after another. It knows no ranks, modes or epochs but by number.
+
+Words of a store
+    VERSION   updates applied
+    SNAPSHOT  two words, of the snapshots at the end of even and of odd epochs: one more than the
+              epochs that were closed then; 0 while there is none
+    SETTLED   two words, of async steps by keys: epochs closed, and updates applied, when no
+              coordinate was behind; written while no push is running
+
+Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
+was taken. A reader looks at the word before and after it has copied. A crash of the writer leaves
+none in that place, and the one before it in the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime import words
+from dps._runtime.words import Header
+from dps.optimizers.update import Update
+from dps.server.memory import SharedFile
+from dps.server.regions import Regions, Shapes
+
+__all__ = ["Store", "StoreSpec", "StoreWord"]
+
+
+class StoreWord(IntEnum):
+    """Words of a store."""
+
+    VERSION = words.S_VERSION
+    SETTLED_EPOCHS = words.S_SETTLED_EPOCHS
+    SETTLED_VERSION = words.S_SETTLED_VERSION
+    SNAPSHOT_EVEN = words.S_SNAPSHOT_EVEN
+    SNAPSHOT_ODD = words.S_SNAPSHOT_ODD
+
+
+_SNAPSHOT = (StoreWord.SNAPSHOT_EVEN, StoreWord.SNAPSHOT_ODD)
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """What a store is made for.
+
+    Parameters
+    ----------
+    name : str
+        Of whom it belongs to: the id of a fit.
+    shard : int
+    size : int
+        Elements of the flat vector on this shard.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    state_rows : int
+        Rows of optimizer state.
+    holds_parameters : bool
+        Whether parameters and state are here; otherwise only snapshots of what replicas hold.
+    digest : str
+        Digest of the model's layout.
+    keyed : bool
+        Whether gradients are sparse, so that updates are lazy.
+    n_snapshots : int
+        Two, or none where nothing is kept.
+    """
+
+    name: str
+    shard: int
+    size: int
+    dtype: str
+    state_rows: int = 0
+    holds_parameters: bool = True
+    digest: str = ""
+    keyed: bool = False
+    n_snapshots: int = 2
+
+    def shapes(self) -> Shapes:
+        """The arrays of a store, see `Store`."""
+        held = self.size if self.holds_parameters else 0
+        return {
+            "_words": ((Header.nbytes(1, len(StoreWord), 1) // 8,), "int64"),
+            "params": ((held,), self.dtype),
+            "state": ((self.state_rows, held), self.dtype),
+            "since": ((self.keyed * held,), "int32"),
+            "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
+            "snapshot_versions": ((self.n_snapshots,), "int64"),
+        }
+
+
+class Store(Regions):
+    """What one shard holds.
+
+    Attributes
+    ----------
+    spec : StoreSpec
+    words : Header
+        The words named in this module's docstring.
+    params : (n,) array
+    state : (state_rows, n) array
+    since : (n,) int32 array
+        The step of the epoch up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
+    snapshots : (n_snapshots, 1 + state_rows, n) array
+    snapshot_versions : (n_snapshots,) int64 array
+        The version of each snapshot.
+    update : Update or None
+        How a gradient is applied to `params`.
+    """
+
+    spec: StoreSpec
+    params: NDArray[np.floating]
+    state: NDArray[np.floating]
+    since: NDArray[np.int32]
+    snapshots: NDArray[np.floating]
+    snapshot_versions: NDArray[np.int64]
+    _words: NDArray[np.int64]
+
+    update: Update | None = None
+
+    def __init__(self, spec: StoreSpec, memory: Any, file: SharedFile | None = None) -> None:
+        super().__init__(spec, memory, file)
+        self.words = Header(self._words, 1, len(StoreWord), 1, int(StoreWord.VERSION))
+
+    @classmethod
+    def create(
+        cls,
+        spec: StoreSpec,
+        values: NDArray[np.floating],
+        version: int = 0,
+        *,
+        update: Update | None = None,
+        shared: bool = False,
+    ) -> Store:
+        """A store that begins with given values.
+
+        Parameters
+        ----------
+        spec : StoreSpec
+        values : (1 + state_rows, size) array
+            Parameters, and rows of optimizer state. They are the snapshot after no epochs, too.
+        version : int
+            Updates behind them.
+        update : Update, optional
+        shared : bool
+            Whether it should be a file that other processes can map.
+        """
+        store = cls.make(spec, spec.name, shared=shared)
+        store.update = update
+        if spec.holds_parameters:
+            store.params[:] = values[0]
+            store.state[:] = values[1:]
+        store.words.store(StoreWord.VERSION, version)
+        store.words.store(StoreWord.SETTLED_VERSION, version)
+        if spec.n_snapshots:
+            store.keep(0, values[0], values[1:], version)
+        return store
+
+    def successor(self) -> Store:
+        """A store that begins at the last snapshot of this one, in memory of its own.
+
+        What an epoch that was not closed has left is not in it, and nobody who is still at work in
+        this one can write there.
+        """
+        taken = max(self.words.load(word) for word in _SNAPSHOT) - 1
+        shared = self.file is not None
+        return Store.create(self.spec, *self.kept(taken), update=self.update, shared=shared)
+
+    @property
+    def version(self) -> int:
+        """Updates applied."""
+        return self.words.load(StoreWord.VERSION)
+
+    def keep(
+        self,
+        epochs: int,
+        params: NDArray[np.floating],
+        state: NDArray[np.floating],
+        version: int,
+    ) -> None:
+        """Write the snapshot after some epochs; a crash meanwhile leaves none in its place."""
+        place = (epochs - 1) % 2
+        self.words.store(_SNAPSHOT[place], 0)
+        self.snapshots[place, 0] = params
+        self.snapshots[place, 1:] = state
+        self.snapshot_versions[place] = version
+        self.words.store(_SNAPSHOT[place], epochs + 1)
+
+    def kept(self, epochs: int) -> tuple[NDArray[np.floating], int]:
+        """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
+
+        Raises
+        ------
+        LookupError
+            That snapshot is not, or no longer, there.
+        """
+        place = (epochs - 1) % 2
+        word = _SNAPSHOT[place]
+        if self.words.load(word) != epochs + 1:
+            raise LookupError(f"no snapshot after {epochs} epochs")
+        values, version = self.snapshots[place].copy(), int(self.snapshot_versions[place])
+        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
+        if self.words.add(word, 0) != epochs + 1:
+            raise LookupError(f"no snapshot after {epochs} epochs any more")
+        return values, version

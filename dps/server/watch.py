@@ -1,0 +1,135 @@
+"""Waiting in a window: each rank that is waited for has its own deadline, and its lease.
+
+It knows no mode and no step: only which word of whom has not come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from dps._runtime.activity import Activity
+from dps._runtime.words import LATE, READY
+from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostError
+from dps.server.lease import is_lost
+from dps.server.memory import SharedFile
+from dps.server.window import Field, Wait, Window, Word
+
+__all__ = ["Watch"]
+
+_TICK = 0.1  # seconds between looks at leases and deadlines
+_SELDOM = 1.0  # and at what costs more
+
+
+class Watch:
+    """Deadlines of one who waits on a window: each rank has its own.
+
+    Parameters
+    ----------
+    window : Window
+    timeout : float
+        Seconds without progress of a rank after which waiting for it is an error.
+    rank : int
+        The rank that waits, or that is waited for on behalf of.
+    alive : callable, optional
+        Called about once a second; raises if waiting makes no sense any more.
+    ranks : sequence of int, optional
+        The numbers that the window's ranks have in their group, where they are others.
+
+    Attributes
+    ----------
+    activity : Activity or None
+        The account that waits are entered in.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        timeout: float,
+        rank: int,
+        alive: Callable[[], None] | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._ranks = ranks or range(window.spec.n_ranks)
+        self._window = window
+        self._rank = rank
+        self._timeout = timeout
+        self.tick = min(_TICK, timeout / 4)
+        self._alive = alive
+        self.activity: Activity | None = None
+        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
+        self._leases: dict[int, SharedFile] = {}
+        self._looked = 0.0
+
+    def look(self, wait: Wait) -> None:
+        """Raise if what is waited for will not come.
+
+        Raises
+        ------
+        StoppedError, StalledError, ServerLostError, WorkerLostError
+        """
+        window, now = self._window, time.monotonic()
+        if window.stopped:
+            raise StoppedError("the fit was stopped")
+        if now - self._looked >= min(_SELDOM, self._timeout / 4):
+            self._looked = now
+            window.words.rank_add(self._rank, Field.WAITS, 1)
+            if self._alive is not None:
+                self._alive()
+        if window.file is not None and window.file.owner_is_gone():
+            raise ServerLostError(f"the worker that held shard {window.spec.shard} has died")
+        for rank in self._missing(wait):
+            if is_lost(window, rank, self._leases):
+                raise WorkerLostError("the process of a replica has died", rank=self._ranks[rank])
+            progress = window.progress(rank)
+            seen = self._seen.get(rank)
+            if seen is None or seen[0] != progress:
+                self._seen[rank] = (progress, now)
+            elif now - seen[1] > self._timeout:
+                raise StalledError(
+                    f"no progress for {self._timeout:g} s; "
+                    "raise `timeout` if a step may take longer",
+                    rank=self._ranks[rank],
+                    step=progress[0] + 1,
+                )
+
+    def _missing(self, wait: Wait) -> list[int]:
+        words = self._window.words
+        # Who waits is not who is waited for.
+        ranks = [rank for rank in range(self._window.spec.n_ranks) if rank != self._rank]
+        if isinstance(wait.of, Field):
+            return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
+        # A window's word is moved on by whichever rank comes last.
+        fewest = min((words.rank_load(r, Field.ENDED) for r in ranks), default=0)
+        return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]
+
+    def begin(self) -> None:
+        """Forget what was seen: a new wait starts now."""
+        self._seen.clear()
+
+    def go_on(self, field: int, word: int, value: int) -> None:
+        """Go on with a native wait that takes long, as `MappedEnd` does."""
+        self.until(Wait(Word(word) if field < 0 else Field(field), value))
+
+    def until(self, wait: Wait) -> None:
+        """Block until the wait is over, looking at leases and deadlines meanwhile."""
+        if self._window.ready(wait):
+            return
+        began = time.monotonic_ns()
+        try:
+            self._wait(wait)
+        finally:
+            if self.activity is not None:
+                self.activity.waited(time.monotonic_ns() - began)
+
+    def _wait(self, wait: Wait) -> None:
+        window = self._window
+        result = window.wait(wait, self.tick)
+        if result == READY:
+            return
+        self.begin()
+        while result != READY:
+            self.look(wait)
+            result = window.wait(wait, self.tick)
+            if result != LATE and result != READY:
+                raise StoppedError("the fit was stopped")
