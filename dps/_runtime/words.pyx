@@ -10,7 +10,8 @@
 # Waiting is an event count. A writer stores its word, then rings: bell += 1,
 # and wakes whoever sleeps if there is a sleeper. A waiter spins, and then offers
 # its core to others for a while, since a core that has gone to sleep is slow to
-# wake. Then it counts itself a sleeper, reads the bell, looks at its condition
+# wake. Where threads serve ranks that are far, it offers the core at once: what is
+# waited for may be done by a thread that needs one. Then it counts itself a sleeper, reads the bell, looks at its condition
 # *again* and sleeps only while the bell is what it read. If the writer's store
 # came after that look, its ring comes later still, so the bell differs or the
 # wake finds the sleeper: no wake-up is lost. A waiter that is killed asleep
@@ -39,6 +40,7 @@ cdef extern from "waiting.h" nogil:
 cdef enum:
     LINE = 16                       # int64 words a line
     SPINS = 2000
+    FEW_SPINS = 20                  # where cores are wanted
 
 cdef double YIELDS = 1e-3           # seconds
 
@@ -105,7 +107,7 @@ cdef int wait_for(
     cdef int _spin
     cdef int32_t heard
     cdef double began, deadline, left, nap = 1e-6
-    for _spin in range(SPINS):
+    for _spin in range(SPINS if dps_load(words.base + LINE + 1) == 0 else FEW_SPINS):
         if is_ready(words, field, word, value):
             return 0
         dps_pause()
@@ -134,7 +136,7 @@ cdef int wait_for(
 
 
 cdef class Header:
-    # The first two lines belong to the bell and its sleepers.
+    # The first two lines belong to the bell, its sleepers, and threads that want cores.
     def __cinit__(self, int64_t[::1] memory, int n_ranks, int n_global, int n_fields,
                   int stop):
         if n_ranks < 1 or n_global < 1 or n_fields < 1 or not 0 <= stop < n_global:
@@ -175,6 +177,9 @@ cdef class Header:
         if not 0 <= field < self.words.n_fields:
             raise IndexError(f"field {field} of {self.words.n_fields}")
         return 0
+
+    def want_core(self):
+        dps_add(self.words.base + LINE + 1, 1)
 
     def load(self, int word):
         self._check(word)

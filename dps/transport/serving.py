@@ -168,6 +168,7 @@ def serve_rank(
     window: Window, kind: type[MappedEnd], rank: int, timeout: float, wire: Wire
 ) -> None:
     """Serve a rank in a shard's window until it closes its wire; a thread's whole life."""
+    window.words.want_core()
     watch = Watch(window, timeout, rank)
     activity = watch.activity = Activity([window.activity[rank]])
     ranges = ((0, window.spec.size),)
