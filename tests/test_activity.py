@@ -27,8 +27,8 @@ from dps.monitor.events import bucket
 from dps.optimizers import Optimizer
 from dps.server.window import Window
 from dps.training.activity import RankActivity
+from dps.training.job import FitResult
 from dps.training.pieces import Pieces
-from dps.training.trainer import FitResult
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import dps
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.progress import Progress
 from dps.losses import LogLoss
-from dps.training import fit_events, trainer
+from dps.training import fit_events, launch, watch
 
 X = np.random.default_rng(0).normal(size=(400, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -77,7 +77,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (trainer._Watcher, "_result"),
+        (watch.Watcher, "_result"),
         (fit_events.FitEvents, "ended"),
         (ThreadCluster, "close"),
         (dps.LinearClassifier, "_keep"),
@@ -101,8 +101,8 @@ def test_more_epochs_than_a_window_keeps_are_lost_with_a_word(
 ) -> None:
     options = {"max_iter": 50, "n_replicas": 1}
     whole = classifier(**options).fit(X, Y)
-    monkeypatch.setattr(trainer, "_HISTORY", 4)
-    monkeypatch.setattr(trainer, "_CHECK_EVERY", 3600.0)  # the records are fetched at the end
+    monkeypatch.setattr(launch, "HISTORY", 4)
+    monkeypatch.setattr(watch, "_CHECK_EVERY", 3600.0)  # the records are fetched at the end
     with pytest.warns(UserWarning, match=r"records of 46 epochs .from 1 to 46. are lost"):
         model = classifier(**options).fit(X, Y)
     assert_trained(model, 50)

@@ -31,7 +31,7 @@ from dps.optimizers import (
     ScaledAdagrad,
 )
 from dps.server.placement import PLACEMENTS
-from dps.training import trainer
+from dps.training import launch
 
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATE = InvScaling(0.05)
@@ -339,7 +339,7 @@ def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: C
 def test_the_gateway_of_a_large_shard_works_in_its_own_thread(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", np.inf)  # whole vectors
+    monkeypatch.setattr(launch, "_COST_OF_A_KEY", np.inf)  # whole vectors
     features, lengths = 1_050_000, (20, 20)  # from 1,048,576 on
     X = scipy.sparse.random(40, features, 1e-4, "csr", rng=0)
     y = np.arange(40) % 2
@@ -408,7 +408,7 @@ def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_ba
     X = scipy.sparse.random(sum(lengths), 4000, 2e-3, "csr", rng=0)
     y = np.arange(sum(lengths)) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
-    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0)
+    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0)
     for mode in (dps.Sync(), dps.Sync(access="gateway"), dps.AllReduce()):
         model = estimator(
             client=client, n_replicas=3, optimizer=optimizer, mode=mode, penalty=None

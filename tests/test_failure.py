@@ -46,8 +46,8 @@ from dps.modes import MODES
 from dps.monitor.dashboard import show_fits
 from dps.optimizers import Schedule
 from dps.server.memory import folder
-from dps.training import trainer
-from dps.training.trainer import new_fit_id
+from dps.training import launch
+from dps.training.job import new_fit_id
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -136,7 +136,7 @@ def _fits_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A :class:`Fit` knows whether its steps go by keys, and when an epoch is closed."""
-    decide = trainer._rates
+    decide = launch.rates_of
 
     def decided(*args: Any) -> Any:
         rates = decide(*args)
@@ -146,7 +146,7 @@ def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(records: Any) -> None:
         threading.current_thread().epochs.set()  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(trainer, "_rates", decided)
+    monkeypatch.setattr(launch, "rates_of", decided)
     monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(closed))
 
 

@@ -12,7 +12,7 @@ from dps import LinearClassifier, LinearRegressor
 from dps.losses import LogLoss
 from dps.optimizers import SGD, Adagrad, Adam, Constant, InvScaling, Momentum, Schedule
 from dps.optimizers.update import Rates
-from dps.training import trainer
+from dps.training import launch
 
 ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
@@ -41,7 +41,7 @@ class PythonLoss(LogLoss):
 
 
 def fit(data, by_keys, monkeypatch, **options):
-    monkeypatch.setattr(trainer, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
+    monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0 if by_keys else np.inf)
     X, y = data
     kind = LinearRegressor if options.get("loss") == "squared_error" else LinearClassifier
     defaults = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
@@ -50,8 +50,8 @@ def fit(data, by_keys, monkeypatch, **options):
 
 def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
     seen = []
-    original = trainer._rates
-    monkeypatch.setattr(trainer, "_rates", lambda *args: seen.append(original(*args)) or seen[-1])
+    original = launch.rates_of
+    monkeypatch.setattr(launch, "rates_of", lambda *args: seen.append(original(*args)) or seen[-1])
     X, y = data
     LinearClassifier(optimizer="sgd", batch_size=16, max_iter=1, tol=None).fit(X, y)
     LinearClassifier(optimizer="sgd", batch_size=600, max_iter=1, tol=None).fit(X, y)

@@ -27,8 +27,8 @@ from dps.data.blocks import Block, features_of
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
 from dps.data.sources import Lying, Source
+from dps.training.job import new_fit_id
 from dps.training.plan import make_plan, make_split
-from dps.training.trainer import new_fit_id
 
 quick = settings(max_examples=50, deadline=None)
 N, PARTS = 12_000, 12

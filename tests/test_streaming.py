@@ -39,7 +39,7 @@ from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
 from dps.group import Channel
 from dps.preprocessing.reading import keep_frame, read_frame
-from dps.training import cuts, replica, trainer
+from dps.training import cuts, launch, replica
 
 LENGTHS = (300, 0, 70, 830, 500)
 ROWS = sum(LENGTHS)
@@ -98,8 +98,8 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts of which a partition has several."""
-    monkeypatch.setattr(trainer, "_CUT", 1)
-    monkeypatch.setattr(trainer, "_FEWEST_CUT", 64)
+    monkeypatch.setattr(launch, "_CUT", 1)
+    monkeypatch.setattr(launch, "_FEWEST_CUT", 64)
 
 
 def fitted(make: Any, client: Any, cache: str | None, **options: Any) -> dps.LinearClassifier:

@@ -69,10 +69,12 @@ from dps.training.defaults import (
     wide_steps,
 )
 from dps.training.history import History
+from dps.training.job import FitResult, Job, new_fit_id
+from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
 from dps.training.report import FitReport, report_of
 from dps.training.stopping import StoppingRule
-from dps.training.trainer import FitResult, Job, new_fit_id, touches_little, train
+from dps.training.trainer import train
 
 __all__ = ["DistributedEstimator"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dps.models import Model
 from dps.optimizers import Optimizer
-from dps.training.trainer import FitResult, Job
+from dps.training.job import FitResult, Job
 
 __all__ = ["Start"]
 

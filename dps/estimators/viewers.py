@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dps.estimators.callbacks import FitCallbacks
 from dps.estimators.progress import showing
 from dps.training.history import EpochRecord
-from dps.training.trainer import Job
+from dps.training.job import Job
 
 __all__ = ["Viewers"]
 

@@ -19,7 +19,7 @@ from dps.training.history import EpochRecord
 from dps.training.plan import Plan
 
 if TYPE_CHECKING:
-    from dps.training.trainer import FitResult, Job
+    from dps.training.job import FitResult, Job
 
 __all__ = ["FitEvents"]
 

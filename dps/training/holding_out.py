@@ -13,7 +13,7 @@ from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 
 if TYPE_CHECKING:
-    from dps.training.trainer import Job
+    from dps.training.job import Job
 
 __all__ = ["check_held_out"]
 

@@ -14,7 +14,7 @@ from dps.monitor.advice import Account, advise, shares
 from dps.monitor.words import count, duration, host, loss, percent
 from dps.training.activity import RankActivity
 from dps.training.history import EpochRecord
-from dps.training.trainer import FitResult, Job
+from dps.training.job import FitResult, Job
 
 __all__ = ["FitReport", "report_of"]
 

@@ -20,9 +20,9 @@ import numpy as np
 from distributed import wait
 from sklearn.datasets import load_iris
 
-import dps.training.trainer as trainer
 from dps import LinearClassifier
 from dps.cluster.dask import DaskCluster
+from dps.training.watch import Watcher
 from measure import bars, cluster, options, table, timed
 
 PARTS = {
@@ -31,7 +31,7 @@ PARTS = {
     "looking at the data": (DaskCluster, "map"),
     "making shards": (DaskCluster, "serve"),
     "launching replicas": (DaskCluster, "launch"),
-    "replicas": (trainer._Watcher, "run"),
+    "replicas": (Watcher, "run"),
     "giving everything back": (DaskCluster, "close"),
 }
 

@@ -1,0 +1,224 @@
+"""What a fit makes from its plan: shards, windows of hosts, and the task of each replica.
+
+It decides who sums with whom and whether steps go by keys; it starts nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+
+from dps.cluster.base import Cluster, ReplicaTask, Serving
+from dps.data.inspection import DataSummary
+from dps.group import ChannelSpec, HostPlace
+from dps.optimizers.update import Rates, Update
+from dps.server.placement import Placement
+from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
+from dps.server.store import StoreSpec
+from dps.server.window import WindowSpec
+from dps.training.job import Job
+from dps.training.plan import Plan
+from dps.training.replica import ReplicaSpec
+
+__all__ = ["HISTORY", "Launch", "cut_rows", "touches_little"]
+
+#: The ranks of each host; the first of them leads.
+Hosts = tuple[tuple[int, ...], ...]
+
+#: Closed epochs whose records a window keeps; they are fetched a few times a second.
+HISTORY = 1 << 16
+#: Elements that keys of 32 bits can count.
+_MOST_KEYS = (1 << 31) - 1
+#: Elements of a whole vector that are updated in the time that one is by its key.
+_COST_OF_A_KEY = 8
+#: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
+_CUT = 1 << 18
+_FEWEST_CUT = 256
+
+
+def touches_little(summary: DataSummary, size: int, batch_size: int) -> bool:
+    """Whether a batch touches so few of a linear model's parameters that keys of them pay."""
+    # A column's value touches an element for each output.
+    outputs = size / (summary.n_features + 1)
+    touched = outputs * summary.elements / summary.total * batch_size
+    return summary.sparse and touched * _COST_OF_A_KEY <= size
+
+
+def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
+    """The rates of lazy updates, where batches touch so little that they go by keys."""
+    kernel, native = job.model.kernel, job.optimizer.native
+    if job.full_batch is not None or not summary.sparse:
+        return None
+    updates = job.mode.updates([rank.steps for rank in plan.ranks])
+    possible = (
+        kernel is not None
+        and kernel.keyed
+        and native is not None
+        and native.lazy
+        and kernel.size < _MOST_KEYS
+        and 3 * updates < _MOST_KEYS  # steps are counted in as many bits
+    )
+    if not possible:
+        if job.optimizer.always_lazy:
+            raise ValueError(
+                f"optimizer={job.optimizer!r} is not possible on sparse rows with `average`, or "
+                "with a loss or model written in Python: use lazy=False"
+            )
+        return None
+    assert kernel is not None
+    # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
+    few = touches_little(summary, kernel.size, plan.batch_size)
+    if not few and not job.optimizer.always_lazy:
+        return None
+    return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
+
+
+def cut_rows(summary: DataSummary) -> int:
+    """Rows of a stream that are read together."""
+    stored = np.dtype(summary.dtype).itemsize + (4 if summary.sparse else 0)
+    return max(_FEWEST_CUT, int(_CUT * summary.total / (summary.elements * stored + 1)))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a fit is made of, once its plan stands.
+
+    Parameters
+    ----------
+    job : Job
+    plan : Plan
+    placement : Placement
+    rates : Rates or None
+        Of updates by keys, where steps go by them.
+    hosts : tuple of tuple of int
+        The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
+    watched : bool
+        Whether replicas keep account of their time, and shards report it.
+    """
+
+    job: Job
+    plan: Plan
+    placement: Placement
+    rates: Rates | None
+    hosts: Hosts
+    watched: bool
+
+    @classmethod
+    def of(
+        cls, job: Job, plan: Plan, placement: Placement, summary: DataSummary, cluster: Cluster
+    ) -> Launch:
+        """Decide what the plan leaves open."""
+        rates = rates_of(job, plan, summary)
+        hosts = hosts_of(job, plan, rates, cluster)
+        return cls(job, plan, placement, rates, hosts, cluster.watched)
+
+    def shards(self) -> list[Serving]:
+        """The shards, what a group needs there, and their workers."""
+        job, plan, layout = self.job, self.plan, self.job.model.layout
+        holds = job.mode.shards_hold_parameters
+        alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
+        seen = None
+        if self.watched:
+            together = job.mode.together or job.full_batch is not None
+            seen = Watched(tuple(rank.worker for rank in plan.ranks), together)
+        made = []
+        for shard, worker in enumerate(plan.shards):
+            store = StoreSpec(
+                job.fit, shard, self.placement.size(shard), str(job.model.dtype),
+                job.optimizer.state_rows, holds, layout.digest, self.rates is not None,
+            )  # fmt: skip
+            window = WindowSpec(
+                job.fit, len(plan.ranks), store, min(job.stopping.max_iter, HISTORY),
+                tuple(ranks[0] for ranks in self.hosts),
+            )  # fmt: skip
+            params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
+            runs = self.placement.segments(shard, layout.segments)
+            spec = ShardSpec(
+                store,
+                Initial.of(params, state),
+                job.version,
+                Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
+                # One process needs no file; a forced gateway must not have one.
+                shared=not alone and job.mode.access != "gateway",
+            )
+            made.append(Serving(spec, GroupSpec(window, job.mode.end, job.timeout, seen), worker))
+        return made
+
+    def summing(self) -> list[Serving]:
+        """The window of each host that has several ranks, on the worker of its first rank."""
+        job, size, dtype = self.job, self.job.model.layout.size, str(self.job.model.dtype)
+        nothing = Initial(size, dtype, (0.0,))
+        made = []
+        for number, ranks in enumerate(self._with_company()):
+            store = StoreSpec(job.fit, number, size, dtype, n_snapshots=0)
+            group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
+            worker = self.plan.ranks[ranks[0]].worker
+            made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))
+        return made
+
+    def _with_company(self) -> list[tuple[int, ...]]:
+        return [ranks for ranks in self.hosts if len(ranks) > 1]
+
+    def tasks(self, cut_rows: int) -> list[ReplicaTask]:
+        """The task of each replica; rows of a stream are read so many at a time."""
+        job, layout = self.job, self.job.model.layout
+        segments = tuple(layout.segments(0, layout.size))
+        update = Update(job.optimizer, job.l1, job.l2, segments, self.rates)
+        fence = secrets.randbits(62) | 1
+        places = {
+            rank: HostPlace(number, ranks)
+            for number, ranks in enumerate(self._with_company())
+            for rank in ranks
+        }
+        tasks = []
+        for rank, part in enumerate(self.plan.ranks):
+            channel = ChannelSpec(
+                rank=rank,
+                n_ranks=len(self.plan.ranks),
+                placement=self.placement,
+                size=layout.size,
+                dtype=str(job.model.dtype),
+                schedule=job.schedule,
+                update=update,
+                timed=self.watched,
+                host=places.get(rank),
+            )
+            spec = ReplicaSpec(
+                fit=job.fit,
+                fence=fence,
+                worker=part.worker,
+                channel=channel,
+                mode=job.mode,
+                model=job.model,
+                targets=job.targets,
+                pieces=part.pieces,
+                cut_rows=cut_rows,
+                steps=part.steps,
+                stopping=job.stopping,
+                seed=job.seed,
+                shuffle=bool(job.shuffle),
+                validation_fraction=job.validation_fraction,
+                epochs_before=job.epochs_before,
+                full_batch=job.full_batch,
+            )
+            tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
+        return tasks
+
+
+def hosts_of(job: Job, plan: Plan, rates: Rates | None, cluster: Cluster) -> Hosts:
+    """The ranks of each host, in order, where those of a host sum before one of them sends.
+
+    None where each rank is asked for itself: nobody waits for others, all are on one host, or
+    none has company there; and where steps go by keys.
+    """
+    workers = [rank.worker for rank in plan.ranks]
+    addresses = {worker.rpartition(":")[0] for worker in workers}
+    together = job.mode.together and job.mode.access == "auto" and rates is None
+    if not (together and 1 < len(addresses) < len(workers)):
+        return ()
+    groups: dict[str, list[int]] = {}
+    for rank, host in enumerate(cluster.hosts(workers)):
+        groups.setdefault(host, []).append(rank)
+    return tuple(map(tuple, groups.values())) if len(groups) < len(workers) else ()

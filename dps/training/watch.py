@@ -1,0 +1,206 @@
+"""Watching the replicas of a fit to their end, and what it ended with."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.cluster.base import PATIENCE, Running, until_known
+from dps.errors import (
+    NonFiniteError,
+    ServerLostError,
+    StalledError,
+    StoppedError,
+    WindowError,
+    WorkerLostError,
+)
+from dps.server.parameter_server import Session
+from dps.server.shard import ShardStatus
+from dps.training.activity import RankActivity
+from dps.training.fit_events import FitEvents
+from dps.training.history import EpochRecord
+from dps.training.job import FitResult, Job
+from dps.training.launch import HISTORY
+from dps.training.plan import Plan
+from dps.training.replica import Outcome
+
+__all__ = ["Watcher"]
+
+_log = logging.getLogger("dps")
+
+_TICK = 0.25  # seconds between looks at a running fit
+_CHECK_EVERY = 1.0  # seconds between questions to the scheduler
+
+
+class Watcher:
+    """Watches replicas to their end."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        session: Session,
+        running: Running,
+        fit_events: FitEvents | None,
+    ) -> None:
+        self._job = job
+        self._events = fit_events
+        self._plan = plan
+        self._session = session
+        self._unshared = tuple(shard.card.unshared for shard in session.shards)
+        self._running = running
+        self._history: list[EpochRecord] = []
+        self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def run(self, ending: Callable[[], None]) -> FitResult:
+        """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
+        try:
+            self._watch()
+            ending()
+        except ServerLostError:
+            until_known(self._running.check)
+            raise
+        except (KeyboardInterrupt, NonFiniteError) as error:
+            ending()
+            self._stop()
+            self._fetch()
+            if not self._history:
+                raise
+            return self._result(error)
+        self._fetch()
+        return self._result(None)
+
+    def _stop(self) -> None:
+        self._session.stop(self._running.check)
+        self._go_home()
+
+    def _watch(self) -> None:
+        began = checked = time.monotonic()
+        for rank in range(len(self._plan.ranks)):
+            self._progress[rank] = ((), began)
+        while not self._running.wait(_TICK):
+            self._raise_first_error()
+            now = time.monotonic()
+            if now - checked >= _CHECK_EVERY:
+                self._running.check()
+                checked = now
+            elif self._job.on_epochs is None or now - began < _TICK:
+                continue
+            if self._fetch():
+                self._stop()
+                return
+        self._raise_first_error()
+
+    def _fetch(self) -> bool:
+        """Take in the epochs that have been closed, and see that every rank gets on.
+
+        Whether the fit is to end.
+        """
+        status = self._session.status(len(self._history), self._running.check)
+        records = self._in_order([EpochRecord.from_row(row) for row in status.records])
+        self._history += records
+        if self._events is not None:
+            self._events.closed(records)
+        for record in records:
+            _log.info("%s", record.line())
+        self._check_progress(status)
+        on_epochs = self._job.on_epochs
+        return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+
+    def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
+        """The records, without those that stand where older ones were wanted."""
+        first = len(self._history) + 1
+        lost = [at for at, record in enumerate(records) if record.epoch != first + at]
+        for at in lost:
+            records[at] = EpochRecord.unknown(first + at, len(self._plan.ranks))
+        if lost:
+            warnings.warn(
+                f"the records of {len(lost)} epochs (from {first + lost[0]} to {first + lost[-1]}) "
+                f"are lost, and NaN in history_: more than {HISTORY} epochs were closed between "
+                "two fetches of them. The model is that of the last epoch all the same",
+                UserWarning,
+                stacklevel=2,
+            )
+        return records
+
+    def _check_progress(self, status: ShardStatus) -> None:
+        now = time.monotonic()
+        ended = self._running.outcomes()
+        for rank, progress in enumerate(status.progress):
+            if self._progress[rank][0] != progress:
+                self._progress[rank] = (progress, now)
+        running = [rank for rank in self._progress if rank not in ended]
+        if not running:
+            return
+        # A rank that waits says so; the silent one is the one that others wait for.
+        last = min(running, key=lambda rank: (self._progress[rank][1], rank))
+        if now - self._progress[last][1] > self._job.timeout:
+            raise StalledError(
+                f"no progress for {self._job.timeout:g} s; is the worker frozen or overloaded? "
+                "raise `timeout` if a step may take longer",
+                worker=self._plan.ranks[last].worker,
+                rank=last,
+                step=status.steps[last] + 1,
+            )
+
+    def _raise_first_error(self) -> None:
+        outcomes: dict[int, Outcome] = self._running.outcomes()
+        failed = [o for _, o in sorted(outcomes.items()) if o.error is not None]
+        real = [o for o in failed if not isinstance(o.error, StoppedError)]
+        if not real:
+            return
+        # A worker that died explains what its peers say better than they do.
+        if any(isinstance(o.error, ServerLostError | WorkerLostError) for o in real):
+            until_known(self._running.check)
+        self._running.check()
+        first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
+        error = first.error
+        assert error is not None
+        if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
+            error.message += f"; it has no file of shared memory: {why}"
+        if error.worker is None and error.rank is not None:  # a rank that others waited for
+            error.worker = self._plan.ranks[error.rank].worker
+        raise error from first.cause
+
+    def _go_home(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self._running.wait(0.1) and time.monotonic() < deadline:
+            continue
+
+    def _reported(self) -> NDArray[np.floating] | None:
+        """The parameters to report after the epochs so far, where they are still there."""
+        try:
+            values, _ = self._session.server.snapshot(len(self._history), self._running.check)
+        except LookupError:
+            return None
+        return np.array(self._job.optimizer.result(values[0], values[1:]))
+
+    def _result(self, error: BaseException | None) -> FitResult:
+        values, version = self._session.server.snapshot(len(self._history), self._running.check)
+        optimizer = self._job.optimizer
+        if self._job.full_batch is not None:  # its snapshots have no state
+            optimizer.initialize(values[1:])
+        return FitResult(
+            params=np.array(optimizer.result(values[0], values[1:])),
+            raw_params=values[0],
+            state=values[1:],
+            version=version,
+            history=self._history,
+            plan=self._plan,
+            activity=self._activity(),
+            error=error,
+            unshared=self._unshared,
+        )
+
+    def _activity(self) -> list[RankActivity]:
+        outcomes: dict[int, Outcome] = self._running.outcomes()
+        return [o.activity for _, o in sorted(outcomes.items()) if o.activity is not None]
+
+
+#: Of several errors, the one that says most comes first: causes before consequences.
+_RANKING: dict[type, int] = {ServerLostError: 1, WorkerLostError: 1, StalledError: 2}
