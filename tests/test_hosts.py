@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 from distributed import Client
 
-from dps import LinearClassifier
+from dps import AllReduce, LinearClassifier
 from dps.errors import WorkerLostError
 from dps.modes import MODES
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
@@ -146,6 +146,21 @@ def test_two_hosts_give_the_bits_of_one(
     np.testing.assert_array_equal(two.coef_, one.coef_)
     np.testing.assert_array_equal(two.intercept_, one.intercept_)
     assert two.loss_ == one.loss_
+
+
+@pytest.mark.parametrize("place", ["pair", "crowd"])
+def test_a_ring_of_two_hosts_has_the_bits_of_the_direct_way(
+    place: str, request: pytest.FixtureRequest
+) -> None:
+    hosts: ClusterOfHosts = request.getfixturevalue(place)
+    data, parameters = WAYS["dense"]
+    ring, direct = (
+        trained(hosts.client, data(), mode=mode, **{"n_replicas": len(hosts.workers)} | parameters)
+        for mode in (AllReduce(algorithm="ring"), AllReduce())
+    )
+    assert len(ring.plan_.shards) == 2
+    np.testing.assert_array_equal(ring.coef_, direct.coef_)
+    assert ring.loss_ == direct.loss_
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lbfgs"])

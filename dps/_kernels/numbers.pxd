@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 # holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
 ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
 ctypedef bint (*IsFinite)(const void* x, Py_ssize_t n) noexcept nogil
+ctypedef void (*Add)(void* out, const void* x, Py_ssize_t n) noexcept nogil
 ctypedef void (*Divide)(void* x, double by, Py_ssize_t n) noexcept nogil
 ctypedef bint (*SumSlots)(
     const void* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks, void* out,
@@ -26,6 +27,7 @@ cdef struct Numbers:
     bint single             # float32, else float64
     CopyChecked copy_checked
     IsFinite is_finite
+    Add add                 # out += x
     Divide divide
     SumSlots sum_slots
     Deliver deliver

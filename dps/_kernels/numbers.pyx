@@ -7,7 +7,7 @@ from cython cimport floating
 from libc.stdint cimport int32_t, int64_t
 
 from dps._kernels.keys cimport deliver, merge
-from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
+from dps._kernels.reduce cimport add, copy_checked, divide_by, is_finite, sum_slots
 
 
 cdef void _divide(floating* x, double by, Py_ssize_t n) noexcept nogil:
@@ -59,6 +59,7 @@ cdef void _choose(Numbers* made, floating zero) noexcept:
     made.itemsize = sizeof(floating)
     made.copy_checked = <CopyChecked> copy_checked[floating]
     made.is_finite = <IsFinite> is_finite[floating]
+    made.add = <Add> add[floating]
     made.divide = <Divide> _divide[floating]
     made.sum_slots = <SumSlots> _sum_slots[floating]
     made.deliver = <Deliver> deliver[floating]

@@ -8,6 +8,7 @@ cdef bint sum_slots(
     const floating* slots, Py_ssize_t stride, const int64_t* rows, Py_ssize_t n_ranks,
     floating* out, Py_ssize_t n, floating by,
 ) noexcept nogil
+cdef void add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil
 cdef void divide_by(floating* x, floating by, Py_ssize_t n) noexcept nogil
 cdef bint copy_checked(floating* dst, const floating* src, Py_ssize_t n) noexcept nogil
 cdef bint is_finite(const floating* x, Py_ssize_t n) noexcept nogil

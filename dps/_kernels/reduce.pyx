@@ -19,7 +19,8 @@ cdef extern from "reduce.h" nogil:
     bint dps_copy_checked_float(float* out, const float* x, Py_ssize_t n) noexcept
     bint dps_copy_checked_double(double* out, const double* x, Py_ssize_t n) noexcept
 
-cdef void _add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
+cdef void add(floating* out, const floating* x, Py_ssize_t n) noexcept nogil:
+    """out += x"""
     if floating is float:
         dps_add_float(out, x, n)
     else:
@@ -48,7 +49,7 @@ cdef bint sum_slots(
             if rows[r] == 0:
                 continue
             if active:
-                _add(out + block, slots + r * stride + block, size)
+                add(out + block, slots + r * stride + block, size)
             else:
                 memcpy(out + block, slots + r * stride + block, size * sizeof(floating))
                 active = True

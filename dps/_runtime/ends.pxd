@@ -17,6 +17,7 @@ cdef enum:
     PUSH_KEYS       # a gradient at those keys, or at others that come with it
     MEAN            # a vector of each rank; their mean
     BROADCAST       # rank 0's vector
+    RING            # nothing: it puts a message of a ring there, and gets no answer
 
 cdef enum:
     # How that ended; what is below 0 is an exception.
@@ -38,7 +39,7 @@ cdef struct Request:
     int64_t step        # number of this update
     int64_t epoch
     int64_t now         # steps of the epoch, with this one
-    int64_t n_keys      # keys in front of the values; -1: those last pulled
+    int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
     double rate
     double notes[NOTES]
 
@@ -84,6 +85,9 @@ cdef class End:
     cdef char* keep(self, array) except? NULL
     cdef int begin(self, const char* given) except -1 nogil
     cdef int finish(self, char* taken) except -1 nogil
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil
     cdef void _place(self, const char* part, char* whole) noexcept nogil
     cdef void _globalise(self, int32_t* keys, Py_ssize_t n) noexcept nogil
 
@@ -112,6 +116,10 @@ cdef class MappedEnd(End):
     cdef double tick
     cdef object until               # called where a wait is long
     cdef Activity activity
+    cdef char* ring                 # messages of a ring
+    cdef Py_ssize_t ring_stride     # in bytes
+    cdef Py_ssize_t ring_places
+    cdef int64_t* ring_rows
     cdef const char* result         # what the answer's payload is
     # Of updates by keys.
     cdef LazyUpdate lazy
@@ -146,6 +154,7 @@ cdef class MappedEnd(End):
     cdef int begin_epoch(self) except -1 nogil
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil
     cdef int gather_keys(self, int64_t base, int64_t now, char* taken) except -1 nogil
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
     cdef int _give(self, const char* part, char* taken) noexcept nogil
     cdef int _finish_mean(self, char* taken) except -1 nogil
     cdef int _finish_broadcast(self, char* taken) except -1 nogil

@@ -34,7 +34,7 @@ from dps._kernels.reduce cimport BLOCK
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
-    Header, R_ARRIVED, R_DONE, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load, rank_load,
+    Header, R_ARRIVED, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load, rank_load,
     rank_store, store, wait_for
 )
 
@@ -83,6 +83,12 @@ cdef class End:
 
     cdef int finish(self, char* taken) except -1 nogil:
         """Wait, and put what comes of it into a whole vector, and into `answer`."""
+        return STOPPED
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        """Put a message of a ring into its place in the shard's window, and say so."""
         return STOPPED
 
     cdef void _place(self, const char* part, char* whole) noexcept nogil:
@@ -153,6 +159,8 @@ cdef class MappedEnd(End):
             self.block = max(self.block, min(self.update.most, self.stop - self.start))
         self.scratch = self.keep(np.empty(self.block, dtype))
         self.counts = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
+        self.ring, self.ring_rows = self.keep(window.ring), <int64_t*> self.keep(window.ring_rows)
+        self.ring_stride, self.ring_places = window.ring.strides[0], len(window.ring)
         if kept.spec.keyed:
             self._bind_keys(window, dtype)
 
@@ -211,6 +219,18 @@ cdef class MappedEnd(End):
         if op == MEAN:
             return self._finish_mean(taken)
         return self._finish_broadcast(taken)
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        memcpy(self.ring + place * self.ring_stride, values, n * self.numbers.itemsize)
+        return self.has_come(place, rows, sequence)
+
+    cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil:
+        """A message of a ring lies in its place."""
+        self.ring_rows[place] = rows
+        rank_store(&self.words, self.rank, R_RING, sequence)
+        return RAN
 
     cdef int _give(self, const char* part, char* taken) noexcept nogil:
         """Put a vector where it is wanted: in the whole one, or on a wire."""
@@ -608,6 +628,19 @@ cdef class FarEnd(End):
                 n += 1
         self.pending = True
         self.wire.send(parts, sizes, n)
+        return RAN
+
+    cdef int put(
+        self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
+    ) except -1 nogil:
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        cdef Request request
+        request.op, request.nbytes = RING, n * self.numbers.itemsize
+        request.sequence, request.rows, request.n_keys = sequence, rows, place
+        parts[0], sizes[0] = &request, sizeof(Request)
+        parts[1], sizes[1] = values, request.nbytes
+        self.wire.send(parts, sizes, 2)
         return RAN
 
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil:

@@ -14,6 +14,7 @@ cdef class Service:
 
     cdef bint _serve(self) except -1 nogil
     cdef int _receive(self) except -1 nogil
+    cdef int _receive_round(self) except -1 nogil
     cdef int _receive_account(self) except -1 nogil
     cdef int _refuse(self) except -1 nogil
     cdef int _step(self) except -1 nogil

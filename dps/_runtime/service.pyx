@@ -17,7 +17,7 @@ import numpy as np
 from dps._runtime.activity cimport EPOCH, WIDTH
 from dps._runtime.ends cimport (
     ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED,
-    RAN, Request
+    RAN, RING, Request
 )
 from dps._runtime.wire cimport Wire
 
@@ -87,6 +87,9 @@ cdef class Service:
             if self.end.request.op == ACCOUNT:
                 self._receive_account()
                 continue
+            if self.end.request.op == RING:
+                self._receive_round()
+                continue
             self._receive()
             waited = self.end.activity.waited_so_far()
             self.end.activity.rest()
@@ -105,6 +108,15 @@ cdef class Service:
         self.wire.receive(row, sizeof(row))
         memcpy(self.end.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
         return 0
+
+    cdef int _receive_round(self) except -1 nogil:
+        """Put a message of a ring to its place; it gets no answer."""
+        cdef Request* request = &self.end.request
+        cdef int64_t place = request.n_keys
+        if not (0 <= place < self.end.ring_places and 0 <= request.nbytes <= self.end.ring_stride):
+            self._refuse()
+        self.wire.receive(self.end.ring + place * self.end.ring_stride, request.nbytes)
+        return self.end.has_come(<int> place, request.rows, request.sequence)
 
     cdef int _receive(self) except -1 nogil:
         """Put what follows a request to its place."""

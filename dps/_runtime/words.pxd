@@ -24,6 +24,7 @@ cpdef enum:
     R_ROWS = 7
     R_WAITS = 8
     R_LEASE = 9
+    R_RING = 10
 
 # The words of a header, as functions without the interpreter take them.
 cdef struct Words:

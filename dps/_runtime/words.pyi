@@ -27,6 +27,7 @@ R_BEAT: int
 R_ROWS: int
 R_WAITS: int
 R_LEASE: int
+R_RING: int
 
 class Header:
     """The atomic words of a window.

@@ -71,6 +71,8 @@ class ChannelSpec:
         Whether the rank keeps account of its time.
     host : HostPlace or None
         Where it sums with other ranks of its host before one of them sends.
+    place : int
+        Which of those it is that take part in steps; -1: another of its host does for it.
     """
 
     rank: int
@@ -82,6 +84,7 @@ class ChannelSpec:
     update: Update
     timed: bool = True
     host: HostPlace | None = None
+    place: int = 0
 
 
 class Channel:
@@ -150,6 +153,7 @@ class Channel:
             update=spec.update,
             held=held,
             host=near,
+            place=spec.place,
         )
         self.step: Step = mode.step(setup)
         self._reductions = 0

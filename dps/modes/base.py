@@ -48,6 +48,8 @@ class StepSpec:
         Parameters and state, where replicas hold them.
     host : HostEnd or None
         Where ranks of a host sum first.
+    place : int
+        Which of those this rank is that take part in steps; -1: another of its host does for it.
     """
 
     rank: int
@@ -59,6 +61,7 @@ class StepSpec:
     update: Update
     held: NDArray[np.floating] | None
     host: HostEnd | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ class Mode(ABC):
                     f"The {option!r} parameter of {type(self).__name__} must be a str among "
                     f"{choices}. Got {value!r} instead."
                 )
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
+        return False
 
     def get_params(self) -> dict[str, Any]:
         """The mode's options by name."""

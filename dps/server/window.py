@@ -28,6 +28,7 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     ENDED     epochs this rank has reported
     BEAT      heartbeats while it reads data
     ROWS      rows behind the gradient in the slot
+    RING      number of the last message of a ring that this rank has put here (``ring.pyx``)
     WAITS     looks around while it waits for others, about one a second
 
 What a rank counts for those who watch the fit lies in `activity`; no protocol looks at it.
@@ -87,9 +88,10 @@ class Field(IntEnum):
     ROWS = words.R_ROWS
     WAITS = words.R_WAITS
     LEASE = words.R_LEASE
+    RING = words.R_RING
 
 
-_PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT)
+_PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING)
 
 
 class Wait(NamedTuple):
@@ -117,6 +119,8 @@ class WindowSpec:
         theirs. Empty: all do.
     generation : int
         Which of the fit's groups this is, from 0.
+    ring : int
+        Elements of the longest message where vectors go round; else 0.
     """
 
     fit: str
@@ -125,6 +129,7 @@ class WindowSpec:
     history: int = 1
     members: tuple[int, ...] = ()
     generation: int = 0
+    ring: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -135,6 +140,11 @@ class WindowSpec:
     def active(self) -> tuple[int, ...]:
         """The ranks that take part in steps."""
         return self.members or tuple(range(self.n_ranks))
+
+    @property
+    def left(self) -> int:
+        """In a ring, the rank whose messages come here: that before the shard's own."""
+        return self.active[self.shard % len(self.active) - 1]
 
     @property
     def shard(self) -> int:
@@ -156,6 +166,7 @@ class WindowSpec:
         size, dtype = self.size, self.dtype
         stride = -(-size // 32) * 32  # slots of two ranks never share a line
         keyed = int(self.store.keyed)
+        rounds = 2 * (len(self.active) - 1) if self.ring else 0
         words = Header.nbytes(self.n_ranks, len(Word), len(Field)) // 8
         return {
             "_words": ((words,), "int64"),
@@ -166,6 +177,8 @@ class WindowSpec:
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "slots": ((self.n_ranks, stride), dtype),
             "total": ((size,), dtype),
+            "ring": ((rounds, self.ring), dtype),
+            "ring_rows": ((rounds,), "int64"),
             "keys": ((self.n_ranks, keyed * stride), "int32"),
             "key_counts": ((self.n_ranks, keyed * self.n_ranks), "int64"),
             "total_keys": ((keyed * size,), "int32"),
@@ -190,6 +203,9 @@ class Window(Regions):
     total : (n,) array
         A mean over ranks: of gradients where parameters are not held, and of what ranks bring to
         L-BFGS; or what rank 0 has broadcast.
+    ring : (2 (members - 1), spec.ring) array
+    ring_rows : (2 (members - 1),) int64 array
+        A place for each message of a step that goes round, and the rows behind it.
     keys : (n_ranks, >= n) int32 array
         Where gradients are sparse, what the values in a slot belong to: those of the first
         rank's slice come first.
@@ -211,6 +227,8 @@ class Window(Regions):
     activity: NDArray[np.int64]
     slots: NDArray[np.floating]
     total: NDArray[np.floating]
+    ring: NDArray[np.floating]
+    ring_rows: NDArray[np.int64]
     keys: NDArray[np.int32]
     key_counts: NDArray[np.int64]
     total_keys: NDArray[np.int32]
@@ -236,6 +254,8 @@ class Window(Regions):
             if rank not in spec.active:  # nobody waits for it
                 window.words.rank_store(rank, Field.ARRIVED, _NEVER_AWAITED)
                 window.words.rank_store(rank, Field.DONE, _NEVER_AWAITED)
+            if rank != spec.left:
+                window.words.rank_store(rank, Field.RING, _NEVER_AWAITED)
         return window
 
     def slice(self, rank: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ It decides who sums with whom and whether steps go by keys; it starts nothing.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dps.cluster.base import Cluster, ReplicaTask, Serving
 from dps.data.inspection import DataSummary
 from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
-from dps.server.placement import Placement
+from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
 from dps.server.store import StoreSpec
 from dps.server.window import WindowSpec
@@ -106,13 +106,22 @@ class Launch:
     watched: bool
 
     @classmethod
-    def of(
-        cls, job: Job, plan: Plan, placement: Placement, summary: DataSummary, cluster: Cluster
-    ) -> Launch:
+    def of(cls, job: Job, plan: Plan, summary: DataSummary, cluster: Cluster) -> Launch:
         """Decide what the plan leaves open."""
         rates = rates_of(job, plan, summary)
         hosts = hosts_of(job, plan, rates, cluster)
+        shards = plan.shards
+        sizes = [tensor.size for tensor in job.model.layout.tensors]
+        if job.mode.goes_round:
+            shards = _of_ring(job, plan, hosts)
+        placement = place(job.mode.placement, sizes, len(shards))
+        plan = replace(plan, shards=shards[: len(placement)])
         return cls(job, plan, placement, rates, hosts, cluster.watched)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part in steps."""
+        return _members(self.plan, self.hosts)
 
     def shards(self) -> list[Serving]:
         """The shards, what a group needs there, and their workers."""
@@ -129,10 +138,15 @@ class Launch:
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
                 job.optimizer.state_rows, holds, layout.digest, self.rates is not None,
             )  # fmt: skip
+            members = len(self.members)
             window = WindowSpec(
-                job.fit, len(plan.ranks), store, min(job.stopping.max_iter, HISTORY),
-                tuple(ranks[0] for ranks in self.hosts),
-            )  # fmt: skip
+                job.fit,
+                len(plan.ranks),
+                store,
+                min(job.stopping.max_iter, HISTORY),
+                self.members if self.hosts else (),
+                ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
+            )
             params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
             runs = self.placement.segments(shard, layout.segments)
             spec = ShardSpec(
@@ -184,6 +198,7 @@ class Launch:
                 update=update,
                 timed=self.watched,
                 host=places.get(rank),
+                place=self.members.index(rank) if rank in self.members else -1,
             )
             spec = ReplicaSpec(
                 fit=job.fit,
@@ -205,6 +220,27 @@ class Launch:
             )
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks
+
+
+def _members(plan: Plan, hosts: Hosts) -> tuple[int, ...]:
+    return tuple(ranks[0] for ranks in hosts) or tuple(range(len(plan.ranks)))
+
+
+def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
+    """The workers of shards where vectors go round: each member's own."""
+    workers = tuple(plan.ranks[rank].worker for rank in _members(plan, hosts))
+    size = job.model.layout.size
+    if job.n_shards not in ("auto", len(workers)):
+        raise ValueError(
+            f"algorithm='ring' has a shard for each of its {len(workers)} members, got "
+            f"n_shards={job.n_shards!r}: leave it at 'auto'"
+        )
+    if size < len(workers):
+        raise ValueError(
+            f"algorithm='ring' cuts the parameters into a piece for each of its {len(workers)} "
+            f"members, and there are {size}: use algorithm='direct'"
+        )
+    return workers
 
 
 def hosts_of(job: Job, plan: Plan, rates: Rates | None, cluster: Cluster) -> Hosts:

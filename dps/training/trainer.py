@@ -17,7 +17,6 @@ from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.errors import ClusterError
 from dps.monitor.advice import no_shared_memory
-from dps.server.placement import place
 from dps.training.fit_events import FitEvents
 from dps.training.holding_out import check_held_out
 from dps.training.job import FitResult, Job
@@ -96,20 +95,14 @@ def train(
         mixed=bool(job.shuffle)
         and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
-    layout = job.model.layout
-    placement = place(
-        job.mode.placement, [tensor.size for tensor in layout.tensors], len(plan.shards)
-    )
-    plan = replace(plan, shards=plan.shards[: len(placement)])
-    launch = Launch.of(job, plan, placement, summary, cluster)
+    launch = Launch.of(job, plan, summary, cluster)
+    plan, placement = launch.plan, launch.placement
     session = cluster.serve(launch.shards(), placement, launch.summing())
     unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
             _log.warning("%s", no_shared_memory(plan.shards[shard], why))
-    fit_events = (
-        FitEvents(job, plan, placement, unshared, cluster.tell) if launch.watched else None
-    )
+    fit_events = FitEvents(job, plan, placement, unshared, cluster.tell) if launch.watched else None
     try:
         running = cluster.launch(run_replica, launch.tasks(cut_rows(summary)), session)
         result = Watcher(job, plan, session, running, fit_events).run(ending)

@@ -107,7 +107,8 @@ class Group:
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
             store = Store.create(held, np.zeros((1 + rows, part)), update=update)
             members = tuple(ranks[0] for ranks in hosts)
-            spec = WindowSpec("f00d", n_ranks, held, 16, members)
+            ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
+            spec = WindowSpec("f00d", n_ranks, held, 16, members, ring=ring)
             self.windows.append(Window.create(spec, store))
         update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}
@@ -127,7 +128,11 @@ class Group:
                     links.append(MappedLink(window, rank, FENCE, timeout, alive))
                 self._stack.callback(links[-1].close)
                 links[-1].claim()
-            spec = ChannelSpec(rank, n_ranks, self.placement, size, dtype, Constant(rate), update)
+            active = self.windows[0].spec.active
+            spec = ChannelSpec(
+                rank, n_ranks, self.placement, size, dtype, Constant(rate), update,
+                place=active.index(rank) if rank in active else -1,
+            )  # fmt: skip
             self.channels.append(Channel(mode, spec, links, near.get(rank)))
 
     def __enter__(self) -> Group:
