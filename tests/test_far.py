@@ -180,6 +180,17 @@ def on_both(remote: Remote, other: Remote) -> list[str]:
     return endings
 
 
+def test_who_comes_when_the_shard_has_closed_is_refused_and_leaves_nothing(shard: Shard) -> None:
+    shard.remote.call("close", timeout=10)
+    with pytest.raises(FencedError, match="is not at work on this shard"):
+        shard.remote.call("ask", KEY, "admit", nothing, 0, timeout=10)
+
+    def handlers(dask_worker: Any) -> list[str]:
+        return [name for name in dask_worker.handlers if name.startswith("dps-")]
+
+    assert not any(shard.client.run(handlers).values())
+
+
 def test_a_step_is_under_way_on_all_shards_at_once(client: Client) -> None:
     shards = [Shard(client, n_ranks=2, name=name) for name in ("first", "second")]
     assert shards[0].run(on_both, shards[1].remote) == ["ran", "ran"]

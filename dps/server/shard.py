@@ -304,9 +304,9 @@ class ParameterShard:
         return self.store.kept(epochs)
 
     def close(self) -> None:
-        """Stop whoever works here, and give all memory back."""
-        for group in self._groups:
-            group.close()
+        """Stop whoever works here, and give all memory back; who comes late is refused."""
+        while self._groups:
+            self._groups.pop().close()
         self._abandon()
 
 
