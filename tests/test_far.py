@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -19,7 +20,9 @@ import dps
 from dps._runtime.activity import Activity
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
+from dps.cluster.dask import cluster
 from dps.errors import FencedError, ServerLostError
+from dps.monitor.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import operations
@@ -325,3 +328,34 @@ def test_connections_are_as_secure_as_the_cluster() -> None:
         coef = trained(client, dps.Sync(access="gateway"))
         assert np.array_equal(coef, trained(client, dps.Sync(access="mapped")))
         until(lambda: not found(client), "everything is given back")
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
+    mode: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    def noted(function: Any) -> Any:
+        made = original(function)
+        if getattr(function, "func", None) is ReportingShard:
+            given.append(len(pickle.dumps(made)))
+        return made
+
+    original = cluster.sealed
+    monkeypatch.setattr(cluster, "sealed", noted)
+    monkeypatch.setattr(cluster, "_PIECE", 1000)  # some pieces, the last one short
+    X = np.random.default_rng(0).normal(size=(50, 3001))
+    y = X[:, 0] > 0
+    far, near = (
+        dps.LinearClassifier(
+            client=where, mode=mode, n_replicas=1, optimizer="adagrad", random_state=0
+        )
+        for where in (client, None)
+    )
+    for _ in range(3):
+        far.partial_fit(X, y, classes=[False, True])
+        near.partial_fit(X, y, classes=[False, True])
+    np.testing.assert_array_equal(far.coef_, near.coef_)
+    assert len(given) == 3
+    assert max(given) < min(given) + 1000 < 10_000

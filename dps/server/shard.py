@@ -12,7 +12,7 @@ before that was frozen in the middle of an update writes where nobody reads when
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,6 +80,12 @@ class Initial:
             for row in (params, *state)
         ]
         return cls(params.size, str(params.dtype), tuple(rows))
+
+    def apart(self) -> tuple[Initial, dict[int, NDArray[np.floating]]]:
+        """What takes no room, with zeros for the rest; and that rest, by row."""
+        rest = {n: row for n, row in enumerate(self.rows) if isinstance(row, np.ndarray)}
+        rows = tuple(0.0 if number in rest else row for number, row in enumerate(self.rows))
+        return replace(self, rows=rows), rest
 
     def values(self) -> NDArray[np.floating]:
         """As (1 + state_rows, n)."""
@@ -256,6 +262,10 @@ class ParameterShard:
     def store(self) -> Store:
         """What the shard holds."""
         return self._stores[0]
+
+    def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
+        """Write some of the initial values of a row, before the first group."""
+        self.store.fill(row, start, values)
 
     def open(self, spec: GroupSpec) -> WindowCard:
         """Make the window of a group, which takes the place of the one before.

@@ -44,6 +44,8 @@ class StoreWord(IntEnum):
     SNAPSHOT_ODD = words.S_SNAPSHOT_ODD
 
 
+#: The place of the snapshot after no epochs.
+_INITIAL = 1
 _SNAPSHOT = (StoreWord.SNAPSHOT_EVEN, StoreWord.SNAPSHOT_ODD)
 
 
@@ -161,6 +163,14 @@ class Store(Regions):
         if spec.n_snapshots:
             store.keep(0, values[0], values[1:], version)
         return store
+
+    def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
+        """Write some of the values that it begins with: parameters (row 0) or state."""
+        at = slice(start, start + len(values))
+        self.snapshots[_INITIAL, row, at] = values
+        if self.spec.holds_parameters:
+            held = self.state[row - 1] if row else self.params
+            held[at] = values
 
     def successor(self) -> Store:
         """A store that begins at the last snapshot of this one, in memory of its own.

@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any
 
 import dask
+import numpy as np
 from distributed import Client, Future
 from distributed.client import _wait
+from numpy.typing import NDArray
 
 from dps.cluster.base import PATIENCE, ReplicaTask, Serving, until_known
 from dps.cluster.dask.calls import (
@@ -51,6 +53,9 @@ from dps.server.placement import Placement
 from dps.transport.remote import Remote
 
 __all__ = ["DaskCluster"]
+
+#: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
+_PIECE = 1 << 22
 
 
 class DaskCluster:
@@ -287,10 +292,14 @@ class DaskCluster:
         self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
     ) -> Session:
         """Make an Actor a shard, and one a host, each on its worker."""
+        rests = []
         for number, made in enumerate((*shards, *hosts)):
+            # Arguments of an Actor stay with the scheduler: what is long goes to the worker.
+            initial, rest = made.shard.initial.apart()
+            rests.append(rest)
             future = self._submit(
-                partial(ReportingShard, made.shard), actor=True, workers=[made.worker],
-                key=f"dps-shard-{self._fit}-{number}",
+                partial(ReportingShard, replace(made.shard, initial=initial)), actor=True,
+                workers=[made.worker], key=f"dps-shard-{self._fit}-{number}",
             )  # fmt: skip
             self._actors.append(future)
             self._remotes.append(Remote(made.worker, future.key, self._client))
@@ -298,6 +307,9 @@ class DaskCluster:
         server = ParameterServer(tuple(self._remotes[: len(shards)]), placement, self._timeout)
         summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
+            for remote, rest in zip(self._remotes, rests, strict=True):
+                for row, values in rest.items():
+                    self._fill(remote, row, values)
             session = server.open(
                 [made.group for made in shards], list(summing), self._check_workers
             )
@@ -308,6 +320,14 @@ class DaskCluster:
             if handle.card.host == host_id():
                 self._near.add(remote.address)
         return session
+
+    def _fill(self, remote: Remote, row: int, values: NDArray[np.floating]) -> None:
+        """Send a row of initial values to a shard, in pieces."""
+        most = _PIECE // values.itemsize
+        for start in range(0, len(values), most):
+            piece = values[start : start + most]
+            check, timeout = self._check_workers, self._timeout
+            remote.call("fill", row, start, piece, timeout=timeout, check=check)
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session
