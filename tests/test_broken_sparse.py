@@ -14,6 +14,7 @@ from distributed import Client
 
 import dps
 from dps.data.inspection import WIDE, inspect_partition
+from dps.errors import ReplicaError
 
 ROWS, COLUMNS = 40, 6
 Y = np.arange(ROWS) % 2
@@ -148,3 +149,29 @@ def test_sound_ones_have_no_defect(format: str) -> None:
         found = inspect_partition(given, Y[: X.shape[0]], None, classification=True)
         assert found.defect is None
         assert found.elements == X.nnz
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("far out", "index 100000000, of 6"), ("short", "it was .40, 6. at first")]
+)
+def test_what_is_computed_again_is_checked_again(
+    name: str, wrong: str, client: Client, tmp_path: Any
+) -> None:
+    times = tmp_path / "times"
+
+    @dask.delayed(pure=False)
+    def computed() -> Any:
+        X = sound()
+        with times.open("a") as file:
+            file.write("x")
+        if len(times.read_text()) > 2:  # it was sound when it was looked at
+            if name == "short":
+                return X[:-1]
+            DEFECTS[name][0](X)
+        return X
+
+    X = da.from_delayed(computed(), (ROWS, COLUMNS), meta=sound()[:0])
+    model = dps.LinearClassifier(client=client, cache=None, max_iter=5, tol=None, n_replicas=1)
+    again = f"partition 0 could not be read again.*{wrong}"
+    with pytest.raises(ReplicaError, match=again):
+        model.fit(X, da.from_array(Y, chunks=ROWS))

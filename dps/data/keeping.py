@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from dps.data.defects import defect_of_lengths, defect_of_structure
 from dps.data.disk import file_of
 from dps.data.recipes import Recipe
 from dps.data.streams import Stream, Values, kept_of
@@ -59,18 +62,24 @@ class Absent:
 
     Parameters
     ----------
-    n_rows : int
+    shape : tuple of int
+        Of X as it was computed.
     nbytes : int
         What it took, to be told if it cannot be had again.
     recipe : Recipe or None
         How it is computed again, once that is known.
     """
 
-    n_rows: int
+    shape: tuple[int, ...]
     nbytes: int
     recipe: Recipe | None = None
     whole: ClassVar[bool] = True
     resident: ClassVar[int] = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the partition."""
+        return self.shape[0]
 
     @property
     def known(self) -> bool:
@@ -78,9 +87,25 @@ class Absent:
         return self.recipe is not None
 
     def read(self, start: int, stop: int) -> Values:
-        """X, y and weight of all rows, computed again; only all of them are asked for."""
+        """X, y and weight of all rows, computed again; only all of them are asked for.
+
+        Raises
+        ------
+        ValueError
+            What was found sound once has another shape now, or is broken.
+        """
         assert self.recipe is not None
-        return self.recipe()
+        X, y, weight = self.recipe()
+        defect = defect_of_structure(X)
+        if defect is None and np.shape(X) != self.shape:
+            defect = f"X{{place}} has the shape {np.shape(X)}, it was {self.shape} at first"
+        if defect is None:
+            defect = defect_of_lengths(
+                self.n_rows, np.asarray(y), None if weight is None else np.asarray(weight)
+            )
+        if defect is not None:
+            raise ValueError(defect.replace("{place}", ""))
+        return X, y, weight
 
 
 def keep_partition(
@@ -94,6 +119,7 @@ def keep_partition(
     """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
     from dask.sizeof import sizeof
 
+    shape = np.shape(X)
     if prepare is not None:
         X = prepare(X, number)
     if keeping.in_memory(0):  # the values are there already
@@ -108,7 +134,7 @@ def keep_partition(
             if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
     nbytes = sum(map(sizeof, (X, y, weight)))
-    return Stream(number, Absent(kept.n_rows, nbytes), () if prepare is None else (prepare,))
+    return Stream(number, Absent(shape, nbytes), () if prepare is None else (prepare,))
 
 
 def absent_bytes(X: Any, *_: Any) -> int | None:
