@@ -2,8 +2,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from dps._kernels.optimizers cimport UpdateSpec
 
-# How coordinates follow updates that brought them no gradient. Step i of an epoch, from 1, has
-# rate[i - 1]; entry i of a table is over steps 1 to i.
+# How coordinates follow updates that brought them no gradient. Update `before` + i, i from 1, has
+# rate[i - 1]; entry i of a table is over the first i of these.
 cdef struct Lazy:
     UpdateSpec spec
     double l1
@@ -11,7 +11,7 @@ cdef struct Lazy:
     bint constant           # all rates are the same
     double highest          # of the rates
     Py_ssize_t steps
-    int64_t before          # updates before the epoch
+    int64_t before          # updates before those of the tables
     const double* rates
     const double* sums      # of the rates
     const double* decays    # product of 1 + s * l2, s the step size of SGD and momentum:
@@ -24,7 +24,7 @@ cdef struct Held:
     Py_ssize_t size
     char* params
     char* state
-    int32_t* since          # the step that a coordinate is up to date with
+    int64_t* since          # the update that a coordinate is up to date with
 
 
 cdef class LazyUpdate:
@@ -33,18 +33,17 @@ cdef class LazyUpdate:
     cdef tuple _arrays
     cdef tuple _tables
     cdef Held _held(self, params, state, since) except *
-    cdef int _check(self, keys, Py_ssize_t size, int64_t base, int64_t now) except -1
+    cdef int _check(self, keys, Py_ssize_t size, int64_t now) except -1
 
 
 cdef void gather(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, char* out, bint spread,
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    char* out, bint spread,
 ) noexcept nogil
 cdef bint apply(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, const char* grad,
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const char* grad,
 ) noexcept nogil
-cdef bint settle(
-    const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop,
-    int64_t base, int64_t now,
+cdef bint flush(
+    const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now
 ) noexcept nogil

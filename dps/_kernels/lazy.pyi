@@ -6,8 +6,8 @@ from dps._kernels.optimizers import UpdateKernel
 class LazyUpdate:
     """Updates at the keys of sparse gradients; all other coordinates follow when needed.
 
-    Steps are counted within an epoch, from 1; ``since`` (n,) int32 says, from step `base` on, up to
-    which a coordinate is up to date.
+    Updates are counted over the life of the parameters; ``since`` (n,) int64 says up to which a
+    coordinate is up to date.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ class LazyUpdate:
         single: bool,
     ) -> None: ...
     def begin(self, rates: Any, before: int) -> None:
-        """Begin an epoch behind so many updates, with the learning rate of each step."""
+        """Take in the learning rates of the updates behind so many."""
     def gather(
-        self, params: Any, state: Any, since: Any, keys: Any, out: Any, *, base: int, now: int
+        self, params: Any, state: Any, since: Any, keys: Any, out: Any, *, now: int
     ) -> None:
-        """``out`` = the parameters at ``keys`` (m,) int32 after step `now`; they do not change."""
+        """``out`` = the parameters at ``keys`` (m,) int32 after update `now`; they do not change."""
     def apply(
         self,
         params: Any,
@@ -45,11 +45,10 @@ class LazyUpdate:
         keys: Any,
         grad: Any,
         *,
-        base: int,
         now: int,
     ) -> bool:
-        """Step `now` of the epoch, with its rate, at distinct keys; True if all are finite."""
-    def settle(
+        """Update `now`, with its rate, at distinct keys; True if all are finite."""
+    def flush(
         self,
         params: Any,
         state: Any,
@@ -57,7 +56,6 @@ class LazyUpdate:
         start: int,
         stop: int,
         *,
-        base: int,
         now: int,
     ) -> bool:
-        """Bring ``[start, stop)`` up to step `now`, and set ``since`` to 0; True if finite."""
+        """Bring ``[start, stop)`` up to update `now`; True if finite."""

@@ -1,9 +1,10 @@
 """Updates of the coordinates that a sparse batch touches; the others follow when they are needed.
 
 Owns how a coordinate follows updates that brought it no gradient, exactly: as if each of them had
-been applied with a gradient of zero. A coordinate remembers the step of the epoch up to which it is
-up to date (``since``); whoever needs it brings it up to the present one first, by `_follow`. At the
-end of an epoch all are settled, so that nothing outside of an epoch sees anything lazy.
+been applied with a gradient of zero. A coordinate remembers the update up to which it is up to date
+(``since``), by its number over the life of the parameters; whoever needs it brings it up to the
+present one first, by `_follow`. At the end of an epoch all are flushed, so that nothing outside of an
+epoch sees anything lazy.
 
 With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed are one: ::
 
@@ -20,7 +21,6 @@ arithmetic is IEEE.
 from cython cimport floating
 from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
-from libc.string cimport memset
 
 import numpy as np
 
@@ -77,8 +77,7 @@ cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept
 
 
 cdef void _scaled(
-    const Lazy* lazy, floating* p, const double* by, const int32_t* since, Py_ssize_t n,
-    int64_t base, int64_t now,
+    const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n, int64_t now,
 ) noexcept nogil:
     """Proximal steps of sizes rate * by, of at most CHUNK coordinates."""
     cdef double factor[CHUNK]   # 1 / F
@@ -89,7 +88,7 @@ cdef void _scaled(
     cdef Py_ssize_t j
     for j in range(n):
         factor[j] = 1
-        missed[j] = <uint64_t> max(now - base - since[j], 0)
+        missed[j] = <uint64_t> max(now - since[j], 0)
         most |= missed[j]
     if lazy.l2 != 0 and lazy.constant:
         for j in range(n):
@@ -97,14 +96,14 @@ cdef void _scaled(
         dps_powers(grown, missed, factor, n, most)
     elif lazy.l2 != 0:
         for j in range(n):
-            for i in range(base + since[j], now):
+            for i in range(since[j], now):
                 factor[j] *= 1 + lazy.rates[i] * by[j] * lazy.l2
     if lazy.l1 == 0:
         for j in range(n):
             p[j] = <floating> (p[j] / factor[j])
         return
     for j in range(n):
-        i = base + since[j]
+        i = since[j]
         if i < now:     # not 0 * by, which may be infinite
             p[j] = <floating> _shrunk(
                 p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
@@ -146,10 +145,10 @@ cdef inline bint _lags(const Lazy* lazy, bint penalised) noexcept nogil:
 
 
 cdef void _follow(
-    const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int32_t* since,
-    Py_ssize_t n, int64_t base, int64_t now, bint penalised,
+    const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int64_t* since,
+    Py_ssize_t n, int64_t now, bint penalised,
 ) noexcept nogil:
-    """Bring at most CHUNK coordinates from step base + since up to step now."""
+    """Bring at most CHUNK coordinates from step since up to step now; both count in the tables."""
     cdef double by[CHUNK]
     cdef Py_ssize_t j
     cdef int64_t first
@@ -159,26 +158,26 @@ cdef void _follow(
     penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
     if lazy.spec.kind == MOMENTUM:
         for j in range(n):
-            _replay(lazy, p + j, state + j, min(base + since[j], now), now, penalised)
+            _replay(lazy, p + j, state + j, min(since[j], now), now, penalised)
     elif lazy.spec.kind == SGD:
         for j in range(n):
-            first = min(base + since[j], now)
+            first = min(since[j], now)
             p[j] = <floating> _shrunk(
                 p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
             )
     elif lazy.spec.kind == ADAGRAD:
         for j in range(n):
             by[j] = 1 / sqrt(<double> state[j])
-        _scaled(lazy, p, by, since, n, base, now)
+        _scaled(lazy, p, by, since, n, now)
     elif lazy.spec.kind == SCALED_ADAGRAD:
         for j in range(n):
             by[j] = state[stride + j] / sqrt(<double> state[j])
-        _scaled(lazy, p, by, since, n, base, now)
+        _scaled(lazy, p, by, since, n, now)
     else:   # Adam
         corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> max(lazy.before + now, 1))
         for j in range(n):
             by[j] = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
-        _scaled(lazy, p, by, since, n, base, now)
+        _scaled(lazy, p, by, since, n, now)
 
 
 cdef struct Chunk:
@@ -200,8 +199,8 @@ cdef Chunk _chunk(const Lazy* lazy, const int32_t* keys, Py_ssize_t n) noexcept 
 
 
 cdef void _take(
-    const Held* held, Py_ssize_t rows, bint lags, const int32_t* keys, Py_ssize_t n,
-    floating* p, floating* state, int32_t* since,
+    const Lazy* lazy, const Held* held, Py_ssize_t rows, bint lags, const int32_t* keys, Py_ssize_t n,
+    floating* p, floating* state, int64_t* since,
 ) noexcept nogil:
     cdef const floating* params = <const floating*> held.params
     cdef const floating* row = <const floating*> held.state
@@ -213,36 +212,36 @@ cdef void _take(
             state[r * CHUNK + j] = row[r * held.size + keys[j]]
     if lags:
         for j in range(n):
-            since[j] = held.since[keys[j]]
+            since[j] = max(held.since[keys[j]] - lazy.before, 0)
 
 
 cdef void _gather(
-    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t base,
-    int64_t now, floating* out, bint spread,
+    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    floating* out, bint spread,
 ) noexcept nogil:
     cdef floating p[CHUNK]
     cdef floating state[ROWS * CHUNK]
-    cdef int32_t since[CHUNK]
+    cdef int64_t since[CHUNK]
     cdef Py_ssize_t at = 0, j
     cdef bint lags
     cdef Chunk chunk
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
         lags = _lags(lazy, chunk.penalised)
-        _take(held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n, p, state, since)
-        _follow(lazy, p, state, CHUNK, since, chunk.n, base, now, chunk.penalised)
+        _take(lazy, held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n, p, state, since)
+        _follow(lazy, p, state, CHUNK, since, chunk.n, now, chunk.penalised)
         for j in range(chunk.n):
             out[keys[at + j] if spread else at + j] = p[j]
         at += chunk.n
 
 
 cdef bint _apply(
-    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t base,
-    int64_t now, const floating* grad,
+    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const floating* grad,
 ) noexcept nogil:
     cdef floating p[CHUNK]
     cdef floating state[ROWS * CHUNK]
-    cdef int32_t since[CHUNK]
+    cdef int64_t since[CHUNK]
     cdef floating* params = <floating*> held.params
     cdef floating* row = <floating*> held.state
     cdef Py_ssize_t at = 0, j, r
@@ -251,8 +250,8 @@ cdef bint _apply(
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
         lags = _lags(lazy, chunk.penalised)
-        _take(held, lazy.spec.state_rows, lags, keys + at, chunk.n, p, state, since)
-        _follow(lazy, p, state, CHUNK, since, chunk.n, base, now - 1, chunk.penalised)
+        _take(lazy, held, lazy.spec.state_rows, lags, keys + at, chunk.n, p, state, since)
+        _follow(lazy, p, state, CHUNK, since, chunk.n, now - 1, chunk.penalised)
         finite &= update(
             &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now, lazy.rates[now - 1],
             lazy.l1 if chunk.penalised else 0.0, lazy.l2 if chunk.penalised else 0.0,
@@ -261,7 +260,7 @@ cdef bint _apply(
             params[keys[at + j]] = p[j]
         if lags:
             for j in range(chunk.n):
-                held.since[keys[at + j]] = <int32_t> (now - base)
+                held.since[keys[at + j]] = lazy.before + now
         for r in range(lazy.spec.state_rows):
             for j in range(chunk.n):
                 row[r * held.size + keys[at + j]] = state[r * CHUNK + j]
@@ -269,59 +268,65 @@ cdef bint _apply(
     return finite
 
 
-cdef bint _settle(
-    const Lazy* lazy, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t base,
-    int64_t now, floating example,
+cdef bint _flush(
+    const Lazy* lazy, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now,
+    floating example,
 ) noexcept nogil:
     cdef floating* params = <floating*> held.params
     cdef floating* state = <floating*> held.state
     cdef NotFinite seen = NotFinite(0, 0)
-    cdef Py_ssize_t i, a, b, n
+    cdef int64_t since[CHUNK]
+    cdef Py_ssize_t i, j, a, b, n
     for i in range(lazy.n_runs):
         a = max(<Py_ssize_t> lazy.runs[3 * i], start)
         b = min(<Py_ssize_t> lazy.runs[3 * i + 1], stop)
         while a < b:
             n = min(b - a, <Py_ssize_t> CHUNK)
+            for j in range(n):
+                since[j] = max(held.since[a + j] - lazy.before, 0)
             _follow(
-                lazy, params + a, state + a, held.size, held.since + a, n, base, now,
-                lazy.runs[3 * i + 2] != 0,
+                lazy, params + a, state + a, held.size, since, n, now, lazy.runs[3 * i + 2] != 0
             )
             a += n
     for i in range(start, stop):
         note(&seen, params[i])
-    memset(held.since + start, 0, (stop - start) * sizeof(int32_t))
+        held.since[i] = lazy.before + now
     return none_seen(seen)
 
 
+cdef inline int64_t _entry(const Lazy* lazy, int64_t now, int64_t least) noexcept nogil:
+    """Where an update stands in the tables."""
+    return max(least, min(now - lazy.before, <int64_t> lazy.steps))
+
+
 cdef void gather(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, char* out, bint spread,
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    char* out, bint spread,
 ) noexcept nogil:
-    """The parameters at the keys after step ``now``, side by side or spread to their places."""
+    """The parameters at the keys after update ``now``, side by side or spread to their places."""
     if single:
-        _gather(lazy, held, keys, n, base, now, <float*> out, spread)
+        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <float*> out, spread)
     else:
-        _gather(lazy, held, keys, n, base, now, <double*> out, spread)
+        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <double*> out, spread)
 
 
 cdef bint apply(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n,
-    int64_t base, int64_t now, const char* grad,
+    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const char* grad,
 ) noexcept nogil:
-    """Step ``now`` of the epoch at distinct keys; whether all are finite."""
+    """Update ``now`` at distinct keys; whether all are finite."""
     if single:
-        return _apply(lazy, held, keys, n, base, now, <const float*> grad)
-    return _apply(lazy, held, keys, n, base, now, <const double*> grad)
+        return _apply(lazy, held, keys, n, _entry(lazy, now, 1), <const float*> grad)
+    return _apply(lazy, held, keys, n, _entry(lazy, now, 1), <const double*> grad)
 
 
-cdef bint settle(
-    const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop,
-    int64_t base, int64_t now,
+cdef bint flush(
+    const Lazy* lazy, bint single, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now
 ) noexcept nogil:
-    """Bring all coordinates up to step ``now`` and forget the steps; whether all are finite."""
+    """Bring all coordinates up to update ``now``; whether all are finite."""
     if single:
-        return _settle(lazy, held, start, stop, base, now, <float> 0)
-    return _settle(lazy, held, start, stop, base, now, <double> 0)
+        return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <float> 0)
+    return _flush(lazy, held, start, stop, _entry(lazy, now, 0), <double> 0)
 
 
 cdef char* _address(array) except? NULL:
@@ -379,7 +384,7 @@ cdef class LazyUpdate:
         cdef Held held
         dtype = "f4" if self.single else "f8"
         for name, array, kind in (
-            ("params", params, dtype), ("state", state, dtype), ("since", since, "i4")
+            ("params", params, dtype), ("state", state, dtype), ("since", since, "i8")
         ):
             if array.dtype != kind or not array.flags.c_contiguous or not array.flags.aligned:
                 raise ValueError(f"{name} must be contiguous {np.dtype(kind)}")
@@ -389,51 +394,54 @@ cdef class LazyUpdate:
         held.size = params.shape[0]
         held.params = _address(params)
         held.state = _address(state)
-        held.since = <int32_t*> _address(since)
+        held.since = <int64_t*> _address(since)
         return held
 
-    cdef int _check(self, keys, Py_ssize_t size, int64_t base, int64_t now) except -1:
+    cdef int _check(self, keys, Py_ssize_t size, int64_t now) except -1:
         cdef const int32_t[::1] numbers = keys
-        if not 0 <= base <= now <= self.lazy.steps:
-            raise ValueError(f"steps {base} to {now} are not among {self.lazy.steps}")
+        cdef int64_t first = self.lazy.before
+        if not first <= now <= first + self.lazy.steps:
+            raise ValueError(
+                f"update {now} is not among {first} to {first + self.lazy.steps}"
+            )
         if DPS_DEBUG and numbers.shape[0]:
             indices_below("keys", <const int*> &numbers[0], numbers.shape[0], size)
         return 0
 
-    def gather(self, params, state, since, keys, out, *, int64_t base, int64_t now):
+    def gather(self, params, state, since, keys, out, *, int64_t now):
         cdef Held held = self._held(params, state, since)
         cdef const int32_t* at = <const int32_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
         cdef char* target = _address(out)
-        self._check(keys, held.size, base, now)
+        self._check(keys, held.size, now)
         same_length("out", out.shape[0], n)
         with nogil:
-            gather(&self.lazy, self.single, &held, at, n, base, now, target, False)
+            gather(&self.lazy, self.single, &held, at, n, now, target, False)
 
     def apply(
-        self, params, state, since, keys, grad, *, int64_t base, int64_t now
+        self, params, state, since, keys, grad, *, int64_t now
     ):
         cdef Held held = self._held(params, state, since)
         cdef const int32_t* at = <const int32_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
         cdef const char* source = _address(grad)
         cdef bint finite
-        self._check(keys, held.size, base, now)
+        self._check(keys, held.size, now)
         same_length("grad", grad.shape[0], n)
-        if now <= base:
-            raise ValueError(f"step {now} is not behind {base}")
+        if now == self.lazy.before:
+            raise ValueError(f"update {now} is not behind {now}")
         with nogil:
-            finite = apply(&self.lazy, self.single, &held, at, n, base, now, source)
+            finite = apply(&self.lazy, self.single, &held, at, n, now, source)
         return finite
 
-    def settle(
-        self, params, state, since, Py_ssize_t start, Py_ssize_t stop, *, int64_t base, int64_t now
+    def flush(
+        self, params, state, since, Py_ssize_t start, Py_ssize_t stop, *, int64_t now
     ):
         cdef Held held = self._held(params, state, since)
         cdef bint finite
-        self._check(np.empty(0, np.int32), held.size, base, now)
+        self._check(np.empty(0, np.int32), held.size, now)
         if not 0 <= start <= stop <= held.size:
             raise ValueError(f"[{start}, {stop}) is not inside {held.size} elements")
         with nogil:
-            finite = settle(&self.lazy, self.single, &held, start, stop, base, now)
+            finite = flush(&self.lazy, self.single, &held, start, stop, now)
         return finite

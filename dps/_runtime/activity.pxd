@@ -38,7 +38,7 @@ cdef class Activity:
     cdef void waited_afar(self, int64_t nanoseconds) noexcept nogil
     cdef void rest(self) noexcept nogil
     cdef void step_ends(self) noexcept nogil
-    cdef void settle(self) noexcept nogil
+    cdef void flush(self) noexcept nogil
     cdef void _share(self) noexcept nogil
     cdef void spend(self, int phase, int shard) noexcept nogil
     cdef void push(self, int shard, int64_t nbytes) noexcept nogil

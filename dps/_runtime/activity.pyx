@@ -127,7 +127,7 @@ cdef class Activity:
         else:
             memset(self._part, 0, sizeof(self._part))
 
-    cdef void settle(self) noexcept nogil:
+    cdef void flush(self) noexcept nogil:
         """Give the time since the last lap to COMPUTE, as it were if steps were skipped."""
         if self._skip:
             self._skip = 0

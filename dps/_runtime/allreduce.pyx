@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from dps._kernels.lazy cimport apply, gather, settle
+from dps._kernels.lazy cimport apply, flush, gather
 from dps._runtime.ends cimport BAD_UPDATE, End, MappedEnd, PUSH_KEYS, RAN, Request, Sparse
 from dps._runtime.step cimport Step
 
@@ -61,7 +61,7 @@ cdef class AllReduceStep(Step):
             self.held.size = self.size
             self.held.params = self.keep(held[0])
             self.held.state = self.state
-            self.held.since = <int32_t*> self.keep(np.zeros(self.size, np.int32))
+            self.held.since = <int64_t*> self.keep(np.full(self.size, version, np.int64))
             self.merged = <int32_t*> self.keep(np.empty(self.size, np.int32))
 
     def begin_epoch(self, epoch):
@@ -86,8 +86,8 @@ cdef class AllReduceStep(Step):
     cdef int pull_keys(self) except -1 nogil:
         self._split()
         gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.list, self.keys.count, 0,
-            self.now, self.params, True,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.list, self.keys.count,
+            self.version + self.sequence, self.params, True,
         )
         return RAN
 
@@ -104,6 +104,7 @@ cdef class AllReduceStep(Step):
     cdef int _apply_keys(self) except -1 nogil:
         cdef Sparse* mean
         cdef const int32_t* keys
+        cdef int64_t now = self.version + self.sequence
         cdef bint finite = True
         cdef Py_ssize_t part
         cdef int number
@@ -116,11 +117,9 @@ cdef class AllReduceStep(Step):
                     (<End> self._ends[number])._globalise(self.merged, mean.counts[part])
                     keys = self.merged
                 finite &= apply(
-                    &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part], 0,
-                    self.now, mean.values[part],
+                    &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
+                    now, mean.values[part],
                 )
-        if self.now == self.lazy.lazy.steps:
-            finite &= settle(
-                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, 0, self.now
-            )
+        if now == self.lazy.lazy.before + self.lazy.lazy.steps:
+            finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
         return RAN if finite else BAD_UPDATE

@@ -5,12 +5,8 @@ from dps._runtime.step cimport Step
 
 
 cdef class AsynchronousEnd(MappedEnd):
-    cdef int64_t base
-    cdef int64_t at
-
     cdef int _enter(self) except -1 nogil
     cdef void _leave(self) noexcept nogil
-    cdef void _count(self, int64_t version) noexcept nogil
 
 
 cdef class AsynchronousStep(Step):

@@ -17,22 +17,21 @@ anything else is asked of a shard. One more update of staleness for a round trip
 waits, and stays sequential. A crash leaves what it leaves of any push that is under way, and the
 error of a push is that of the step that collects it.
 
-Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates are
-counted since then, and have the learning rate that the schedule has at their count.
+Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates have
+the learning rate that the schedule has at their number.
 """
 from libc.stdint cimport int64_t
 
 import numpy as np
 
-from dps._kernels.lazy cimport apply, settle
+from dps._kernels.lazy cimport apply, flush
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
 from dps._runtime.ends cimport (
     BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, PUSH_KEYS, RAN, Request, STOPPED
 )
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
-    R_ARRIVED, R_FREE, S_SETTLED_EPOCHS, S_SETTLED_VERSION, S_VERSION, W_OPEN, W_STOP, add, load,
-    rank_store, store
+    R_ARRIVED, R_FREE, S_VERSION, W_OPEN, W_STOP, add, load, rank_store
 )
 
 
@@ -88,13 +87,6 @@ cdef class AsynchronousEnd(MappedEnd):
         self.epoch = self.request.epoch
         return 0
 
-    cdef void _count(self, int64_t version) noexcept nogil:
-        """Where the last settling and a version lie in the rates around the epoch."""
-        cdef int64_t steps = self.lazy.lazy.steps
-        self.base = (load(&self.kept, S_SETTLED_EPOCHS) - self.epoch + 1) * (steps // 3)
-        self.at = self.base + version - load(&self.kept, S_SETTLED_VERSION)
-        self.at = min(self.at, steps)
-
     cdef int pull_keys(self, char* taken) except -1 nogil:
         cdef int status
         self.begin_epoch()
@@ -102,8 +94,7 @@ cdef class AsynchronousEnd(MappedEnd):
         if status != RAN:
             return status
         self.answer.version = load(&self.kept, S_VERSION)
-        self._count(self.answer.version)
-        self.gather_keys(self.base, self.at, taken)
+        self.gather_keys(self.answer.version, taken)
         self._leave()
         return RAN
 
@@ -120,10 +111,8 @@ cdef class AsynchronousEnd(MappedEnd):
         if status != RAN:
             return status
         version = add(&self.kept, S_VERSION, 1)
-        self._count(version)
         if not apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, self.base,
-            self.at, slot,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, version, slot
         ):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
@@ -135,22 +124,16 @@ cdef class AsynchronousEnd(MappedEnd):
         self.activity.spend(PUSHING, self.shard)
         return self.answer_with(NULL, 0)
 
-    def settle(self, int64_t epoch):
-        """See `MappedEnd.settle`."""
+    def flush(self, int64_t epoch):
+        """See `MappedEnd.flush`."""
         cdef int64_t version = load(&self.kept, S_VERSION)
         cdef bint finite
         if self.lazy is None:
             return True
         self.request.epoch = epoch
         self.begin_epoch()
-        self._count(version)
         with nogil:
-            finite = settle(
-                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, self.base, self.at
-            )
-        if finite:
-            store(&self.kept, S_SETTLED_VERSION, version)
-            store(&self.kept, S_SETTLED_EPOCHS, epoch + 1)
+            finite = flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, version)
         return bool(finite)
 
 

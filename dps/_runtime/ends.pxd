@@ -38,7 +38,6 @@ cdef struct Request:
     int64_t rows        # behind the gradient
     int64_t step        # number of this update
     int64_t epoch
-    int64_t now         # steps of the epoch, with this one
     int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
     double rate
     double notes[NOTES]
@@ -153,7 +152,7 @@ cdef class MappedEnd(End):
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
     cdef int begin_epoch(self) except -1 nogil
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil
-    cdef int gather_keys(self, int64_t base, int64_t now, char* taken) except -1 nogil
+    cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
     cdef int _give(self, const char* part, char* taken) noexcept nogil
     cdef int _finish_mean(self, char* taken) except -1 nogil

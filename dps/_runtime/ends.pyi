@@ -28,7 +28,7 @@ class MappedEnd(End):
         tick: float,
         activity: Activity,
     ) -> None: ...
-    def settle(self, epoch: int) -> bool:
+    def flush(self, epoch: int) -> bool:
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite."""
 
 class HostEnd(MappedEnd):

@@ -171,7 +171,7 @@ cdef class MappedEnd(End):
         self.held.size = self.size
         self.held.params = self.params
         self.held.state = self.state
-        self.held.since = <int32_t*> self.keep(window.store.since)
+        self.held.since = <int64_t*> self.keep(window.store.since)
         self.slot_keys = <int32_t*> self.keep(window.keys)
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int32_t*> self.keep(window.total_keys)
@@ -409,12 +409,12 @@ cdef class MappedEnd(End):
         self.epoch = self.request.epoch
         return 0
 
-    cdef int gather_keys(self, int64_t base, int64_t now, char* taken) except -1 nogil:
+    cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
         cdef bint spread = taken is not NULL and self.picks.at == self.picks.keys
         gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, base,
-            now, taken if spread else self.values, spread,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, now,
+            taken if spread else self.values, spread,
         )
         if taken is NULL:
             return self.answer_with(self.values, self.picks.n * self.numbers.itemsize)
@@ -438,7 +438,7 @@ cdef class MappedEnd(End):
     cdef int pull_keys(self, char* taken) except -1 nogil:
         """Nobody writes what is read here before this rank's next push."""
         self.begin_epoch()
-        return self.gather_keys(0, self.request.now, taken)
+        return self.gather_keys(self.request.step, taken)
 
     cdef int push_keys(self) except -1 nogil:
         """The first half of an exchange by keys."""
@@ -466,7 +466,7 @@ cdef class MappedEnd(End):
         self.answer.nbytes = 0
         return self.done()
 
-    def settle(self, int64_t epoch):
+    def flush(self, int64_t epoch):
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.
 
         Nothing is where ranks wait for each other: the last step of an epoch has done that.

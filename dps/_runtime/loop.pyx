@@ -210,5 +210,5 @@ cdef class StepLoop:
                     parts[p].at += parts[p].share
                     parts[p].left -= parts[p].share
             self.wanted -= taken
-        self.push.activity.settle()
+        self.push.activity.flush()
         return RAN

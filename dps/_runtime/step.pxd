@@ -30,7 +30,6 @@ cdef class Step:
     cdef const int64_t* shifts          # from a key to its shard's own
     cdef object rates
     cdef int64_t epoch
-    cdef int64_t now                    # steps done in the epoch
     cdef double notes[8]                # that have come along
 
     cdef char* keep(self, array) except? NULL

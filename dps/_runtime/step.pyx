@@ -121,7 +121,6 @@ cdef class Step:
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit."""
         self.epoch = epoch
-        self.now = 0
 
     def hand_over(self, grad, int64_t rows, double rate):
         """Hand over a gradient sum; how it ended."""
@@ -182,7 +181,6 @@ cdef class Step:
         request.sequence = self.sequence
         request.step = self.version + self.sequence
         request.epoch = self.epoch
-        request.now = self.now
         request.n_keys = -1
         return request
 
@@ -270,7 +268,6 @@ cdef class Step:
         """Hand over a gradient sum over some rows; the parameters that follow are in `params`."""
         cdef int status
         self.sequence += 1
-        self.now += 1
         status = self._exchange(
             PUSH if self.keys is NULL else PUSH_KEYS, grad, rows, rate, self._taken()
         )

@@ -3,7 +3,7 @@ from dps._runtime.step cimport Step
 
 
 cdef class SynchronousEnd(MappedEnd):
-    cdef bint _settle(self) noexcept nogil
+    """Nothing of its own."""
 
 
 cdef class SynchronousStep(Step):

@@ -5,7 +5,7 @@ each rank applies the mean to its own slice of the parameters. Element-wise opti
 slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice up to
 date, before DONE: outside of an epoch nothing is lazy.
 """
-from dps._kernels.lazy cimport apply, settle
+from dps._kernels.lazy cimport apply, flush
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.ends cimport MappedEnd, RAN
 from dps._runtime.step cimport Step
@@ -29,18 +29,15 @@ cdef class SynchronousEnd(MappedEnd):
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         cdef bint finite = apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.merged, n, 0, self.request.now,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.merged, n, self.request.step,
             self.sums,
         )
-        if self.request.now == self.lazy.lazy.steps:
-            finite &= self._settle()
+        if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
+            finite &= flush(
+                &self.lazy.lazy, self.numbers.single, &self.held, self.start, self.stop,
+                self.request.step,
+            )
         return finite
-
-    cdef bint _settle(self) noexcept nogil:
-        return settle(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.start, self.stop, 0,
-            self.request.now,
-        )
 
 
 cdef class SynchronousStep(Step):

@@ -3,10 +3,8 @@ from libc.stdint cimport int64_t
 cpdef enum:
     # The words of a store; dps/server/store.py says what they mean.
     S_VERSION = 0
-    S_SETTLED_EPOCHS = 1
-    S_SETTLED_VERSION = 2
-    S_SNAPSHOT_EVEN = 3
-    S_SNAPSHOT_ODD = 4
+    S_SNAPSHOT_EVEN = 1
+    S_SNAPSHOT_ODD = 2
     # The words of a window, and of each rank in it; see dps/server/window.py.
     W_STOP = 0
     W_OPEN = 1

@@ -194,7 +194,7 @@ class Channel:
     def mean(self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()) -> Made:
         """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
 
-        All ranks call it, equally often, once they have settled; no push follows.
+        All ranks call it, equally often, once nothing is under way; no push follows.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class Channel:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""
         return 0 if self._held is None else zlib.crc32(self._held.data)
 
-    def settle(self, epoch: int) -> NDArray[np.floating]:
+    def flush(self, epoch: int) -> NDArray[np.floating]:
         """The parameters at the end of an epoch, the same for all ranks.
 
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.
@@ -290,10 +290,10 @@ class Channel:
                     for link in self._links:
                         link.call(operations.bring_up_to_date, epoch)
                 self.reduce([0.0])
-            self._settled = True
+            self._flushed = True
         return self.pull()
 
-    _settled = False
+    _flushed = False
 
     def end_epoch(
         self,
@@ -330,8 +330,8 @@ class Channel:
                 for link in self._links:
                     link.call(operations.finish)
         # Where nobody waits, nobody runs more than one epoch ahead.
-        waits = self._together or self._settled or keep is not None
-        self._settled = False
+        waits = self._together or self._flushed or keep is not None
+        self._flushed = False
         closed: NDArray[np.float64] | None = self._first.call(
             operations.await_closed, epoch + waits
         )

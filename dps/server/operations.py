@@ -174,7 +174,7 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
     NonFiniteError
         An update overflowed.
     """
-    if access.end is not None and not access.end.settle(epoch):
+    if access.end is not None and not access.end.flush(epoch):
         raise NonFiniteError.of("update", rank=access.rank)
 
 

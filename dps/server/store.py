@@ -8,8 +8,6 @@ Words of a store
     VERSION   updates applied
     SNAPSHOT  two words, of the snapshots at the end of even and of odd epochs: one more than the
               epochs that were closed then; 0 while there is none
-    SETTLED   two words, of async steps by keys: epochs closed, and updates applied, when no
-              coordinate was behind; written while no push is running
 
 Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
 was taken. A reader looks at the word before and after it has copied. A crash of the writer leaves
@@ -38,8 +36,6 @@ class StoreWord(IntEnum):
     """Words of a store."""
 
     VERSION = words.S_VERSION
-    SETTLED_EPOCHS = words.S_SETTLED_EPOCHS
-    SETTLED_VERSION = words.S_SETTLED_VERSION
     SNAPSHOT_EVEN = words.S_SNAPSHOT_EVEN
     SNAPSHOT_ODD = words.S_SNAPSHOT_ODD
 
@@ -91,7 +87,7 @@ class StoreSpec:
             "_words": ((Header.nbytes(1, len(StoreWord), 1) // 8,), "int64"),
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
-            "since": ((self.keyed * held,), "int32"),
+            "since": ((self.keyed * held,), "int64"),
             "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_versions": ((self.n_snapshots,), "int64"),
         }
@@ -107,8 +103,8 @@ class Store(Regions):
         The words named in this module's docstring.
     params : (n,) array
     state : (state_rows, n) array
-    since : (n,) int32 array
-        The step of the epoch up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
+    since : (n,) int64 array
+        The update up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
     snapshots : (n_snapshots, 1 + state_rows, n) array
     snapshot_versions : (n_snapshots,) int64 array
         The version of each snapshot.
@@ -119,7 +115,7 @@ class Store(Regions):
     spec: StoreSpec
     params: NDArray[np.floating]
     state: NDArray[np.floating]
-    since: NDArray[np.int32]
+    since: NDArray[np.int64]
     snapshots: NDArray[np.floating]
     snapshot_versions: NDArray[np.int64]
     _words: NDArray[np.int64]
@@ -158,8 +154,8 @@ class Store(Regions):
         if spec.holds_parameters:
             store.params[:] = values[0]
             store.state[:] = values[1:]
+            store.since[:] = version
         store.words.store(StoreWord.VERSION, version)
-        store.words.store(StoreWord.SETTLED_VERSION, version)
         if spec.n_snapshots:
             store.keep(0, values[0], values[1:], version)
         return store

@@ -58,7 +58,6 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
         and native is not None
         and native.lazy
         and kernel.size < _MOST_KEYS
-        and 3 * updates < _MOST_KEYS  # steps are counted in as many bits
     )
     if not possible:
         if job.optimizer.always_lazy:

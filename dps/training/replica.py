@@ -211,7 +211,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
         if spec.validation_fraction:
-            validation = _validate(model, channel.settle(epoch), source, channel.beat)
+            validation = _validate(model, channel.flush(epoch), source, channel.beat)
             activity.lap(COMPUTE)
         report = EpochReport(
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes,

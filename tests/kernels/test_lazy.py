@@ -41,32 +41,32 @@ def dense_step(kernel, params, grad, state, step, lr, l1, l2):
 @pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
 @pytest.mark.parametrize(("l1", "l2"), PENALTIES)
 @pytest.mark.parametrize(("kernel", "rows"), KERNELS.values(), ids=KERNELS)
-def test_what_is_read_written_and_settled_is_what_the_dense_loop_has(
+def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(
     kernel, rows, l1, l2, rates, dtype
 ):
     rng = np.random.default_rng(0)
     params, state = random_start(rows, dtype, rng)
     expected, expected_state = params.copy(), state.copy()
-    since = np.zeros(SIZE, np.int32)
+    since = np.zeros(SIZE, np.int64)
     lazy = LazyUpdate(kernel, l1, l2, RUNS, dtype == np.float32)
     lazy.begin(rates, 0)
     exact = {"rtol": 2e-5 if dtype == np.float32 else 1e-11, "atol": 1e-7}
     for now, lr in enumerate(rates, start=1):
         keys = rng.permutation(SIZE)[: rng.integers(0, 6)].astype(np.int32)
         seen = np.empty(len(keys), dtype)
-        lazy.gather(params, state, since, keys, seen, base=0, now=now - 1)
+        lazy.gather(params, state, since, keys, seen, now=now - 1)
         np.testing.assert_allclose(seen, expected[keys], **exact)
         values = rng.standard_normal(len(keys)).astype(dtype)
-        assert lazy.apply(params, state, since, keys, values, base=0, now=now)
+        assert lazy.apply(params, state, since, keys, values, now=now)
         grad = np.zeros(SIZE, dtype)
         grad[keys] = values
         dense_step(kernel, expected, grad, expected_state, now, float(lr), l1, l2)
         np.testing.assert_allclose(params[keys], expected[keys], **exact)
-    assert lazy.settle(params, state, since, 0, 20, base=0, now=STEPS)
-    assert lazy.settle(params, state, since, 20, SIZE, base=0, now=STEPS)
+    assert lazy.flush(params, state, since, 0, 20, now=STEPS)
+    assert lazy.flush(params, state, since, 20, SIZE, now=STEPS)
     np.testing.assert_allclose(params, expected, **exact)
     np.testing.assert_allclose(state, expected_state, **exact)
-    np.testing.assert_array_equal(since, 0)
+    np.testing.assert_array_equal(since, STEPS)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "scaled_adagrad"])
@@ -75,28 +75,29 @@ def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
     rng = np.random.default_rng(1)
     params, state = random_start(rows, np.float64, rng)
     expected, expected_state = params.copy(), state.copy()
-    since = np.zeros(SIZE, np.int32)
+    since = np.zeros(SIZE, np.int64)
     lazy = LazyUpdate(kernel, 0.0, 0.0, RUNS, False)
     lazy.begin(RATES["falling"], 0)
     for now, lr in enumerate(RATES["falling"], start=1):
         keys = rng.permutation(SIZE)[:3].astype(np.int32)
         grad = np.zeros(SIZE)
         grad[keys] = rng.standard_normal(3)
-        lazy.apply(params, state, since, keys, grad[keys], base=0, now=now)
+        lazy.apply(params, state, since, keys, grad[keys], now=now)
         dense_step(kernel, expected, grad, expected_state, now, lr, 0.0, 0.0)
-    lazy.settle(params, state, since, 0, SIZE, base=0, now=STEPS)
+    lazy.flush(params, state, since, 0, SIZE, now=STEPS)
     np.testing.assert_array_equal(params, expected)
     np.testing.assert_array_equal(state, expected_state)
 
 
-def test_steps_may_be_counted_from_a_later_one():
+def test_updates_are_counted_over_the_life_of_the_parameters():
     rng = np.random.default_rng(2)
     params = rng.standard_normal(SIZE)
-    state, since = np.zeros((0, SIZE)), np.zeros(SIZE, np.int32)
+    life = 10**12
+    state, since = np.zeros((0, SIZE)), np.full(SIZE, life + 50)
     lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 0.5, RUNS, False)
-    lazy.begin(RATES["falling"], 0)
+    lazy.begin(RATES["falling"], life)
     out, keys = np.empty(SIZE), np.arange(SIZE, dtype=np.int32)
-    lazy.gather(params, state, since, keys, out, base=50, now=60)
+    lazy.gather(params, state, since, keys, out, now=life + 60)
     shrink = np.where((keys >= 30) & (keys < 33), 1.0, np.prod(1 + 0.5 * RATES["falling"][50:]))
     np.testing.assert_allclose(out, params / shrink, rtol=1e-13)
 
@@ -106,8 +107,8 @@ def test_long_epochs_with_strong_penalties_neither_overflow_nor_underflow():
     lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 1.0, [(0, 2, True)], False)
     lazy.begin(np.full(n, 0.1), 0)
     params, state = np.ones(2), np.zeros((0, 2))
-    since, out = np.array([0, n - 5], np.int32), np.empty(2)
-    lazy.gather(params, state, since, np.array([0, 1], np.int32), out, base=0, now=n)
+    since, out = np.array([0, n - 5]), np.empty(2)
+    lazy.gather(params, state, since, np.array([0, 1], np.int32), out, now=n)
     np.testing.assert_allclose(out, [0.0, 1.1**-5], rtol=1e-12)
 
 
@@ -115,15 +116,15 @@ def test_lazy_adam_moves_only_what_is_touched_and_pays_missed_penalties():
     kernel = UpdateKernel("adam", beta1=0.9, beta2=0.99, lazy=True)
     lazy = LazyUpdate(kernel, 0.0, 0.1, [(0, 2, True)], False)
     lazy.begin(np.full(10, 0.05), 0)
-    params, state, since = np.ones(2), np.full((2, 2), 0.3), np.zeros(2, np.int32)
+    params, state, since = np.ones(2), np.full((2, 2), 0.3), np.zeros(2, np.int64)
     alone, alone_state = params[:1].copy(), state[:, :1].copy()
     key = np.array([0], np.int32)
     for now in (1, 2, 3):
-        lazy.apply(params, state, since, key, np.ones(1), base=0, now=now)
+        lazy.apply(params, state, since, key, np.ones(1), now=now)
         kernel.update(alone, np.ones(1), alone_state, step=now, lr=0.05, l1=0.0, l2=0.1)
     assert (params[1], state[0, 1], state[1, 1]) == (1.0, 0.3, 0.3)
     assert params[0] == alone[0]
-    lazy.settle(params, state, since, 0, 2, base=0, now=3)
+    lazy.flush(params, state, since, 0, 2, now=3)
     size = 0.05 / (np.sqrt(0.3 / (1 - 0.99**3)) + 1e-8)
     np.testing.assert_allclose(params[1], (1 + 0.1 * size) ** -3, rtol=1e-12)
     assert (state[0, 1], state[1, 1]) == (0.3, 0.3)
@@ -139,8 +140,8 @@ def test_a_dense_adam_is_refused():
 def test_an_overflow_is_seen():
     lazy = LazyUpdate(UpdateKernel("momentum", momentum=0.9), 0.0, 0.0, RUNS, False)
     lazy.begin(np.full(3, 1e10), 0)
-    params, state, since = np.zeros(SIZE), np.full((1, SIZE), 1e305), np.zeros(SIZE, np.int32)
-    assert not lazy.settle(params, state, since, 0, SIZE, base=0, now=3)
+    params, state, since = np.zeros(SIZE), np.full((1, SIZE), 1e305), np.zeros(SIZE, np.int64)
+    assert not lazy.flush(params, state, since, 0, SIZE, now=3)
 
 
 SHAPES = {
@@ -177,7 +178,7 @@ def test_any_sequence_ends_where_the_dense_loop_does(
     rng = np.random.default_rng(seed)
     params, state = random_start(int(name != "sgd"), dtype, rng)
     expected, expected_state = params.astype(float), state.astype(float)
-    since = np.zeros(SIZE, np.int32)
+    since = np.full(SIZE, base)
     steps = sum(gaps) + len(gaps) - 1
     rates = SHAPES[shape](np.arange(steps))
     lazy = LazyUpdate(kernel, *penalty, RUNS, dtype == np.float32)
@@ -190,10 +191,10 @@ def test_any_sequence_ends_where_the_dense_loop_does(
             keys = rng.permutation(SIZE)[:20].astype(np.int32)
             values = rng.standard_normal(20).astype(dtype)
             grad[keys] = values
-            assert lazy.apply(params, state, since, keys, values, base=base, now=base + step)
+            assert lazy.apply(params, state, since, keys, values, now=base + step)
         dense_step(kernel, expected, grad, expected_state, step, lr, *penalty)
         np.maximum(scale, np.abs(expected), out=scale)
-    assert lazy.settle(params, state, since, 0, SIZE, base=base, now=base + steps)
+    assert lazy.flush(params, state, since, 0, SIZE, now=base + steps)
     error = 2e-4 if dtype == np.float32 else 1e-11
     np.testing.assert_array_less(np.abs(params - expected), error * scale + 1e-30)
     np.testing.assert_allclose(state, expected_state, rtol=error, atol=1e-30)
@@ -204,11 +205,11 @@ def test_a_step_of_any_size_is_no_step_where_none_was_missed():
     kernel = UpdateKernel("adam", epsilon=0.0, lazy=True)
     lazy = LazyUpdate(kernel, 0.1, 0.0, [(0, 2, True)], False)
     lazy.begin(np.full(2, 0.05), 0)
-    params, state, since = np.ones(2), np.zeros((2, 2)), np.zeros(2, np.int32)
+    params, state, since = np.ones(2), np.zeros((2, 2)), np.zeros(2, np.int64)
     key, out = np.array([0], np.int32), np.empty(1)
-    lazy.gather(params, state, since, key, out, base=0, now=0)
+    lazy.gather(params, state, since, key, out, now=0)
     assert out[0] == 1.0
-    assert lazy.apply(params, state, since, key, np.ones(1), base=0, now=1)
+    assert lazy.apply(params, state, since, key, np.ones(1), now=1)
     alone, alone_state = np.ones(1), np.zeros((2, 1))
     kernel.update(alone, np.ones(1), alone_state, step=1, lr=0.05, l1=0.1, l2=0.0)
     assert params[0] == alone[0]
