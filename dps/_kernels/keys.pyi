@@ -9,7 +9,7 @@ class KeyList:
     def __init__(self, size: int) -> None: ...
     def begin(self) -> None:
         """Begin a new batch: forget all keys."""
-    def array(self) -> NDArray[np.int32]:
+    def array(self) -> NDArray[np.int64]:
         """A copy of the keys."""
 
 def deliver_keys(
@@ -17,7 +17,7 @@ def deliver_keys(
 ) -> bool:
     """Fill a slot, slice by slice of `width` elements; True if all values are finite.
 
-    `keys` (m,) int32 are distinct and below `size`; `counts` (n_ranks,) int64 becomes how many
+    `keys` (m,) int64 are distinct and below `size`; `counts` (n_ranks,) int64 becomes how many
     of them are of each slice.
     """
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from dps._kernels.optimizers cimport UpdateSpec
 
@@ -37,11 +37,11 @@ cdef class LazyUpdate:
 
 
 cdef void gather(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     char* out, bint spread,
 ) noexcept nogil
 cdef bint apply(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     const char* grad,
 ) noexcept nogil
 cdef bint flush(

@@ -33,10 +33,8 @@ class LazyUpdate:
     ) -> None: ...
     def begin(self, rates: Any, before: int) -> None:
         """Take in the learning rates of the updates behind so many."""
-    def gather(
-        self, params: Any, state: Any, since: Any, keys: Any, out: Any, *, now: int
-    ) -> None:
-        """``out`` = the parameters at ``keys`` (m,) int32 after update `now`; they do not change."""
+    def gather(self, params: Any, state: Any, since: Any, keys: Any, out: Any, *, now: int) -> None:
+        """``out`` = the parameters at ``keys`` (m,) int64 after update `now`; they stay."""
     def apply(
         self,
         params: Any,

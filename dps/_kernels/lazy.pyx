@@ -20,7 +20,7 @@ arithmetic is IEEE.
 """
 from cython cimport floating
 from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 import numpy as np
 
@@ -185,21 +185,21 @@ cdef struct Chunk:
     bint penalised
 
 
-cdef Chunk _chunk(const Lazy* lazy, const int32_t* keys, Py_ssize_t n) noexcept nogil:
+cdef Chunk _chunk(const Lazy* lazy, const int64_t* keys, Py_ssize_t n) noexcept nogil:
     """As many keys as are worked on at a time, of one run, and whether that is penalised."""
     cdef Py_ssize_t run = 0, i = 1
-    cdef int32_t first, last
+    cdef int64_t first, last
     n = min(n, <Py_ssize_t> CHUNK)
     while keys[0] >= lazy.runs[3 * run + 1]:
         run += 1
-    first, last = <int32_t> lazy.runs[3 * run], <int32_t> lazy.runs[3 * run + 1]
+    first, last = <int64_t> lazy.runs[3 * run], <int64_t> lazy.runs[3 * run + 1]
     while i < n and first <= keys[i] < last:
         i += 1
     return Chunk(i, lazy.runs[3 * run + 2] != 0)
 
 
 cdef void _take(
-    const Lazy* lazy, const Held* held, Py_ssize_t rows, bint lags, const int32_t* keys, Py_ssize_t n,
+    const Lazy* lazy, const Held* held, Py_ssize_t rows, bint lags, const int64_t* keys, Py_ssize_t n,
     floating* p, floating* state, int64_t* since,
 ) noexcept nogil:
     cdef const floating* params = <const floating*> held.params
@@ -216,7 +216,7 @@ cdef void _take(
 
 
 cdef void _gather(
-    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     floating* out, bint spread,
 ) noexcept nogil:
     cdef floating p[CHUNK]
@@ -236,7 +236,7 @@ cdef void _gather(
 
 
 cdef bint _apply(
-    const Lazy* lazy, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     const floating* grad,
 ) noexcept nogil:
     cdef floating p[CHUNK]
@@ -300,7 +300,7 @@ cdef inline int64_t _entry(const Lazy* lazy, int64_t now, int64_t least) noexcep
 
 
 cdef void gather(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     char* out, bint spread,
 ) noexcept nogil:
     """The parameters at the keys after update ``now``, side by side or spread to their places."""
@@ -311,7 +311,7 @@ cdef void gather(
 
 
 cdef bint apply(
-    const Lazy* lazy, bint single, const Held* held, const int32_t* keys, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
     const char* grad,
 ) noexcept nogil:
     """Update ``now`` at distinct keys; whether all are finite."""
@@ -398,19 +398,19 @@ cdef class LazyUpdate:
         return held
 
     cdef int _check(self, keys, Py_ssize_t size, int64_t now) except -1:
-        cdef const int32_t[::1] numbers = keys
+        cdef const int64_t[::1] numbers = keys
         cdef int64_t first = self.lazy.before
         if not first <= now <= first + self.lazy.steps:
             raise ValueError(
                 f"update {now} is not among {first} to {first + self.lazy.steps}"
             )
         if DPS_DEBUG and numbers.shape[0]:
-            indices_below("keys", <const int*> &numbers[0], numbers.shape[0], size)
+            indices_below("keys", &numbers[0], numbers.shape[0], size)
         return 0
 
     def gather(self, params, state, since, keys, out, *, int64_t now):
         cdef Held held = self._held(params, state, since)
-        cdef const int32_t* at = <const int32_t*> _address(keys)
+        cdef const int64_t* at = <const int64_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
         cdef char* target = _address(out)
         self._check(keys, held.size, now)
@@ -422,7 +422,7 @@ cdef class LazyUpdate:
         self, params, state, since, keys, grad, *, int64_t now
     ):
         cdef Held held = self._held(params, state, since)
-        cdef const int32_t* at = <const int32_t*> _address(keys)
+        cdef const int64_t* at = <const int64_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
         cdef const char* source = _address(grad)
         cdef bint finite
@@ -439,7 +439,7 @@ cdef class LazyUpdate:
     ):
         cdef Held held = self._held(params, state, since)
         cdef bint finite
-        self._check(np.empty(0, np.int32), held.size, now)
+        self._check(np.empty(0, np.int64), held.size, now)
         if not 0 <= start <= stop <= held.size:
             raise ValueError(f"[{start}, {stop}) is not inside {held.size} elements")
         with nogil:

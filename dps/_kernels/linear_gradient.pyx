@@ -8,7 +8,7 @@ it is done otherwise where dense rows are wide or shuffled, or CSR rows lie in o
 dense_template.h and sparse.h. It must not know batches, ranks or modes.
 """
 from cython cimport floating
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -252,10 +252,10 @@ cdef void _touch(
         row = order[i] if order is not NULL else i
         for at in range(indptr[row], indptr[row + 1]):
             for c in range(k):
-                count = touch_key(&list, count, <int32_t> (indices[at] * k + c))
+                count = touch_key(&list, count, <int64_t> indices[at] * k + c)
     if model.intercept and m:
         for c in range(k):
-            count = touch_key(&list, count, <int32_t> (model.f * k + c))
+            count = touch_key(&list, count, <int64_t> model.f * k + c)
     keys.count = count
 
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 # What is done with vectors of one type, as functions that take no type: chosen once, by whoever
 # holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
@@ -11,16 +11,16 @@ ctypedef bint (*SumSlots)(
     Py_ssize_t n, double by,
 ) noexcept nogil
 ctypedef bint (*Deliver)(
-    const int32_t* keys, Py_ssize_t n, const void* values, bint spread, Py_ssize_t width,
-    Py_ssize_t n_ranks, int32_t* slot_keys, void* slot, int64_t* counts,
+    const int64_t* keys, Py_ssize_t n, const void* values, bint spread, Py_ssize_t width,
+    Py_ssize_t n_ranks, int64_t* slot_keys, void* slot, int64_t* counts,
 ) noexcept nogil
 ctypedef Py_ssize_t (*Merge)(
-    const int32_t* keys, const void* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int32_t* marks,
-    int32_t* merged, void* sums, double total,
+    const int64_t* keys, const void* slots, Py_ssize_t stride, const int64_t* counts,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
+    int64_t* merged, void* sums, double total,
 ) noexcept nogil
-ctypedef void (*Pick)(void* out, const void* x, const int32_t* at, Py_ssize_t n) noexcept nogil
-ctypedef void (*Clear)(void* x, const int32_t* at, Py_ssize_t n) noexcept nogil
+ctypedef void (*Pick)(void* out, const void* x, const int64_t* at, Py_ssize_t n) noexcept nogil
+ctypedef void (*Clear)(void* x, const int64_t* at, Py_ssize_t n) noexcept nogil
 
 cdef struct Numbers:
     Py_ssize_t itemsize

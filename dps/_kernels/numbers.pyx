@@ -4,7 +4,7 @@ Owns nothing but the choice between float32 and float64, which is made once. It 
 the vectors are.
 """
 from cython cimport floating
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from dps._kernels.keys cimport deliver, merge
 from dps._kernels.reduce cimport add, copy_checked, divide_by, is_finite, sum_slots
@@ -22,9 +22,9 @@ cdef bint _sum_slots(
 
 
 cdef Py_ssize_t _merge(
-    const int32_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int32_t* marks,
-    int32_t* merged, floating* sums, double total,
+    const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
+    int64_t* merged, floating* sums, double total,
 ) noexcept nogil:
     return merge(
         keys, slots, stride, counts, rows, n_ranks, rank, start, marks, merged, sums,
@@ -33,7 +33,7 @@ cdef Py_ssize_t _merge(
 
 
 cdef void _pick(
-    floating* out, const floating* x, const int32_t* at, Py_ssize_t n
+    floating* out, const floating* x, const int64_t* at, Py_ssize_t n
 ) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
@@ -41,14 +41,14 @@ cdef void _pick(
 
 
 cdef void _scatter(
-    floating* out, const floating* x, const int32_t* at, Py_ssize_t n
+    floating* out, const floating* x, const int64_t* at, Py_ssize_t n
 ) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
         out[at[i]] = x[i]
 
 
-cdef void _clear(floating* x, const int32_t* at, Py_ssize_t n) noexcept nogil:
+cdef void _clear(floating* x, const int64_t* at, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
         x[at[i]] = 0

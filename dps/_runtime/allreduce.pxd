@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._runtime.ends cimport MappedEnd
@@ -16,6 +16,6 @@ cdef class AllReduceStep(Step):
     cdef char* means
     cdef LazyUpdate lazy
     cdef Held held
-    cdef int32_t* merged
+    cdef int64_t* merged
 
     cdef int _apply_keys(self) except -1 nogil

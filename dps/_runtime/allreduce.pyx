@@ -4,7 +4,7 @@ The shards lend slots and hold no parameters. The mean is the one that sync appl
 same lines (ends.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy: all
 ranks hold the same bits, and they are those of sync.
 """
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -21,7 +21,7 @@ cdef class AllReduceEnd(MappedEnd):
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         cdef Py_ssize_t itemsize = self.numbers.itemsize
-        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int32_t))
+        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int64_t))
         memcpy(self.total + self.start * itemsize, self.sums, n * itemsize)
         self.total_counts[self.rank] = n
         return True
@@ -62,7 +62,7 @@ cdef class AllReduceStep(Step):
             self.held.params = self.keep(held[0])
             self.held.state = self.state
             self.held.since = <int64_t*> self.keep(np.full(self.size, version, np.int64))
-            self.merged = <int32_t*> self.keep(np.empty(self.size, np.int32))
+            self.merged = <int64_t*> self.keep(np.empty(self.size, np.int64))
 
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit."""
@@ -103,7 +103,7 @@ cdef class AllReduceStep(Step):
 
     cdef int _apply_keys(self) except -1 nogil:
         cdef Sparse* mean
-        cdef const int32_t* keys
+        cdef const int64_t* keys
         cdef int64_t now = self.version + self.sequence
         cdef bint finite = True
         cdef Py_ssize_t part
@@ -113,7 +113,7 @@ cdef class AllReduceStep(Step):
             for part in range(mean.n_parts):
                 keys = mean.keys[part]
                 if not self.whole:  # the list lies in memory that others read
-                    memcpy(self.merged, keys, mean.counts[part] * sizeof(int32_t))
+                    memcpy(self.merged, keys, mean.counts[part] * sizeof(int64_t))
                     (<End> self._ends[number])._globalise(self.merged, mean.counts[part])
                     keys = self.merged
                 finite &= apply(

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
@@ -54,14 +54,14 @@ cdef struct Answer:
 
 # Keys in a shard's own numbers, and where their values are in a whole vector.
 cdef struct Picks:
-    int32_t* keys
-    int32_t* at         # the same array where both numbers are; NULL: values lie side by side
+    int64_t* keys
+    int64_t* at         # the same array where both numbers are; NULL: values lie side by side
     Py_ssize_t n
 
 # A sparse mean, in parts.
 cdef struct Sparse:
     Py_ssize_t n_parts
-    const int32_t** keys
+    const int64_t** keys
     const char** values
     int64_t* counts
 
@@ -88,7 +88,7 @@ cdef class End:
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
     ) except -1 nogil
     cdef void _place(self, const char* part, char* whole) noexcept nogil
-    cdef void _globalise(self, int32_t* keys, Py_ssize_t n) noexcept nogil
+    cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil
 
 
 cdef class MappedEnd(End):
@@ -126,12 +126,12 @@ cdef class MappedEnd(End):
     cdef int64_t epoch
     cdef Held held
     cdef Py_ssize_t width           # of a slice
-    cdef int32_t* slot_keys         # of all ranks, rows as far apart as those of slots
+    cdef int64_t* slot_keys         # of all ranks, rows as far apart as those of slots
     cdef int64_t* slot_counts       # (n_ranks, n_ranks)
-    cdef int32_t* total_keys
+    cdef int64_t* total_keys
     cdef int64_t* total_counts
-    cdef int32_t* marks
-    cdef int32_t* merged
+    cdef int64_t* marks
+    cdef int64_t* merged
     cdef char* sums
 
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
@@ -179,7 +179,7 @@ cdef class FarEnd(End):
     cdef Activity activity
     cdef int shard
     cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
-    cdef int32_t* came_keys
+    cdef int64_t* came_keys
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil

@@ -23,7 +23,7 @@ BROADCAST: the others have nothing to do, so they are DONE as soon as they have 
 that they have read what stood there before. Rank 0 waits for that, writes TOTAL, and then is DONE:
 for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
 """
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -101,7 +101,7 @@ cdef class End:
             memcpy(whole + self.ranges[2 * r] * self.numbers.itemsize, part, n)
             part += n
 
-    cdef void _globalise(self, int32_t* keys, Py_ssize_t n) noexcept nogil:
+    cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
         """Make the whole vector's numbers of the shard's."""
         cdef Py_ssize_t i, low, high, middle
         for i in range(n):
@@ -112,7 +112,7 @@ cdef class End:
                     low = middle
                 else:
                     high = middle - 1
-            keys[i] = <int32_t> (self.ranges[2 * low] + keys[i] - self.offsets[low])
+            keys[i] = <int64_t> (self.ranges[2 * low] + keys[i] - self.offsets[low])
 
 
 cdef class MappedEnd(End):
@@ -172,19 +172,19 @@ cdef class MappedEnd(End):
         self.held.params = self.params
         self.held.state = self.state
         self.held.since = <int64_t*> self.keep(window.store.since)
-        self.slot_keys = <int32_t*> self.keep(window.keys)
+        self.slot_keys = <int64_t*> self.keep(window.keys)
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
-        self.total_keys = <int32_t*> self.keep(window.total_keys)
+        self.total_keys = <int64_t*> self.keep(window.total_keys)
         self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.marks = <int32_t*> self.keep(np.zeros(length, np.int32))
-        self.merged = <int32_t*> self.keep(np.empty(length, np.int32))
+        self.marks = <int64_t*> self.keep(np.zeros(length, np.int64))
+        self.merged = <int64_t*> self.keep(np.empty(length, np.int64))
         self.sums = self.keep(np.empty(length, dtype))
         self.values = self.keep(np.empty(self.size, dtype))
         if window.store.update is not None:
             self.rates = window.store.update.rates
             self.lazy = window.store.update.lazily(window.spec.dtype)
         parts = np.zeros((3, self.n_ranks), np.int64)
-        self.mean.keys = <const int32_t**> self.keep(parts)
+        self.mean.keys = <const int64_t**> self.keep(parts)
         self.mean.values = <const char**> (self.mean.keys + self.n_ranks)
         self.mean.counts = <int64_t*> (self.mean.values + self.n_ranks)
 
@@ -428,7 +428,7 @@ cdef class MappedEnd(End):
         cdef Py_ssize_t first = self.rank * self.slot_stride
         if self.given is not NULL and not spread:
             self.numbers.pick(self.values, self.given, self.picks.at, self.picks.n)
-        self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 4))
+        self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 8))
         return self.numbers.deliver(
             self.picks.keys, self.picks.n, self.given if spread else self.values, spread,
             self.width, n_ranks, self.slot_keys + first,
@@ -568,9 +568,9 @@ cdef class FarEnd(End):
         self.raised = raised
         if keyed:
             self.values = self.keep(np.empty(size, dtype))
-            self.came_keys = <int32_t*> self.keep(np.empty(size, np.int32))
+            self.came_keys = <int64_t*> self.keep(np.empty(size, np.int64))
             parts = np.zeros(3, np.int64)
-            self.mean.keys = <const int32_t**> self.keep(parts)
+            self.mean.keys = <const int64_t**> self.keep(parts)
             self.mean.values = <const char**> (self.mean.keys + 1)
             self.mean.counts = <int64_t*> (self.mean.values + 1)
 
@@ -618,7 +618,7 @@ cdef class FarEnd(End):
                 n += 1
         elif op == PULL_KEYS or op == PUSH_KEYS:
             if self.request.n_keys >= 0:
-                parts[n], sizes[n] = self.picks.keys, self.picks.n * sizeof(int32_t)
+                parts[n], sizes[n] = self.picks.keys, self.picks.n * sizeof(int64_t)
                 self.request.nbytes += sizes[n]
                 n += 1
             if op == PUSH_KEYS:
@@ -695,8 +695,8 @@ cdef class FarEnd(End):
         elif self.request.op == PUSH_KEYS:
             if not 0 <= n <= self.size:
                 n = self.size
-            self._expect(n * (itemsize + <Py_ssize_t> sizeof(int32_t)))
-            self.wire.receive(self.came_keys, n * sizeof(int32_t))
+            self._expect(n * (itemsize + <Py_ssize_t> sizeof(int64_t)))
+            self.wire.receive(self.came_keys, n * sizeof(int64_t))
             self.wire.receive(self.values, n * itemsize)
             self.mean.n_parts = 1 if n else 0
             self.mean.keys[0], self.mean.values[0] = self.came_keys, self.values

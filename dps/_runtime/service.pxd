@@ -1,3 +1,5 @@
+from libc.stdint cimport int64_t
+
 from dps._runtime.ends cimport MappedEnd
 from dps._runtime.wire cimport Wire
 
@@ -9,7 +11,7 @@ cdef class Service:
     cdef bint stepping
     cdef char* slot
     cdef Py_ssize_t slot_size
-    cdef int* keys
+    cdef int64_t* keys
     cdef char* sparse           # keys and values of an answer, side by side
 
     cdef bint _serve(self) except -1 nogil

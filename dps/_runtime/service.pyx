@@ -9,7 +9,7 @@ before its request is complete, half a gradient in the slot, which has not ARRIV
 goes on as if the rank lived, and its answer finds nobody. Of the shard: a closed connection, on
 which the rank's next or present request is an error at once.
 """
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -43,9 +43,9 @@ cdef class Service:
         self.slot = end.slots + end.rank * end.slot_stride * itemsize
         self.slot_size = end.size * itemsize
         if end.values is not NULL:
-            self.keys = <int*> end.keep(np.empty(end.size, np.int32))
-            self.sparse = end.keep(np.empty(end.size * (itemsize + 4), np.uint8))
-        end.picks.keys = <int32_t*> self.keys
+            self.keys = <int64_t*> end.keep(np.empty(end.size, np.int64))
+            self.sparse = end.keep(np.empty(end.size * (itemsize + 8), np.uint8))
+        end.picks.keys = <int64_t*> self.keys
         end.picks.at = NULL
 
     def run(self, pickled):
@@ -127,10 +127,10 @@ cdef class Service:
             if self.keys is NULL:
                 self._refuse()
             if n >= 0:
-                left -= n * <int64_t> sizeof(int32_t)
+                left -= n * <int64_t> sizeof(int64_t)
                 if n > self.end.size or left < 0:
                     self._refuse()
-                self.wire.receive(self.keys, n * sizeof(int32_t))
+                self.wire.receive(self.keys, n * sizeof(int64_t))
                 self.end.picks.n = n
                 for i in range(n):
                     if not 0 <= self.keys[i] < self.end.size:
@@ -171,14 +171,14 @@ cdef class Service:
         if status == RAN and self.end.request.op == PUSH_KEYS and self.end.mean.n_parts:
             for part in range(self.end.mean.n_parts):
                 n += self.end.mean.counts[part]
-            answer.n_keys, answer.nbytes = n, n * (itemsize + <Py_ssize_t> sizeof(int32_t))
-            values = self.sparse + n * sizeof(int32_t)
+            answer.n_keys, answer.nbytes = n, n * (itemsize + <Py_ssize_t> sizeof(int64_t))
+            values = self.sparse + n * sizeof(int64_t)
             n = 0
             for part in range(self.end.mean.n_parts):
                 nbytes = self.end.mean.counts[part]
                 memcpy(
-                    self.sparse + n * sizeof(int32_t), self.end.mean.keys[part],
-                    nbytes * sizeof(int32_t),
+                    self.sparse + n * sizeof(int64_t), self.end.mean.keys[part],
+                    nbytes * sizeof(int64_t),
                 )
                 memcpy(values + n * itemsize, self.end.mean.values[part], nbytes * itemsize)
                 n += nbytes

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from dps._kernels.keys cimport KeyList, Keys
 from dps._kernels.lazy cimport Held, LazyUpdate

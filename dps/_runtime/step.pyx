@@ -8,7 +8,7 @@ does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
 Steps and meetings of ranks are numbered together (``sequence``), the same on all ranks where these
 wait for each other.
 """
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 import numpy as np
@@ -99,8 +99,8 @@ cdef class Step:
     def _bind_picks(self, ends):
         cdef End end
         for end in ends:
-            end.picks.keys = <int32_t*> self.keep(np.empty(end.size, np.int32))
-            end.picks.at = <int32_t*> self.keep(np.empty(end.size, np.int32))
+            end.picks.keys = <int64_t*> self.keep(np.empty(end.size, np.int64))
+            end.picks.at = <int64_t*> self.keep(np.empty(end.size, np.int64))
 
     def __dealloc__(self):
         free(self._ends)
@@ -290,7 +290,7 @@ cdef class Step:
         """Give each shard its part of the keys."""
         cdef Picks* picks
         cdef Py_ssize_t i, low, high, middle
-        cdef int32_t key
+        cdef int64_t key
         cdef int number
         if self.whole:
             picks = &(<End> self._ends[0]).picks
@@ -309,7 +309,7 @@ cdef class Step:
                 else:
                     high = middle - 1
             picks = &(<End> self._ends[<int> self.owners[low]]).picks
-            picks.keys[picks.n] = <int32_t> (key + self.shifts[low])
+            picks.keys[picks.n] = <int64_t> (key + self.shifts[low])
             picks.at[picks.n] = key
             picks.n += 1
 

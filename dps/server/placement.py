@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,28 +56,6 @@ class Placement:
         for start, stop in self.ranges[shard]:
             flat[..., start:stop] = values[..., offset : offset + stop - start]
             offset += stop - start
-
-    def split(self, keys: NDArray[np.int32]) -> list[tuple[Any, NDArray[np.int32]]]:
-        """For each shard, which of the keys it holds, and those in its own coordinates."""
-        if len(self) == 1:
-            return [(slice(None), keys)]
-        parts = []
-        for ranges in self.ranges:
-            starts = np.array([start for start, _ in ranges], np.int64)
-            stops = np.array([stop for _, stop in ranges], np.int64)
-            offsets = np.cumsum(stops - starts) - stops  # from a key to the shard's coordinate
-            nearest = np.searchsorted(starts, keys, side="right") - 1
-            at = np.flatnonzero((nearest >= 0) & (keys < stops[nearest]))
-            parts.append((at, (keys[at] + offsets[nearest[at]]).astype(np.int32)))
-        return parts
-
-    def join(self, shard: int, keys: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The keys of the whole vector, from those in a shard's own coordinates."""
-        sizes = np.cumsum([0] + [stop - start for start, stop in self.ranges[shard]])
-        starts = np.array([start for start, _ in self.ranges[shard]], np.int64)
-        number = np.searchsorted(sizes, keys, side="right") - 1
-        joined: NDArray[np.int32] = (keys - sizes[number] + starts[number]).astype(np.int32)
-        return joined
 
     def segments(
         self, shard: int, segments: Callable[[int, int], Sequence[tuple[int, int, bool]]]

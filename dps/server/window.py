@@ -179,9 +179,9 @@ class WindowSpec:
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
-            "keys": ((self.n_ranks, keyed * stride), "int32"),
+            "keys": ((self.n_ranks, keyed * stride), "int64"),
             "key_counts": ((self.n_ranks, keyed * self.n_ranks), "int64"),
-            "total_keys": ((keyed * size,), "int32"),
+            "total_keys": ((keyed * size,), "int64"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
         }
 
@@ -206,12 +206,12 @@ class Window(Regions):
     ring : (2 (members - 1), spec.ring) array
     ring_rows : (2 (members - 1),) int64 array
         A place for each message of a step that goes round, and the rows behind it.
-    keys : (n_ranks, >= n) int32 array
+    keys : (n_ranks, >= n) int64 array
         Where gradients are sparse, what the values in a slot belong to: those of the first
         rank's slice come first.
     key_counts : (n_ranks, n_ranks) int64 array
         How many of a slot's values (rows) are of each rank's slice (columns).
-    total_keys : (n,) int32 array
+    total_keys : (n,) int64 array
     total_counts : (n_ranks,) int64 array
         The same of `total`; each rank's values begin where its slice does.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
@@ -229,9 +229,9 @@ class Window(Regions):
     total: NDArray[np.floating]
     ring: NDArray[np.floating]
     ring_rows: NDArray[np.int64]
-    keys: NDArray[np.int32]
+    keys: NDArray[np.int64]
     key_counts: NDArray[np.int64]
-    total_keys: NDArray[np.int32]
+    total_keys: NDArray[np.int64]
     total_counts: NDArray[np.int64]
     reductions: NDArray[np.float64]
     notes: NDArray[np.float64]

@@ -29,8 +29,6 @@ Hosts = tuple[tuple[int, ...], ...]
 
 #: Closed epochs whose records a window keeps; they are fetched a few times a second.
 HISTORY = 1 << 16
-#: Elements that keys of 32 bits can count.
-_MOST_KEYS = (1 << 31) - 1
 #: Elements of a whole vector that are updated in the time that one is by its key.
 _COST_OF_A_KEY = 8
 #: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
@@ -52,13 +50,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if job.full_batch is not None or not summary.sparse:
         return None
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
-    possible = (
-        kernel is not None
-        and kernel.keyed
-        and native is not None
-        and native.lazy
-        and kernel.size < _MOST_KEYS
-    )
+    possible = kernel is not None and kernel.keyed and native is not None and native.lazy
     if not possible:
         if job.optimizer.always_lazy:
             raise ValueError(

@@ -52,7 +52,7 @@ def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(
     lazy.begin(rates, 0)
     exact = {"rtol": 2e-5 if dtype == np.float32 else 1e-11, "atol": 1e-7}
     for now, lr in enumerate(rates, start=1):
-        keys = rng.permutation(SIZE)[: rng.integers(0, 6)].astype(np.int32)
+        keys = rng.permutation(SIZE)[: rng.integers(0, 6)].astype(np.int64)
         seen = np.empty(len(keys), dtype)
         lazy.gather(params, state, since, keys, seen, now=now - 1)
         np.testing.assert_allclose(seen, expected[keys], **exact)
@@ -79,7 +79,7 @@ def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
     lazy = LazyUpdate(kernel, 0.0, 0.0, RUNS, False)
     lazy.begin(RATES["falling"], 0)
     for now, lr in enumerate(RATES["falling"], start=1):
-        keys = rng.permutation(SIZE)[:3].astype(np.int32)
+        keys = rng.permutation(SIZE)[:3].astype(np.int64)
         grad = np.zeros(SIZE)
         grad[keys] = rng.standard_normal(3)
         lazy.apply(params, state, since, keys, grad[keys], now=now)
@@ -96,7 +96,7 @@ def test_updates_are_counted_over_the_life_of_the_parameters():
     state, since = np.zeros((0, SIZE)), np.full(SIZE, life + 50)
     lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 0.5, RUNS, False)
     lazy.begin(RATES["falling"], life)
-    out, keys = np.empty(SIZE), np.arange(SIZE, dtype=np.int32)
+    out, keys = np.empty(SIZE), np.arange(SIZE, dtype=np.int64)
     lazy.gather(params, state, since, keys, out, now=life + 60)
     shrink = np.where((keys >= 30) & (keys < 33), 1.0, np.prod(1 + 0.5 * RATES["falling"][50:]))
     np.testing.assert_allclose(out, params / shrink, rtol=1e-13)
@@ -108,7 +108,7 @@ def test_long_epochs_with_strong_penalties_neither_overflow_nor_underflow():
     lazy.begin(np.full(n, 0.1), 0)
     params, state = np.ones(2), np.zeros((0, 2))
     since, out = np.array([0, n - 5]), np.empty(2)
-    lazy.gather(params, state, since, np.array([0, 1], np.int32), out, now=n)
+    lazy.gather(params, state, since, np.array([0, 1], np.int64), out, now=n)
     np.testing.assert_allclose(out, [0.0, 1.1**-5], rtol=1e-12)
 
 
@@ -118,7 +118,7 @@ def test_lazy_adam_moves_only_what_is_touched_and_pays_missed_penalties():
     lazy.begin(np.full(10, 0.05), 0)
     params, state, since = np.ones(2), np.full((2, 2), 0.3), np.zeros(2, np.int64)
     alone, alone_state = params[:1].copy(), state[:, :1].copy()
-    key = np.array([0], np.int32)
+    key = np.array([0], np.int64)
     for now in (1, 2, 3):
         lazy.apply(params, state, since, key, np.ones(1), now=now)
         kernel.update(alone, np.ones(1), alone_state, step=now, lr=0.05, l1=0.0, l2=0.1)
@@ -188,7 +188,7 @@ def test_any_sequence_ends_where_the_dense_loop_does(
     for step, lr in enumerate(rates, start=1):
         grad = np.zeros(SIZE)
         if step in touched:
-            keys = rng.permutation(SIZE)[:20].astype(np.int32)
+            keys = rng.permutation(SIZE)[:20].astype(np.int64)
             values = rng.standard_normal(20).astype(dtype)
             grad[keys] = values
             assert lazy.apply(params, state, since, keys, values, now=base + step)
@@ -206,7 +206,7 @@ def test_a_step_of_any_size_is_no_step_where_none_was_missed():
     lazy = LazyUpdate(kernel, 0.1, 0.0, [(0, 2, True)], False)
     lazy.begin(np.full(2, 0.05), 0)
     params, state, since = np.ones(2), np.zeros((2, 2)), np.zeros(2, np.int64)
-    key, out = np.array([0], np.int32), np.empty(1)
+    key, out = np.array([0], np.int64), np.empty(1)
     lazy.gather(params, state, since, key, out, now=0)
     assert out[0] == 1.0
     assert lazy.apply(params, state, since, key, np.ones(1), now=1)
