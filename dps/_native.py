@@ -1,4 +1,4 @@
-"""Things that exist twice: in Python, and in a kernel for loops without the interpreter."""
+"""Things that exist twice: in Python, and in a kernel for native loops."""
 
 __all__ = ["written_in_python"]
 

@@ -210,11 +210,11 @@ def test_slow_partitions_are_waited_for_without_dps_on_the_scheduler(
     scheduler_without_dps: Client,
 ) -> None:
     def slow(block: Any) -> Any:
-        time.sleep(1.5)  # longer than a look at the scheduler's tasks is away
+        time.sleep(4.0)  # longer than a look at the scheduler's tasks is away
         return block
 
     rows = X.map_blocks(slow, meta=X._meta)
-    model = dps.LinearClassifier(client=scheduler_without_dps, timeout=1.0)
+    model = dps.LinearClassifier(client=scheduler_without_dps, timeout=3.0)
     assert model.fit(rows, Y).score(X, Y) > 0.75
 
 

@@ -553,7 +553,7 @@ def test_workers_that_dask_has_paused_are_named() -> None:
     ):
         (address,) = client.run(pause)
         with pytest.raises(ClusterError, match="has paused 1 of 1 workers, whose memory") as caught:
-            dps.LinearClassifier(client=client, timeout=1.0).fit(*drawn_on_workers(8000))
+            dps.LinearClassifier(client=client, timeout=3.0).fit(*drawn_on_workers(8000))
         assert address in str(caught.value)
 
 

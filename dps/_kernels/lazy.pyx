@@ -3,8 +3,8 @@
 Owns how a coordinate follows updates that brought it no gradient, exactly: as if each of them had
 been applied with a gradient of zero. A coordinate remembers the update up to which it is up to date
 (``since``), by its number over the life of the parameters; whoever needs it brings it up to the
-present one first, by `_follow`. At the end of an epoch all are flushed, so that nothing outside of an
-epoch sees anything lazy.
+present one first, by `_follow`. At the end of an epoch all are flushed, so that nothing outside of
+an epoch sees anything lazy.
 
 With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed are one: ::
 
@@ -77,7 +77,8 @@ cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept
 
 
 cdef void _scaled(
-    const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n, int64_t now,
+    const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n,
+    int64_t now,
 ) noexcept nogil:
     """Proximal steps of sizes rate * by, of at most CHUNK coordinates."""
     cdef double factor[CHUNK]   # 1 / F
@@ -199,8 +200,8 @@ cdef Chunk _chunk(const Lazy* lazy, const int64_t* keys, Py_ssize_t n) noexcept 
 
 
 cdef void _take(
-    const Lazy* lazy, const Held* held, Py_ssize_t rows, bint lags, const int64_t* keys, Py_ssize_t n,
-    floating* p, floating* state, int64_t* since,
+    const Lazy* lazy, const Held* held, Py_ssize_t rows, bint lags, const int64_t* keys,
+    Py_ssize_t n, floating* p, floating* state, int64_t* since,
 ) noexcept nogil:
     cdef const floating* params = <const floating*> held.params
     cdef const floating* row = <const floating*> held.state
@@ -228,7 +229,10 @@ cdef void _gather(
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
         lags = _lags(lazy, chunk.penalised)
-        _take(lazy, held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n, p, state, since)
+        _take(
+            lazy, held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n,
+            p, state, since,
+        )
         _follow(lazy, p, state, CHUNK, since, chunk.n, now, chunk.penalised)
         for j in range(chunk.n):
             out[keys[at + j] if spread else at + j] = p[j]

@@ -65,7 +65,7 @@ cdef class LBFGS:
         return bool(self.take(value, <const double*> <uintptr_t> gradient.ctypes.data))
 
     cdef int take(self, double value, const double* gradient) except -1 nogil:
-        """`tell` without the interpreter; NULL where there is no gradient."""
+        """Native `tell`; NULL where there is no gradient."""
         cdef double gain = self.value - value, slope
         if self.begun and not self._decreased(value):
             self._shorten(value)

@@ -28,7 +28,7 @@ class BlockRows:
     def __len__(self) -> int: ...
 
 class Gradient:
-    """The gradient of a model, for loops without the interpreter; by one thread at a time."""
+    """The gradient of a model, for native loops; by one thread at a time."""
 
     size: int
     single: bool

@@ -1,6 +1,6 @@
 """Rows of a block with their targets and weights, and what a model computes on them.
 
-Owns the form in which data reaches the loops that run without the interpreter. It must not know
+Owns the form in which data reaches native loops. It must not know
 which model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
 block, or rows ``start .. start + m`` where there is no order.
 """

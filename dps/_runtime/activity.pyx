@@ -3,7 +3,7 @@
 Owns the words of a rank's row in a window and how time is shared out between them. It must not
 know who reads them, or what a window is but for the row.
 
-A rank has a row in the window of each shard, on lines of its own. Who writes a word is told below;
+A rank has a row in the window of each shard, on lines of its own. Who writes a word is said below;
 each has one writer at a time, and whoever reads may see one word newer than another.
 
 Written where the window is mapped, or by the shard on behalf of a rank that is far:
@@ -26,7 +26,7 @@ The clock is a stop watch: ``lap(phase)`` gives all time since the last lap to a
 waited meanwhile goes to WAIT and not to the phase, because ``waited`` moves the last lap on.
 
 Where a step takes a microsecond, reading the clock four times would take a tenth of it. So after a
-short step, in the loops without the interpreter, laps are skipped for a while (waits are not);
+short step, in native loops, laps are skipped for a while (waits are not);
 then all time since goes to the phases as that step's did.
 """
 from libc.stdint cimport int64_t, uintptr_t

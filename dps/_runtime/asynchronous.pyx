@@ -17,8 +17,8 @@ anything else is asked of a shard. One more update of staleness for a round trip
 waits, and stays sequential. A crash leaves what it leaves of any push that is under way, and the
 error of a push is that of the step that collects it.
 
-Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates have
-the learning rate that the schedule has at their number.
+Where steps go by keys, the closer brings all parameters up to date before the snapshot. Updates
+have the learning rate that the schedule has at their number.
 """
 from libc.stdint cimport int64_t
 
@@ -112,7 +112,8 @@ cdef class AsynchronousEnd(MappedEnd):
             return status
         version = add(&self.kept, S_VERSION, 1)
         if not apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, version, slot
+            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, version,
+            slot,
         ):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)

@@ -111,7 +111,7 @@ cdef class Search:
         return vector_of(name, array, "float32" if self.single else "float64", self.size)
 
     cdef int take(self, double total, const char* mean) except -1 nogil:
-        """`tell` without the interpreter; NULL where there is no gradient."""
+        """Native `tell`; NULL where there is no gradient."""
         cdef double value
         cdef double* gradient = NULL
         cdef bint accepted = False
@@ -135,7 +135,7 @@ cdef class Search:
         return accepted
 
     cdef void put(self, char* out) noexcept nogil:
-        """`write` without the interpreter."""
+        """Native `write`."""
         self.coordinates.to_params(self.search.next, self.at)
         if self.single:
             _narrow(<float*> out, self.at, self.size)

@@ -34,8 +34,8 @@ from dps._kernels.reduce cimport BLOCK
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
-    Header, R_ARRIVED, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load, rank_load,
-    rank_store, store, wait_for
+    Header, R_ARRIVED, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load,
+    rank_load, rank_store, store, wait_for
 )
 
 from dps._runtime.updates import bind
@@ -484,8 +484,9 @@ cdef class HostEnd(MappedEnd):
     The window is as long as the whole vector; the ranks in it are numbered from 0, which leads.
     Protocol of a step. Each rank fills its slot and takes part in an exchange (see above) whose
     sum is not divided. The leader then asks the shards, writes what comes of it into the store's
-    PARAMS, notes and status into REDUCTIONS, and then ANSWERED; the others wait for that. In a broadcast ranks
-    have nothing to sum: they arrive, which says that they have read what stood there before.
+    PARAMS, notes and status into REDUCTIONS, and then ANSWERED; the others wait for that. In a
+    broadcast ranks have nothing to sum: they arrive, which says that they have read what stood
+    there before.
     Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
     over. A leader that dies leaves the others waiting until the fit is stopped.
     """

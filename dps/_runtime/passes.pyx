@@ -1,4 +1,4 @@
-"""A pass over rows without the interpreter: the sums of losses and gradients at one point.
+"""A native pass over rows: the sums of losses and gradients at one point.
 
 Owns where the gradient is added up: in the model's type over so many rows as keep it exact enough,
 in double beyond. It must not know what the rows are of, or who waits for the sums.

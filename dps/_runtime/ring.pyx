@@ -47,7 +47,7 @@ cdef class RingStep(AllReduceStep):
     cdef int _exchange_with_all(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil:
-        cdef int status, number
+        cdef int number
         if op != PUSH or self.n_places == 1:
             return AllReduceStep._exchange_with_all(self, op, given, rows, rate, taken)
         if load(&self.own.words, W_STOP) != 0:

@@ -11,7 +11,7 @@ class Wire:
         """Give the connection back; not while another thread uses it."""
 
 class SocketWire(Wire):
-    """A connected TCP socket, without the interpreter; it is owned from now on.
+    """A connected TCP socket, used natively; it is owned from now on.
 
     `ahead` is what has been received already; `look` is called every `tick` seconds that somebody
     waits, and raises to give up; `lost` makes an exception of what has happened to the connection.

@@ -1,4 +1,4 @@
-"""Bytes between a rank and a shard: a socket without the interpreter, or any object with it.
+"""Bytes between a rank and a shard: a native socket, or any object in Python.
 
 Owns how bytes are sent and awaited. It must not know what they mean. One thread uses a wire at a
 time; another may shut its socket down, which ends what the first one waits for.
@@ -86,7 +86,7 @@ cdef class Wire:
 
 
 cdef class SocketWire(Wire):
-    """A connected TCP socket, without the interpreter.
+    """A connected TCP socket, used natively.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ cpdef enum:
     R_LEASE = 9
     R_RING = 10
 
-# The words of a header, as functions without the interpreter take them.
+# The words of a header, as native functions take them.
 cdef struct Words:
     int64_t* base
     int n_ranks

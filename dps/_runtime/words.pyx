@@ -11,13 +11,13 @@
 # and wakes whoever sleeps if there is a sleeper. A waiter spins, and then offers
 # its core to others for a while, since a core that has gone to sleep is slow to
 # wake. Where threads serve ranks that are far, it offers the core at once: what is
-# waited for may be done by a thread that needs one. Then it counts itself a sleeper, reads the bell, looks at its condition
-# *again* and sleeps only while the bell is what it read. If the writer's store
-# came after that look, its ring comes later still, so the bell differs or the
-# wake finds the sleeper: no wake-up is lost. A waiter that is killed asleep
-# leaves `sleepers` one too high, which costs a system call a ring and nothing
-# else. Sleeps are bounded all the same (0.05 s), so that a stopped window is
-# always noticed.
+# waited for may be done by a thread that needs one. Then it counts itself a
+# sleeper, reads the bell, looks at its condition *again* and sleeps only while the
+# bell is what it read. If the writer's store came after that look, its ring comes
+# later still, so the bell differs or the wake finds the sleeper: no wake-up is lost.
+# A waiter that is killed asleep leaves `sleepers` one too high, which costs a system
+# call a ring and nothing else. Sleeps are bounded all the same (0.05 s), so that a
+# stopped window is always noticed.
 
 from libc.stdint cimport int32_t, int64_t
 

@@ -418,8 +418,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             optimizer, schedule = wide_steps(summary)
         else:
             optimizer = optimizer or auto_optimizer()
-            calm = self._classification or mode.deterministic
-            few = calm and batch >= summary.total
+            steady = self._classification or mode.deterministic
+            few = steady and batch >= summary.total
             schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0, few)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)

@@ -1,6 +1,6 @@
 """What `verbose` shows while a fit runs: a bar, or a line an epoch in the log.
 
-It is told of closed epochs, and knows nothing of estimators or clusters.
+It hears of closed epochs, and knows nothing of estimators or clusters.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Loss(ABC):
         The largest second derivative; infinite where the derivative jumps. Quasi-Newton
         methods need a finite one.
     kernel : LossKernel or None
-        What `evaluate` runs, and loops without the interpreter.
+        What `evaluate` runs, and native loops.
 
     Examples
     --------

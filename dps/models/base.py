@@ -110,7 +110,7 @@ class Model(Protocol):
 
     @property
     def kernel(self) -> Gradient | None:
-        """`loss_gradient` for loops without the interpreter, None where there is none."""
+        """`loss_gradient` for native loops, None where there is none."""
 
     def initial(self) -> Any:
         """Return the parameters training starts from.

@@ -100,7 +100,7 @@ class LinearModel:
 
     @property
     def kernel(self) -> LinearGradient | None:
-        """The gradient for loops without the interpreter.
+        """The gradient for native loops.
 
         None for a loss in Python, and where a subclass has written `loss_gradient` in Python.
         """

@@ -22,7 +22,7 @@ from dps.server.window import Window
 
 __all__ = ["Board", "Entry", "ReplicaEntry", "ShardEntry"]
 
-#: Seconds for which an ended fit is told of: Prometheus asks every 15 to 60 seconds.
+#: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
 LINGER = 90.0
 #: Ended replicas and shards that are told of at the most; the oldest go first.
 MOST_ENDED = 64

@@ -37,7 +37,7 @@ class _Fit:
 class FitMetrics:
     """Collects what events say of fits.
 
-    A fit is told of for a while after its end, as replicas are on workers.
+    A fit is shown for a while after its end, as replicas are on workers.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class Optimizer(ABC):
     state_rows : int
         How many vectors of the parameters' length it keeps between updates.
     kernel : UpdateKernel or None
-        What `update` runs, and loops without the interpreter.
+        What `update` runs, and native loops.
     always_lazy : bool
         Whether updates by keys are another algorithm than those of whole vectors, so that
         sparse rows always take them, rather than a faster way to the same result.

@@ -295,7 +295,7 @@ class Window(Regions):
         return self.words.word_ready(wait.of, wait.value)
 
     def wait(self, wait: Wait, seconds: float) -> int:
-        """Wait without the interpreter: READY, STOPPED or LATE."""
+        """Wait natively: READY, STOPPED or LATE."""
         if isinstance(wait.of, Field):
             return self.words.wait(wait.of, wait.value, seconds)
         return self.words.word_wait(wait.of, wait.value, seconds)
