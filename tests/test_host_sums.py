@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from ranks import Group, at_once
 
 from dps import AllReduce, Sync
+from dps._runtime.loop import StepLoop
+from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.group import Channel
-from dps.optimizers import Adagrad
+from dps.losses import LogLoss
+from dps.models.linear import LinearModel
+from dps.optimizers import Adagrad, Constant
+from dps.optimizers.update import Rates
 
 SIZE, STEPS = 3000, 12
 #: Ranks of each host, where hosts have unlike numbers of them.
@@ -93,6 +100,63 @@ def test_one_message_a_host_and_step_reaches_a_shard() -> None:
         )
         pushes = group.windows[0].activity[:, 0].tolist()
         assert pushes == [STEPS, 0, STEPS, STEPS, 0, 0]
+
+
+BATCH, RATE = 10, 0.5
+
+
+def keyed_steps(channel: Channel, rank: int, dtype: str) -> np.ndarray:
+    """Steps on rows that touch few parameters, of which batches come in unlike parts."""
+    rng = np.random.default_rng(rank)
+    X = scipy.sparse.random_array(
+        (BATCH * STEPS, SIZE - 1), density=0.004, format="csr", rng=rng, dtype=np.float64
+    )
+    y = rng.integers(0, 2, BATCH * STEPS).astype(dtype)
+    X = scipy.sparse.csr_array(X.astype(dtype))
+    model = LinearModel(SIZE - 1, 1, LogLoss(), dtype=np.dtype(dtype))
+    assert model.kernel is not None
+    block = Block(0, features_of(X, dtype), y, None, 0, len(y), None, 0).for_kernels
+    channel.pull()
+    channel.step.begin_epoch(0)
+    loop = StepLoop(model.kernel, channel.step)
+    rows = 0 if rank == 4 else len(y)  # it has none, and the others of its host sum without it
+    loop.begin(rows, np.full(STEPS, RATE))
+    cuts = [0, *sorted(rng.choice(rows, 7, replace=False)), rows] if rows else [0, 0]
+    for start, stop in itertools.pairwise(cuts):
+        assert loop.run([(block, None, start, stop)]) == "ran"
+    assert loop.done
+    channel.pull()
+    held = channel.params if channel._held is None else channel._held[0]
+    return np.array(held)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("mode", [Sync(), AllReduce()], ids=["sync", "allreduce"])
+def test_steps_by_keys_have_the_bits_of_whole_vectors(mode: Any, n_shards: int, dtype: str) -> None:
+    rates = Rates(Constant(RATE), STEPS, epochs=0, version=0, max_epochs=1)
+    options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
+
+    def trained(keyed: Rates | None, far: Any) -> list[Any]:
+        with Group(
+            mode, RANKS, SIZE, hosts=HOSTS, far=far_from(n_shards, *far), keyed=keyed,
+            **options,
+        ) as group:  # fmt: skip
+            ended = at_once(
+                [lambda r=r, c=c: keyed_steps(c, r, dtype) for r, c in enumerate(group.channels)]  # type: ignore[misc]
+            )
+            for error in [end for end in ended if isinstance(end, Exception)]:
+                raise error
+            for window in group.windows:
+                pushed = (window.activity[:, 0] > 0).tolist()
+                assert pushed == [True, False, True, True, False, False]
+            return ended
+
+    wanted = trained(None, ())[0]
+    assert np.count_nonzero(wanted) > SIZE // 10
+    for far in ((), (3, 4, 5), (0, 1, 3, 4, 5), range(RANKS)):
+        for params in trained(rates, far):
+            np.testing.assert_array_equal(params, wanted)
 
 
 def test_means_and_broadcasts_go_by_hosts_too() -> None:

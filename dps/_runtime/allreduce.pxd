@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport Held, LazyUpdate
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.ends cimport End, MappedEnd
 from dps._runtime.step cimport Step
 from dps._runtime.updates cimport BoundUpdate
 
@@ -19,3 +19,4 @@ cdef class AllReduceStep(Step):
     cdef int64_t* merged
 
     cdef int _apply_keys(self) except -1 nogil
+    cdef bint _apply_mean(self, End end, bint local) noexcept nogil

@@ -20,21 +20,18 @@ cdef class AllReduceEnd(MappedEnd):
     """A rank's end of a shard that lends slots."""
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        cdef Py_ssize_t itemsize = self.numbers.itemsize
-        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int64_t))
-        memcpy(self.total + self.start * itemsize, self.sums, n * itemsize)
-        self.total_counts[self.rank] = n
+        self.lay_out(n)
         return True
 
     cdef int pushed_keys(self) except -1 nogil:
         cdef Py_ssize_t first
-        cdef int rank, status = MappedEnd.pushed_keys(self)
-        self.mean.n_parts = self.n_ranks
-        for rank in range(self.n_ranks):
-            first = min(self.size, rank * self.width)
-            self.mean.keys[rank] = self.total_keys + first
-            self.mean.values[rank] = self.total + first * self.numbers.itemsize
-            self.mean.counts[rank] = self.total_counts[rank]
+        cdef int place, status = MappedEnd.pushed_keys(self)
+        self.mean.n_parts = self.n_places
+        for place in range(self.n_places):
+            first = min(self.size, place * self.width)
+            self.mean.keys[place] = self.total_keys + first
+            self.mean.values[place] = self.total + first * self.numbers.itemsize
+            self.mean.counts[place] = self.total_counts[place]
         return status
 
 
@@ -84,7 +81,7 @@ cdef class AllReduceStep(Step):
         return request
 
     cdef int pull_keys(self) except -1 nogil:
-        self._split()
+        self._split(self.keys.list, self.keys.count)
         gather(
             &self.lazy.lazy, self.numbers.single, &self.held, self.keys.list, self.keys.count,
             self.version + self.sequence, self.params, True,
@@ -102,24 +99,32 @@ cdef class AllReduceStep(Step):
         return RAN if finite else BAD_UPDATE
 
     cdef int _apply_keys(self) except -1 nogil:
-        cdef Sparse* mean
-        cdef const int64_t* keys
         cdef int64_t now = self.version + self.sequence
         cdef bint finite = True
-        cdef Py_ssize_t part
         cdef int number
-        for number in range(self.n_shards):
-            mean = &(<End> self._ends[number]).mean
-            for part in range(mean.n_parts):
-                keys = mean.keys[part]
-                if not self.whole:  # the list lies in memory that others read
-                    memcpy(self.merged, keys, mean.counts[part] * sizeof(int64_t))
-                    (<End> self._ends[number])._globalise(self.merged, mean.counts[part])
-                    keys = self.merged
-                finite &= apply(
-                    &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
-                    now, mean.values[part],
-                )
+        if self.host is None:
+            for number in range(self.n_shards):
+                finite &= self._apply_mean(<End> self._ends[number], not self.whole)
+        else:
+            finite = self._apply_mean(self.host, False)
         if now == self.lazy.lazy.before + self.lazy.lazy.steps:
             finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
         return RAN if finite else BAD_UPDATE
+
+    cdef bint _apply_mean(self, End end, bint local) noexcept nogil:
+        """Apply what has come of a push, whose keys may be the shard's own; is all finite?"""
+        cdef Sparse* mean = &end.mean
+        cdef const int64_t* keys
+        cdef bint finite = True
+        cdef Py_ssize_t part
+        for part in range(mean.n_parts):
+            keys = mean.keys[part]
+            if local:  # the list lies in memory that others read
+                memcpy(self.merged, keys, mean.counts[part] * sizeof(int64_t))
+                end._globalise(self.merged, mean.counts[part])
+                keys = self.merged
+            finite &= apply(
+                &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
+                self.version + self.sequence, mean.values[part],
+            )
+        return finite

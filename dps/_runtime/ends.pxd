@@ -148,6 +148,8 @@ cdef class MappedEnd(End):
     cdef int pushed(self, char* taken) except -1 nogil
     cdef int pull_keys(self, char* taken) except -1 nogil
     cdef int push_keys(self) except -1 nogil
+    cdef Py_ssize_t merge_keys(self) except -1 nogil
+    cdef void lay_out(self, Py_ssize_t n) noexcept nogil
     cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
     cdef int begin_epoch(self) except -1 nogil
@@ -164,10 +166,13 @@ cdef class HostEnd(MappedEnd):
     cdef readonly bint leads
     cdef char* answered             # notes and status of the leader's answer
     cdef Py_ssize_t answer_stride
+    cdef char* spread               # the leader's: sums by keys, at their places in a whole vector
 
     cdef int sum_up(
         self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
     ) except -1 nogil
+    cdef int _sum_keys(self) except -1 nogil
+    cdef void take_means(self, int number, End end) noexcept nogil
     cdef int publish(self, int status, const double* notes) noexcept nogil
     cdef int await_answer(self, double* notes) except -1 nogil
 

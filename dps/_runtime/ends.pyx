@@ -24,7 +24,7 @@ that they have read what stood there before. Rank 0 waits for that, writes TOTAL
 for the others it is one barrier. A crash of rank 0 in between leaves them waiting.
 """
 from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 import numpy as np
 
@@ -428,7 +428,8 @@ cdef class MappedEnd(End):
         cdef Py_ssize_t first = self.rank * self.slot_stride
         if self.given is not NULL and not spread:
             self.numbers.pick(self.values, self.given, self.picks.at, self.picks.n)
-        self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 8))
+        if self.shard >= 0:  # what is summed on a host is not a push yet
+            self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 8))
         return self.numbers.deliver(
             self.picks.keys, self.picks.n, self.given if spread else self.values, spread,
             self.width, n_ranks, self.slot_keys + first,
@@ -451,15 +452,25 @@ cdef class MappedEnd(End):
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         return RAN
 
-    cdef int pushed_keys(self) except -1 nogil:
-        """The second half."""
-        cdef int64_t total = self._await()
-        cdef Py_ssize_t n = self.numbers.merge(
+    cdef Py_ssize_t merge_keys(self) except -1 nogil:
+        """Wait for what all ranks give; how many keys there are in this rank's slice."""
+        self._await()
+        return self.numbers.merge(
             self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,
             self.n_ranks, self.place, self.start, self.marks, self.merged, self.sums,
-            <double> max(total, 1),
+            max(self.divisor(), 1.0),
         )
-        if not self.use_keys(n):
+
+    cdef void lay_out(self, Py_ssize_t n) noexcept nogil:
+        """Put the n keys and values of this rank's slice where all ranks read them."""
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int64_t))
+        memcpy(self.total + self.start * itemsize, self.sums, n * itemsize)
+        self.total_counts[self.place] = n
+
+    cdef int pushed_keys(self) except -1 nogil:
+        """The second half."""
+        if not self.use_keys(self.merge_keys()):
             return BAD_UPDATE
         if self.rank == 0:
             store(&self.kept, S_VERSION, self.request.step)
@@ -486,7 +497,8 @@ cdef class HostEnd(MappedEnd):
     sum is not divided. The leader then asks the shards, writes what comes of it into the store's
     PARAMS, notes and status into REDUCTIONS, and then ANSWERED; the others wait for that. In a
     broadcast ranks have nothing to sum: they arrive, which says that they have read what stood
-    there before.
+    there before. By keys the leader has the sums in TOTAL_KEYS and TOTAL, where it writes the means
+    that come back, if any do; each rank reads the parameters at its own keys by itself.
     Nobody arrives at step k + 1 who has not read the answer of step k, and only then is it written
     over. A leader that dies leaves the others waiting until the fit is stopped.
     """
@@ -496,6 +508,10 @@ cdef class HostEnd(MappedEnd):
         self.leads = rank == 0
         self.answered = self.keep(window.reductions)
         self.answer_stride = window.reductions.strides[0]
+        if window.store.spec.keyed:
+            self.spread = self.keep(np.empty(self.size if self.leads else 0, window.spec.dtype))
+            self.mean.n_parts = 1
+            self.mean.keys[0], self.mean.values[0] = self.total_keys, self.total
 
     cdef double divisor(self) noexcept nogil:
         return 1
@@ -503,9 +519,12 @@ cdef class HostEnd(MappedEnd):
     cdef int sum_up(
         self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
     ) except -1 nogil:
-        """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes."""
+        """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes.
+
+        By keys, what `picks` says of it: the leader has the sums in `mean` and in `spread`.
+        """
         cdef int i, status
-        self.request.op = BROADCAST if op == BROADCAST else MEAN
+        self.request.op = op if op == BROADCAST or op == PUSH_KEYS else MEAN
         self.request.sequence = sequence
         self.request.rows = rows
         for i in range(NOTES):
@@ -519,7 +538,36 @@ cdef class HostEnd(MappedEnd):
             if self.leads:
                 self.wait(R_ARRIVED, 0, sequence)
             return RAN
+        if op == PUSH_KEYS:
+            return self._sum_keys()
         return self.finish(NULL)
+
+    cdef int _sum_keys(self) except -1 nogil:
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, n = 0, first, count
+        cdef int rank
+        self.lay_out(self.merge_keys())
+        self.done()
+        if self.leads:
+            for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
+                first, count = min(self.size, rank * self.width), self.total_counts[rank]
+                memmove(self.total_keys + n, self.total_keys + first, count * sizeof(int64_t))
+                memmove(self.total + n * itemsize, self.total + first * itemsize, count * itemsize)
+                n += count
+            self.mean.counts[0] = n
+            self.numbers.scatter(self.spread, self.total, self.total_keys, n)
+        return RAN
+
+    cdef void take_means(self, int number, End end) noexcept nogil:
+        """Lay out the means that a shard has answered with behind those of the shards before."""
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, part, count
+        cdef Py_ssize_t n = self.total_counts[0] if number else 0
+        for part in range(end.mean.n_parts):
+            count = end.mean.counts[part]
+            memcpy(self.total_keys + n, end.mean.keys[part], count * sizeof(int64_t))
+            memcpy(self.total + n * itemsize, end.mean.values[part], count * itemsize)
+            end._globalise(self.total_keys + n, count)
+            n += count
+        self.total_counts[0] = n
 
     cdef int publish(self, int status, const double* notes) noexcept nogil:
         """Let the others have the leader's answer."""

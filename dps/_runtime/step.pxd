@@ -49,7 +49,7 @@ cdef class Step:
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil
     cdef int _ask(self, int64_t op, char* taken) except -1 nogil
-    cdef void _split(self) noexcept nogil
+    cdef void _split(self, int64_t* keys, Py_ssize_t n) noexcept nogil
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil
     cdef int broadcast(self, const char* given, const double* notes) except -1 nogil
     cdef int _meet(

@@ -182,6 +182,8 @@ cdef class Step:
         request.step = self.version + self.sequence
         request.epoch = self.epoch
         request.n_keys = -1
+        if op == PUSH_KEYS and self.host is not None:  # other keys than this rank has pulled
+            request.n_keys = (<End> self._ends[number]).picks.n
         return request
 
     cdef int _exchange(
@@ -199,22 +201,34 @@ cdef class Step:
         cdef Request* request = &(<End> self._ends[0]).request
         cdef double* notes = (<End> self._ends[0]).answer.notes
         cdef int number, i
-        cdef int status = self.host.sum_up(op, given, rows, request.notes, self.sequence)
+        cdef int status
+        if op == PUSH_KEYS:
+            self.host.picks.keys = self.host.picks.at = self.keys.list
+            self.host.picks.n = self.keys.count
+        status = self.host.sum_up(op, given, rows, request.notes, self.sequence)
         if status != RAN:
             return status
         if self.host.leads:
-            if op != BROADCAST:
+            if op == PUSH_KEYS:
+                given = self.host.spread
+                self._split(self.host.total_keys, self.host.mean.counts[0])
+            elif op != BROADCAST:
                 given = self.host.total
                 for i in range(NOTES):
                     request.notes[i] = self.host.answer.notes[i]
             status = self._exchange_with_all(op, given, self.host.rows, rate, self.host.params)
+            if op == PUSH_KEYS:
+                for number in range(self.n_shards):
+                    self.host.take_means(number, <End> self._ends[number])
             self.host.publish(status, notes)
         else:
             status = self.host.await_answer(notes)
             for number in range(self.n_shards):  # nothing else goes there that says so
                 if (<End> self._ends[number]).far:
                     (<FarEnd> self._ends[number]).say()
-        if status == RAN:
+        if status == RAN and op == PUSH_KEYS:
+            self.host.mean.counts[0] = self.host.total_counts[0]
+        elif status == RAN:
             self.host._place(self.host.params, taken)
         return status
 
@@ -283,24 +297,24 @@ cdef class Step:
 
     cdef int pull_keys(self) except -1 nogil:
         """Put the parameters that the batch touches into `params`."""
-        self._split()
+        self._split(self.keys.list, self.keys.count)
         return self._ask(PULL_KEYS, self.params)
 
-    cdef void _split(self) noexcept nogil:
-        """Give each shard its part of the keys."""
+    cdef void _split(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
+        """Give each shard its part of n keys."""
         cdef Picks* picks
         cdef Py_ssize_t i, low, high, middle
         cdef int64_t key
         cdef int number
         if self.whole:
             picks = &(<End> self._ends[0]).picks
-            picks.keys = picks.at = self.keys.list
-            picks.n = self.keys.count
+            picks.keys = picks.at = keys
+            picks.n = n
             return
         for number in range(self.n_shards):
             (<End> self._ends[number]).picks.n = 0
-        for i in range(self.keys.count):
-            key = self.keys.list[i]
+        for i in range(n):
+            key = keys[i]
             low, high = 0, self.n_starts - 1
             while low < high:  # the last range that begins at the key or before
                 middle = (low + high + 1) // 2

@@ -100,7 +100,7 @@ class Launch:
     def of(cls, job: Job, plan: Plan, summary: DataSummary, cluster: Cluster) -> Launch:
         """Decide what the plan leaves open."""
         rates = rates_of(job, plan, summary)
-        hosts = hosts_of(job, plan, rates, cluster)
+        hosts = hosts_of(job, plan, cluster)
         shards = plan.shards
         sizes = [tensor.size for tensor in job.model.layout.tensors]
         if job.mode.goes_round:
@@ -157,7 +157,8 @@ class Launch:
         nothing = Initial(size, dtype, (0.0,))
         made = []
         for number, ranks in enumerate(self._with_company()):
-            store = StoreSpec(job.fit, number, size, dtype, n_snapshots=0)
+            keyed = self.rates is not None
+            store = StoreSpec(job.fit, number, size, dtype, keyed=keyed, n_snapshots=0)
             group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
             worker = self.plan.ranks[ranks[0]].worker
             made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))
@@ -234,15 +235,15 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
     return workers
 
 
-def hosts_of(job: Job, plan: Plan, rates: Rates | None, cluster: Cluster) -> Hosts:
+def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """The ranks of each host, in order, where those of a host sum before one of them sends.
 
     None where each rank is asked for itself: nobody waits for others, all are on one host, or
-    none has company there; and where steps go by keys.
+    none has company there.
     """
     workers = [rank.worker for rank in plan.ranks]
     addresses = {worker.rpartition(":")[0] for worker in workers}
-    together = job.mode.together and job.mode.access == "auto" and rates is None
+    together = job.mode.together and job.mode.access == "auto"
     if not (together and 1 < len(addresses) < len(workers)):
         return ()
     groups: dict[str, list[int]] = {}

@@ -114,7 +114,8 @@ class Group:
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
-                store = Store.create(StoreSpec("f00d", 0, size, dtype), np.zeros((1, size)))
+                summed = StoreSpec("f00d", 0, size, dtype, keyed=keyed is not None)
+                store = Store.create(summed, np.zeros((1, size)))
                 window = Window.create(WindowSpec("f00d", len(ranks), store.spec), store)
                 near |= {r: HostLink(window, ranks.index(r), ranks, timeout) for r in ranks}
                 self._stack.callback(window.stop, 2)
