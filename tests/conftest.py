@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -55,6 +56,12 @@ def _argument(item: Any) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that wait for a process of their own come last."""
     items.sort(key=lambda item: _argument(item) is not None)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave out what stays: it stopped all threads for a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

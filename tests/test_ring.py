@@ -165,7 +165,7 @@ def test_options_that_contradict_a_ring_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    cluster = LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None)
+    cluster = LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster) as client:
         yield client
 

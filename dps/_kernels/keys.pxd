@@ -1,35 +1,79 @@
 from cython cimport floating
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+cdef enum:
+    DIRECT = 1 << 18    # elements of a vector up to which the table has an entry for each
+    SPARSE = 4          # entries of a hash table for one that is used, at least
+
+# Where a key stands in a list, if the batch is the list's; else the entry is free.
+cdef struct Entry:
+    int32_t place
+    int32_t batch
 
 # The elements of the parameter vector that a batch touches, each once, as they come.
 cdef struct Keys:
     int64_t* list
     Py_ssize_t count
-    int32_t* marks          # of each element the batch that touched it last
+    Py_ssize_t length       # that the list has room for
+    Entry* table
+    bint direct             # it has an entry for each element; else it is hashed
+    Py_ssize_t used         # of the table
+    Py_ssize_t mask         # its length, a power of two, less one
+    int shift
     int32_t batch
-    Py_ssize_t size
 
 
-cdef inline Py_ssize_t touch(Keys* keys, Py_ssize_t count, int64_t key) noexcept nogil:
-    # How many there are then. Written in any case, so that there is no branch to guess wrong.
-    cdef int32_t seen = keys.marks[key]
-    keys.list[count] = key
-    keys.marks[key] = keys.batch
-    return count + (seen != keys.batch)
+cdef inline Py_ssize_t hashed(int64_t key, int shift) noexcept nogil:
+    return <Py_ssize_t> ((<uint64_t> key * 11400714819323198485ULL) >> shift)
+
+
+cdef inline Py_ssize_t touch(Keys* keys, int64_t key, Py_ssize_t n) noexcept nogil:
+    # Where n keys from `key` on stand, in units of n. They are put there; `need` has made room.
+    # What is there already is written once more: no branch asks, since none could guess it.
+    cdef Py_ssize_t at, c
+    cdef int32_t place = <int32_t> keys.used, fresh
+    cdef Entry* entry
+    if keys.direct:
+        entry = &keys.table[key]
+    else:
+        at = hashed(key, keys.shift)
+        entry = &keys.table[at]
+        while entry.batch == keys.batch and keys.list[entry.place * n] != key:
+            at = (at + 1) & keys.mask
+            entry = &keys.table[at]
+    fresh = entry.batch != keys.batch
+    place = entry.place ^ ((entry.place ^ place) & -fresh)
+    entry.place = place
+    entry.batch = keys.batch
+    for c in range(n):
+        keys.list[keys.count + c] = key + c
+    keys.count += n * fresh
+    keys.used += fresh
+    return place
+
+
+cdef inline int need(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil:
+    # Have room for so many times n keys more.
+    if (
+        keys.count + more * n > keys.length
+        or not keys.direct and SPARSE * (keys.used + more) > keys.mask
+    ):
+        grow(keys, more, n)
+    return 0
 
 
 cdef class KeyList:
     cdef Keys keys
-    cdef tuple _arrays
 
 
+cdef int grow(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil
 cdef void next_batch(Keys* keys) noexcept nogil
 cdef bint deliver(
-    const int64_t* keys, Py_ssize_t n, const floating* values, bint spread, Py_ssize_t width,
+    const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width,
     Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts,
 ) noexcept nogil
 cdef Py_ssize_t merge(
     const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
-    int64_t* merged, floating* sums, floating total,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
+    floating total,
 ) noexcept nogil

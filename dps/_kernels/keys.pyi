@@ -1,14 +1,23 @@
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 class KeyList:
-    """A list of distinct keys below `size`."""
+    """A list of distinct keys below `size`, in the order in which they come.
+
+    Memory is for as many as there are, and some MB at the most for what is below `size`.
+    """
 
     def __init__(self, size: int) -> None: ...
     def begin(self) -> None:
         """Begin a new batch: forget all keys."""
+    def add(self, keys: Sequence[int], n: int = 1) -> list[int]:
+        """Add `n` keys from each of `keys` on; where these stand, in units of `n`.
+
+        `n` is the same for all of a batch, and each of `keys` a multiple of it.
+        """
     def array(self) -> NDArray[np.int64]:
         """A copy of the keys."""
 
@@ -27,14 +36,12 @@ def merge_keys(
     counts: Any,
     rows: Any,
     rank: int,
-    start: int,
-    marks: Any,
-    merged: Any,
+    merged: KeyList,
     sums: Any,
     total: float,
 ) -> int:
-    """The mean over all ranks' slots in a slice, which begins at `start`; its number of keys.
+    """The mean over all ranks' slots in the slice of one; its number of keys.
 
-    `keys`, `slots` are (n_ranks, stride), `counts` (n_ranks, n_ranks), `rows` (n_ranks,); `marks`
-    (zeros before and after), `merged`, `sums` are as long as the slice.
+    `keys`, `slots` are (n_ranks, stride), `counts` (n_ranks, n_ranks), `rows` (n_ranks,); in `sums`
+    there is room for as many values as the slice has in all slots.
     """

@@ -1,18 +1,18 @@
 """Keys of sparse gradients: collected from a batch, dealt out to slices, summed over ranks.
 
-Owns the form of a sparse gradient in a slot: keys and values side by side, those of the first
-rank's slice first. The sums are taken in rank order, and so have the bits of those over dense
-slots. It must not know optimizers, or who waits for whom.
+Owns the list of the keys of a batch, a hash table that is as large as the batch makes it, and the
+form of a sparse gradient in a slot: keys and values side by side, those of the first rank's slice
+first. The sums are taken in rank order, and so have the bits of those over dense slots. It must not
+know optimizers, or who waits for whom.
 """
 from cython cimport floating
-from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 import numpy as np
 
-from dps._kernels.checks cimport (
-    DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
-)
+from dps._kernels.checks cimport NotFinite, indices_below, none_seen, note, same_length
 from dps._kernels.reduce cimport divide_by
 
 cdef enum:
@@ -21,32 +21,79 @@ cdef enum:
 
 cdef void next_batch(Keys* keys) noexcept nogil:
     """Forget all keys."""
-    keys.count = 0
+    keys.count = keys.used = 0
     if keys.batch == LAST:
-        memset(keys.marks, 0, keys.size * sizeof(int32_t))
+        memset(keys.table, 0, (keys.mask + 1) * sizeof(Entry))
         keys.batch = 0
     keys.batch += 1
 
 
-cdef class KeyList:
-    """A list of distinct keys below ``size``."""
+cdef int grow(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil:
+    """Have room for so many times n keys more, and as much again in the list."""
+    cdef Py_ssize_t entries = keys.mask + 1, length = 2 * (keys.count + more * n), place, at
+    cdef int64_t* list = <int64_t*> realloc(keys.list, length * sizeof(int64_t))
+    cdef Entry* table
+    cdef int shift = keys.shift
+    if list is not NULL:
+        keys.list, keys.length = list, length
+    if list is NULL or keys.used + more >= LAST:
+        with gil:
+            raise MemoryError(f"{keys.used + more} keys of a batch")
+    if keys.direct:
+        return 0
+    while entries <= SPARSE * (keys.used + more):
+        entries *= 2
+        shift -= 1
+    table = <Entry*> calloc(entries, sizeof(Entry))
+    if table is NULL:
+        with gil:
+            raise MemoryError(f"{keys.used + more} keys of a batch")
+    for place in range(keys.used):
+        at = hashed(keys.list[place * n], shift)
+        while table[at].batch == keys.batch:
+            at = (at + 1) & (entries - 1)
+        table[at] = Entry(<int32_t> place, keys.batch)
+    free(keys.table)
+    keys.table, keys.mask, keys.shift = table, entries - 1, shift
+    return 0
 
-    def __init__(self, Py_ssize_t size):
-        marks, room = np.zeros(size, np.int32), np.empty(size + 1, np.int64)
-        self._arrays = (marks, room)
-        self.keys.marks = <int32_t*> <uintptr_t> marks.ctypes.data
-        self.keys.list = <int64_t*> <uintptr_t> room.ctypes.data
-        self.keys.size = size
-        self.keys.batch = 0
-        next_batch(&self.keys)
+
+cdef class KeyList:
+    """A list of distinct keys below ``size``, in the order in which they come."""
+
+    def __cinit__(self, Py_ssize_t size, *args):
+        self.keys.batch = 1
+        self.keys.direct = size <= DIRECT
+        self.keys.mask, self.keys.shift = 1, 63
+        if self.keys.direct:
+            self.keys.mask = size
+            self.keys.table = <Entry*> calloc(size + 1, sizeof(Entry))
+            if self.keys.table is NULL:
+                raise MemoryError
+        grow(&self.keys, 31, 1)
+
+    def __dealloc__(self):
+        free(self.keys.table)
+        free(self.keys.list)
 
     def begin(self):
         """Begin a new batch."""
         next_batch(&self.keys)
 
+    def add(self, keys, Py_ssize_t n=1):
+        """Where each of these stands, in units of n: it and the n - 1 after it are there once."""
+        cdef int64_t key
+        places = []
+        for key in keys:
+            if key < 0 or self.keys.direct and key + n > self.keys.mask:
+                raise IndexError(f"{n} keys from {key} on are not in the vector")
+            need(&self.keys, 1, n)
+            places.append(touch(&self.keys, key, n))
+        return places
+
     def array(self):
         """A copy of the keys."""
-        return self._arrays[1][: self.keys.count].copy()
+        return np.array([self.keys.list[i] for i in range(self.keys.count)], np.int64)
 
 
 cdef inline Py_ssize_t _slice(int64_t key, int64_t width) noexcept nogil:
@@ -57,13 +104,13 @@ cdef inline Py_ssize_t _slice(int64_t key, int64_t width) noexcept nogil:
 
 
 cdef bint deliver(
-    const int64_t* keys, Py_ssize_t n, const floating* values, bint spread, Py_ssize_t width,
-    Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts,
+    const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
+    int64_t* slot_keys, floating* slot, int64_t* counts,
 ) noexcept nogil:
     """Fill a slot, slice by slice of ``width`` elements; whether all values are finite.
 
-    Values lie side by side as the keys do, or ``spread`` over the whole vector. ``counts``
-    (n_ranks) says how many are of each slice; they keep their order.
+    Values lie side by side as the keys do. ``counts`` (n_ranks) says how many are of each slice;
+    they keep their order.
     """
     cdef NotFinite seen = NotFinite(0, 0)
     cdef Py_ssize_t i, place, q
@@ -83,7 +130,7 @@ cdef bint deliver(
         q = _slice(keys[i], width) if n_ranks > 1 else 0
         place = counts[q]
         counts[q] += 1
-        value = values[keys[i]] if spread else values[i]
+        value = values[i]
         slot_keys[place] = keys[i]
         slot[place] = value
         note(&seen, value)
@@ -94,16 +141,16 @@ cdef bint deliver(
 
 cdef Py_ssize_t merge(
     const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
-    int64_t* merged, floating* sums, floating total,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
+    floating total,
 ) noexcept nogil:
-    """The mean over all ranks' slots in the slice of one rank, which begins at ``start``.
+    """The mean over all ranks' slots in the slice of one rank; how many keys there are.
 
-    Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks).
-    ``marks``, as long as the slice, is zero before and after. Returns how many keys there are.
+    Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks). In
+    ``merged`` and ``sums`` there is room for all of them.
     """
-    cdef Py_ssize_t n = 0, r, q, i, first
-    cdef int64_t mark
+    cdef Py_ssize_t n = 0, r, q, i, first, place
+    next_batch(merged)
     for r in range(n_ranks):
         if rows[r] == 0:
             continue
@@ -111,16 +158,12 @@ cdef Py_ssize_t merge(
         for q in range(rank):
             first += counts[r * n_ranks + q]
         for i in range(first, first + counts[r * n_ranks + rank]):
-            mark = marks[keys[i] - start]
-            if mark == 0:
-                merged[n] = keys[i]
+            place = touch(merged, keys[i], 1)
+            if place == n:
                 sums[n] = slots[i]
                 n += 1
-                marks[keys[i] - start] = <int64_t> n
             else:
-                sums[mark - 1] = sums[mark - 1] + slots[i]
-    for i in range(n):
-        marks[merged[i] - start] = 0
+                sums[place] = sums[place] + slots[i]
     if n and total != 1:
         divide_by(sums, total, n)
     return n
@@ -138,11 +181,11 @@ def deliver_keys(
     if width < 1 or (size + width - 1) // width > counts.shape[0]:
         raise ValueError(f"{counts.shape[0]} slices of {width} do not cover {size} elements")
     if n:
-        indices_below("keys", <const int*> &keys[0], n, size)
+        indices_below("keys", &keys[0], n, size)
     with nogil:
         if n:
             finite = deliver(
-                &keys[0], n, &values[0], False, width, counts.shape[0], &slot_keys[0], &slot[0],
+                &keys[0], n, &values[0], width, counts.shape[0], &slot_keys[0], &slot[0],
                 &counts[0],
             )
         else:
@@ -152,26 +195,23 @@ def deliver_keys(
 
 def merge_keys(
     const int64_t[:, ::1] keys, const floating[:, ::1] slots, const int64_t[:, ::1] counts,
-    const int64_t[::1] rows, Py_ssize_t rank, Py_ssize_t start, int64_t[::1] marks,
-    int64_t[::1] merged, floating[::1] sums, double total,
+    const int64_t[::1] rows, Py_ssize_t rank, KeyList merged, floating[::1] sums, double total,
 ):
-    cdef Py_ssize_t n, n_ranks = rows.shape[0], r, i, first
+    cdef Py_ssize_t n, n_ranks = rows.shape[0], most = 0, r
     for length in (keys.shape[0], slots.shape[0], counts.shape[0], counts.shape[1]):
         same_length("ranks", length, n_ranks)
     same_length("keys", keys.shape[1], slots.shape[1])
-    same_length("merged", merged.shape[0], marks.shape[0])
-    same_length("sums", sums.shape[0], marks.shape[0])
-    if marks.shape[0] == 0:
+    for r in range(n_ranks):
+        most += counts[r, rank]
+    if most > sums.shape[0]:
+        raise ValueError(f"there are {most} keys and room for {sums.shape[0]} sums")
+    if most == 0:
+        merged.begin()
         return 0
-    if DPS_DEBUG:
-        for r in range(n_ranks):
-            first = sum(counts[r, :rank])
-            for i in range(first, first + counts[r, rank]):
-                if not start <= keys[r, i] < start + marks.shape[0]:
-                    raise IndexError(f"key {keys[r, i]} is outside of the slice of rank {rank}")
+    need(&merged.keys, most, 1)
     with nogil:
         n = merge(
             &keys[0, 0], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0], n_ranks, rank,
-            start, &marks[0], &merged[0], &sums[0], <floating> total,
+            &merged.keys, &sums[0], <floating> total,
         )
     return n

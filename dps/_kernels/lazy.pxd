@@ -38,7 +38,7 @@ cdef class LazyUpdate:
 
 cdef void gather(
     const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
-    char* out, bint spread,
+    char* out,
 ) noexcept nogil
 cdef bint apply(
     const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,

@@ -218,7 +218,7 @@ cdef void _take(
 
 cdef void _gather(
     const Lazy* lazy, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
-    floating* out, bint spread,
+    floating* out,
 ) noexcept nogil:
     cdef floating p[CHUNK]
     cdef floating state[ROWS * CHUNK]
@@ -235,7 +235,7 @@ cdef void _gather(
         )
         _follow(lazy, p, state, CHUNK, since, chunk.n, now, chunk.penalised)
         for j in range(chunk.n):
-            out[keys[at + j] if spread else at + j] = p[j]
+            out[at + j] = p[j]
         at += chunk.n
 
 
@@ -305,13 +305,13 @@ cdef inline int64_t _entry(const Lazy* lazy, int64_t now, int64_t least) noexcep
 
 cdef void gather(
     const Lazy* lazy, bint single, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
-    char* out, bint spread,
+    char* out,
 ) noexcept nogil:
-    """The parameters at the keys after update ``now``, side by side or spread to their places."""
+    """The parameters at the keys after update ``now``, side by side."""
     if single:
-        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <float*> out, spread)
+        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <float*> out)
     else:
-        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <double*> out, spread)
+        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <double*> out)
 
 
 cdef bint apply(
@@ -420,7 +420,7 @@ cdef class LazyUpdate:
         self._check(keys, held.size, now)
         same_length("out", out.shape[0], n)
         with nogil:
-            gather(&self.lazy, self.single, &held, at, n, now, target, False)
+            gather(&self.lazy, self.single, &held, at, n, now, target)
 
     def apply(
         self, params, state, since, keys, grad, *, int64_t now

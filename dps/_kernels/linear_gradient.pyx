@@ -15,13 +15,13 @@ import numpy as np
 
 from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
-from dps._kernels.keys cimport Keys, touch as touch_key
+from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
 from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
 from dps._kernels.rows cimport (
-    BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+    BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, KeyedRows, Rows
 )
 
 cdef extern from *:
@@ -37,6 +37,9 @@ cdef enum:
     MOST = 512              # rows of a block
     PICKED = 128            # CSR rows of a block in a shuffled order, which are scattered lines
     GROUP = 8               # rows that are summed together
+    SOON = 16               # rows ahead of that which is touched, which are asked for
+    LINE = 64               # bytes that come together
+    INT_MAX = 0x7FFFFFFF
     LANES = 16              # slopes that are computed together
 
 
@@ -93,11 +96,13 @@ cdef void _lay(
 cdef double _block(
     const Linear* model, const Rows* rows, const int64_t* picks, Py_ssize_t at, Py_ssize_t first,
     Py_ssize_t n, Py_ssize_t n_ahead, const floating* laid, Py_ssize_t n_laid,
-    const floating* coef, const floating* bias, floating* grad, floating* grad_bias,
+    const Rows* keyed, const floating* coef, const floating* bias, floating* grad,
+    floating* grad_bias,
 ) noexcept nogil:
     """n rows from ``picks`` or from row ``at``; ``first`` is their place in the batch.
 
-    They are the first of ``n_laid`` that have been laid side by side, unless that is NULL.
+    They are the first of ``n_laid`` that have been laid side by side, unless that is NULL; or
+    number ``first`` and so on of ``keyed``.
     """
     cdef Py_ssize_t f = model.f, k = model.k, stride = rows.stride, target
     cdef Py_ssize_t ahead = DISTANCE * n, reach = n + n_ahead
@@ -108,7 +113,12 @@ cdef double _block(
     cdef const floating* weight = <const floating*> rows.weight
     cdef const int64_t* order = picks
     cdef double loss
-    if rows.kind == CSR:
+    if keyed is not NULL:
+        forward_csr(
+            <const floating*> keyed.values, <const int*> keyed.indices,
+            <const int*> keyed.indptr + first, NULL, coef, bias, raw, n, k,
+        )
+    elif rows.kind == CSR:
         forward_csr(
             x, <const int*> rows.indices, <const int*> rows.indptr + at, order, coef, bias, raw,
             n, k,
@@ -141,7 +151,12 @@ cdef double _block(
             weight += target
     loss = evaluate(model.loss, y, rows.y_width, raw, weight, slope, n, k)
 
-    if rows.kind == CSR:
+    if keyed is not NULL:
+        backward_csr(
+            <const floating*> keyed.values, <const int*> keyed.indices,
+            <const int*> keyed.indptr + first, NULL, slope, grad, n, k, 0,
+        )
+    elif rows.kind == CSR:
         backward_csr(
             x, <const int*> rows.indices, <const int*> rows.indptr + at, order, slope, grad, n, k,
             n_ahead,
@@ -190,13 +205,15 @@ cdef void _come_back(const Linear* model, const floating* slopes, floating* out)
 
 cdef double _add(
     const Linear* model, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-    Py_ssize_t ahead, const floating* params, floating* out,
+    Py_ssize_t ahead, const Rows* keyed, const floating* params, floating* out,
 ) noexcept nogil:
     cdef Py_ssize_t f = model.f, k = model.k, first = 0, n, at, size = model.block
+    # An intercept is the first thing that a batch touches.
+    cdef Py_ssize_t shift = f * k if keyed is NULL else 0
     cdef const floating* coef = params
-    cdef const floating* bias = params + f * k if model.intercept else NULL
+    cdef const floating* bias = params + shift if model.intercept else NULL
     cdef floating* grad = out
-    cdef floating* grad_bias = out + f * k if model.intercept else NULL
+    cdef floating* grad_bias = out + shift if model.intercept else NULL
     cdef const int64_t* picks = NULL
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
     cdef bint lying = sparse or rows.kind == DENSE
@@ -232,8 +249,8 @@ cdef double _add(
             laid = <const floating*> model.x + done * f
         first += n
         loss += _block(
-            model, rows, picks, at, first - n, n, m + ahead - first, laid, count - done, coef, bias,
-            grad, grad_bias,
+            model, rows, picks, at, first - n, n, m + ahead - first, laid, count - done, keyed,
+            coef, bias, grad, grad_bias,
         )
     if k > 1 and not sparse:
         add_unpadded(grad, out, f, k)
@@ -242,21 +259,69 @@ cdef double _add(
     return loss
 
 
-cdef void _touch(
-    const Linear* model, const index_t* indices, const index_t* indptr, const int64_t* order,
-    Py_ssize_t start, Py_ssize_t m, Keys* keys,
-) noexcept nogil:
-    cdef Py_ssize_t i, row, at, c, k = model.k, count = keys.count
-    cdef Keys list = keys[0]
+cdef inline void _fetch(const char* first, const char* last) noexcept nogil:
+    while first < last:
+        dps_prefetch(first)
+        first += LINE
+
+
+cdef int _touch(
+    const Linear* model, const floating* x, const index_t* indices, const index_t* indptr,
+    const int64_t* order, Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, KeyedRows laid,
+) except -1 nogil:
+    cdef Py_ssize_t i, row, first, n, p, k = model.k, stored = laid.n_stored
+    cdef Py_ssize_t reach = start + m + ahead
+    cdef int* starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
+    cdef floating* values
+    cdef int* places
+    cdef Keys keys
+    if model.intercept and m:
+        need(&laid.keys, 1, k)
+        touch_key(&laid.keys, <int64_t> model.f * k, k)
     for i in range(start, start + m):
         row = order[i] if order is not NULL else i
-        for at in range(indptr[row], indptr[row + 1]):
-            for c in range(k):
-                count = touch_key(&list, count, <int64_t> indices[at] * k + c)
-    if model.intercept and m:
-        for c in range(k):
-            count = touch_key(&list, count, <int64_t> model.f * k + c)
-    keys.count = count
+        first, n = indptr[row], indptr[row + 1] - indptr[row]
+        if stored + n > INT_MAX:
+            with gil:
+                raise ValueError(f"a batch has more than {INT_MAX} stored values: make it smaller")
+        need(&laid.keys, n, k)
+        values = <floating*> laid.values.fit((stored + n) * sizeof(floating)) + stored
+        places = <int*> laid.places.fit((stored + n) * sizeof(int)) + stored
+        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        for p in range(n):
+            values[p] = x[first + p]
+            places[p] = <int> touch_key(&keys, <int64_t> indices[first + p] * k, k)
+        laid.keys = keys
+        starts[i - start] = <int> stored
+        stored += n
+        if order is not NULL:   # scattered lines
+            if i + 2 * SOON < reach:
+                dps_prefetch(indptr + order[i + 2 * SOON])
+            if i + SOON < reach:
+                row = order[i + SOON]
+                _fetch(<const char*> (x + indptr[row]), <const char*> (x + indptr[row + 1]))
+                _fetch(
+                    <const char*> (indices + indptr[row]), <const char*> (indices + indptr[row + 1])
+                )
+    starts[m] = <int> stored
+    laid.n_stored = stored
+    laid.n_rows += m
+    return 0
+
+
+cdef int _touch_rows(
+    const Linear* model, const floating* x, const Rows* rows, const int64_t* order,
+    Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, KeyedRows keys,
+) except -1 nogil:
+    if rows.kind == CSR:
+        return _touch(
+            model, x, <const int*> rows.indices, <const int*> rows.indptr, order, start, m, ahead,
+            keys,
+        )
+    return _touch(
+        model, x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order, start, m,
+        ahead, keys,
+    )
 
 
 cdef class LinearGradient(Gradient):
@@ -312,19 +377,17 @@ cdef class LinearGradient(Gradient):
         self._arrays += (array,)
         return <char*> <uintptr_t> array.ctypes.data
 
-    cdef void touch(
-        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
-    ) noexcept nogil:
-        if rows.kind == CSR:
-            _touch(
-                &self.model, <const int*> rows.indices, <const int*> rows.indptr, order, start, m,
-                keys,
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil:
+        if self.single:
+            return _touch_rows(
+                &self.model, <const float*> rows.values, rows, order, start, m, ahead, keys
             )
-        elif rows.kind == CSR_WIDE:
-            _touch(
-                &self.model, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order,
-                start, m, keys,
-            )
+        return _touch_rows(
+            &self.model, <const double*> rows.values, rows, order, start, m, ahead, keys
+        )
 
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)
@@ -341,8 +404,23 @@ cdef class LinearGradient(Gradient):
     ) noexcept nogil:
         if self.single:
             return _add(
-                &self.model, rows, order, start, m, ahead, <const float*> params, <float*> out
+                &self.model, rows, order, start, m, ahead, NULL, <const float*> params, <float*> out
             )
         return _add(
-            &self.model, rows, order, start, m, ahead, <const double*> params, <double*> out
+            &self.model, rows, order, start, m, ahead, NULL, <const double*> params, <double*> out
+        )
+
+    cdef double add_touched(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
+    ) noexcept nogil:
+        cdef Rows keyed = keys.take(m)
+        if self.single:
+            return _add(
+                &self.model, rows, order, start, m, ahead, &keyed, <const float*> params,
+                <float*> out,
+            )
+        return _add(
+            &self.model, rows, order, start, m, ahead, &keyed, <const double*> params,
+            <double*> out,
         )

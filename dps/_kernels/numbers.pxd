@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.keys cimport Keys
+
 # What is done with vectors of one type, as functions that take no type: chosen once, by whoever
 # holds the vectors. Each is the function of the same name in reduce.pyx, keys.pyx or below.
 ctypedef bint (*CopyChecked)(void* out, const void* x, Py_ssize_t n) noexcept nogil
@@ -11,16 +13,15 @@ ctypedef bint (*SumSlots)(
     Py_ssize_t n, double by,
 ) noexcept nogil
 ctypedef bint (*Deliver)(
-    const int64_t* keys, Py_ssize_t n, const void* values, bint spread, Py_ssize_t width,
-    Py_ssize_t n_ranks, int64_t* slot_keys, void* slot, int64_t* counts,
+    const int64_t* keys, Py_ssize_t n, const void* values, Py_ssize_t width, Py_ssize_t n_ranks,
+    int64_t* slot_keys, void* slot, int64_t* counts,
 ) noexcept nogil
 ctypedef Py_ssize_t (*Merge)(
     const int64_t* keys, const void* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
-    int64_t* merged, void* sums, double total,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, void* sums,
+    double total,
 ) noexcept nogil
 ctypedef void (*Pick)(void* out, const void* x, const int64_t* at, Py_ssize_t n) noexcept nogil
-ctypedef void (*Clear)(void* x, const int64_t* at, Py_ssize_t n) noexcept nogil
 
 cdef struct Numbers:
     Py_ssize_t itemsize
@@ -34,6 +35,5 @@ cdef struct Numbers:
     Merge merge
     Pick pick               # out[i] = x[at[i]]
     Pick scatter            # out[at[i]] = x[i]
-    Clear clear             # x[at[i]] = 0
 
 cdef Numbers numbers_of(bint single) noexcept

@@ -6,7 +6,7 @@ the vectors are.
 from cython cimport floating
 from libc.stdint cimport int64_t
 
-from dps._kernels.keys cimport deliver, merge
+from dps._kernels.keys cimport Keys, deliver, merge
 from dps._kernels.reduce cimport add, copy_checked, divide_by, is_finite, sum_slots
 
 
@@ -23,12 +23,11 @@ cdef bint _sum_slots(
 
 cdef Py_ssize_t _merge(
     const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Py_ssize_t start, int64_t* marks,
-    int64_t* merged, floating* sums, double total,
+    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
+    double total,
 ) noexcept nogil:
     return merge(
-        keys, slots, stride, counts, rows, n_ranks, rank, start, marks, merged, sums,
-        <floating> total,
+        keys, slots, stride, counts, rows, n_ranks, rank, merged, sums, <floating> total
     )
 
 
@@ -48,12 +47,6 @@ cdef void _scatter(
         out[at[i]] = x[i]
 
 
-cdef void _clear(floating* x, const int64_t* at, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        x[at[i]] = 0
-
-
 cdef void _choose(Numbers* made, floating zero) noexcept:
     """Those of the type of ``zero``."""
     made.itemsize = sizeof(floating)
@@ -66,7 +59,6 @@ cdef void _choose(Numbers* made, floating zero) noexcept:
     made.merge = <Merge> _merge[floating]
     made.pick = <Pick> _pick[floating]
     made.scatter = <Pick> _scatter[floating]
-    made.clear = <Clear> _clear[floating]
 
 
 cdef Numbers numbers_of(bint single) noexcept:

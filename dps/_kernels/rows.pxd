@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.gather cimport Column
-from dps._kernels.keys cimport Keys
+from dps._kernels.keys cimport KeyList
+from dps._kernels.room cimport Room
 
 cdef enum:
     DENSE       # contiguous rows of the model's type
@@ -32,6 +33,18 @@ cdef class BlockRows:
     cdef tuple _arrays      # keeps the memory alive
 
 
+cdef class KeyedRows(KeyList):
+    cdef Py_ssize_t n_rows
+    cdef Py_ssize_t n_taken     # of the rows, by who adds their gradient
+    cdef Py_ssize_t n_stored
+    cdef Room values            # (n_stored,) in the model's type
+    cdef Room places            # (n_stored,) int
+    cdef Room starts            # (n_rows + 1,) int
+
+    cdef void begin_rows(self) noexcept nogil
+    cdef Rows take(self, Py_ssize_t m) noexcept nogil
+
+
 cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
@@ -42,8 +55,13 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil
-    cdef void touch(
-        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil
+    cdef double add_touched(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
     ) noexcept nogil
     cdef int check(self, BlockRows block) except -1
     cdef BlockRows rows_of(self, block)

@@ -27,16 +27,35 @@ class BlockRows:
     def columns(table: ColumnTable, y: Any, weight: Any = ...) -> BlockRows: ...
     def __len__(self) -> int: ...
 
+class KeyedRows(KeyList):
+    """What a batch touches, and its CSR rows with places among these keys instead of columns."""
+
 class Gradient:
     """The gradient of a model, for native loops; by one thread at a time."""
 
     size: int
     single: bool
     keyed: bool
-    def touched(self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyList) -> None:
-        """Add to `keys` the elements that rows `order[start:stop]`, or `start:stop`, touch.
+    def touch_batch(
+        self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyedRows
+    ) -> None:
+        """Have in `keys` CSR rows `order[start:stop]`, or `start:stop`, and what they touch.
 
         Where `keyed` is true, a gradient of rows of a sparse block has no others.
+        """
+    def add_touched_batch(
+        self,
+        block: BlockRows,
+        order: Any,
+        start: int,
+        stop: int,
+        keys: KeyedRows,
+        params: Any,
+        out: Any,
+    ) -> float:
+        """As `add_batch`, of the rows of the last `touch_batch`.
+
+        `params` and `out` are of the keys, side by side, in their order.
         """
     def add_batch(
         self, block: BlockRows, order: Any, start: int, stop: int, params: Any, out: Any

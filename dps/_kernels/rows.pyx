@@ -8,7 +8,8 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
-from dps._kernels.keys cimport KeyList, Keys
+from dps._kernels.keys cimport KeyList
+from dps._kernels.room cimport Room
 
 
 cdef const char* _address(array) except? NULL:
@@ -110,6 +111,26 @@ cdef class BlockRows:
         return self.rows.length
 
 
+cdef class KeyedRows(KeyList):
+    """What a batch touches, and its CSR rows with places among these keys instead of columns."""
+
+    def __cinit__(self, Py_ssize_t size):
+        self.values, self.places, self.starts = Room(), Room(), Room()
+
+    cdef void begin_rows(self) noexcept nogil:
+        """Forget the rows; the keys stay."""
+        self.n_rows = self.n_taken = self.n_stored = 0
+
+    cdef Rows take(self, Py_ssize_t m) noexcept nogil:
+        """The next m rows, without their targets."""
+        cdef Rows rows
+        rows.kind = CSR
+        rows.values, rows.indices = self.values.at, self.places.at
+        rows.indptr = <int*> self.starts.at + self.n_taken
+        self.n_taken += m
+        return rows
+
+
 cdef class Gradient:
     """What a model's kernel is: it adds the gradient of a batch to a sum."""
 
@@ -123,10 +144,22 @@ cdef class Gradient:
         """
         return 0
 
-    cdef void touch(
-        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, Keys* keys
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil:
+        """Add these rows to the batch, and the elements of the gradient that they touch."""
+        return 0
+
+    cdef double add_touched(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
     ) noexcept nogil:
-        """Add the elements of the gradient that these rows touch; `add` writes no others."""
+        """As `add`, of rows that have been touched, in the order in which they have been.
+
+        ``params`` and ``out`` are of the keys, side by side.
+        """
+        return 0
 
     cdef int check(self, BlockRows block) except -1:
         """Raise if this block is not of the model's kind."""
@@ -156,14 +189,39 @@ cdef class Gradient:
             indices_below("order", &order[0], limit, block.rows.length)
         return limit
 
-    def touched(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyList keys):
-        """Add to ``keys`` what rows ``order[start:stop]``, or ``start:stop``, touch."""
+    def touch_batch(
+        self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys
+    ):
+        """Have in ``keys`` rows ``order[start:stop]``, or ``start:stop``, and what they touch."""
         cdef const int64_t[::1] picks = order
-        self._limit(block, picks, start, stop)
+        cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
+        keys.begin_rows()
         if start < stop:
             self.touch(
-                &block.rows, NULL if order is None else &picks[0], start, stop - start, &keys.keys
+                &block.rows, NULL if order is None else &picks[0], start, stop - start,
+                limit - stop, keys,
             )
+
+    def add_touched_batch(
+        self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys, params, out
+    ):
+        """Add the gradient of the rows of the last `touch_batch`, at its keys."""
+        cdef const int64_t[::1] picks = order
+        cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
+        cdef const char* at
+        cdef char* target
+        for name, array in (("params", params), ("out", out)):
+            _check(name, array, "f4" if self.single else "f8")
+            same_length(name, array.shape[0], keys.keys.count)
+        same_length("rows that are touched", stop - start, keys.n_rows - keys.n_taken)
+        if start == stop:
+            return 0.0
+        at = _address(params)
+        target = <char*> _address(out)
+        return self.add_touched(
+            &block.rows, NULL if order is None else &picks[0], start, stop - start, limit - stop,
+            keys, at, target,
+        )
 
     def add_batch(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out):
         """Add the gradient of rows ``order[start:stop]``, or ``start:stop``; the sum of losses."""

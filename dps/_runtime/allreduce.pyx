@@ -10,6 +10,7 @@ from libc.string cimport memcpy
 import numpy as np
 
 from dps._kernels.lazy cimport apply, flush, gather
+from dps._kernels.room cimport Room
 from dps._runtime.ends cimport BAD_UPDATE, End, MappedEnd, PUSH_KEYS, RAN, Request, Sparse
 from dps._runtime.step cimport Step
 
@@ -47,9 +48,7 @@ cdef class AllReduceStep(Step):
     """
 
     def __init__(self, rank, ends, held, total, version, activity, update, host=None):
-        # What a batch reads is brought up to date; what is held stays behind.
-        params = held[0] if update.rates is None else np.zeros_like(held[0])
-        Step.__init__(self, rank, ends, params, total, version, activity, update.rates, host)
+        Step.__init__(self, rank, ends, held[0], total, version, activity, update.rates, host)
         self.update = bind(update, held.dtype, self.size)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
@@ -59,7 +58,7 @@ cdef class AllReduceStep(Step):
             self.held.params = self.keep(held[0])
             self.held.state = self.state
             self.held.since = <int64_t*> self.keep(np.full(self.size, version, np.int64))
-            self.merged = <int64_t*> self.keep(np.empty(self.size, np.int64))
+            self.renumbered = Room()
 
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit."""
@@ -81,16 +80,17 @@ cdef class AllReduceStep(Step):
         return request
 
     cdef int pull_keys(self) except -1 nogil:
-        self._split(self.keys.list, self.keys.count)
+        self._make_room()
+        self._split(self.keys.keys.list, self.keys.keys.count)
         gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.list, self.keys.count,
-            self.version + self.sequence, self.params, True,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.keys.keys.list,
+            self.keys.keys.count, self.version + self.sequence, self.at_keys,
         )
         return RAN
 
     cdef int pushed(self, double rate) except -1 nogil:
         cdef bint finite
-        if self.keys is not NULL:
+        if self.keys is not None:
             return self._apply_keys()
         finite = self.update.apply(
             self.params, self.means, self.state, self.size, 0, self.size,
@@ -111,18 +111,19 @@ cdef class AllReduceStep(Step):
             finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
         return RAN if finite else BAD_UPDATE
 
-    cdef bint _apply_mean(self, End end, bint local) noexcept nogil:
+    cdef bint _apply_mean(self, End end, bint local) except -1 nogil:
         """Apply what has come of a push, whose keys may be the shard's own; is all finite?"""
         cdef Sparse* mean = &end.mean
         cdef const int64_t* keys
         cdef bint finite = True
-        cdef Py_ssize_t part
+        cdef Py_ssize_t part, nbytes
         for part in range(mean.n_parts):
             keys = mean.keys[part]
             if local:  # the list lies in memory that others read
-                memcpy(self.merged, keys, mean.counts[part] * sizeof(int64_t))
-                end._globalise(self.merged, mean.counts[part])
-                keys = self.merged
+                nbytes = mean.counts[part] * sizeof(int64_t)
+                keys = <int64_t*> self.renumbered.fit(nbytes)
+                memcpy(self.renumbered.at, mean.keys[part], nbytes)
+                end._globalise(<int64_t*> self.renumbered.at, mean.counts[part])
             finite &= apply(
                 &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
                 self.version + self.sequence, mean.values[part],

@@ -171,9 +171,9 @@ cdef class AsynchronousStep(Step):
 
     cdef int pull_keys(self) except -1 nogil:
         cdef int number, status = Step.pull_keys(self)
-        if self.batch == self.keys.batch:  # of rows that have come late to it
+        if self.batch == self.keys.keys.batch:  # of rows that have come late to it
             return status
-        self.batch = self.keys.batch
+        self.batch = self.keys.keys.batch
         for number in range(self.n_shards):
             self.current[number] = (<End> self._ends[number]).answer.version
         return status
@@ -193,7 +193,7 @@ cdef class AsynchronousStep(Step):
             self.based[number] = lacking
         self.sequence += 1
         for number in range(self.n_shards):
-            request = self.request(number, PUSH if self.keys is NULL else PUSH_KEYS)
+            request = self.request(number, PUSH if self.keys is None else PUSH_KEYS)
             request.rows = rows
             request.rate = rate
             status = (<End> self._ends[number]).begin(grad)
@@ -230,7 +230,7 @@ cdef class AsynchronousStep(Step):
         if number == 0:  # it stands for all in an epoch's record
             self.stale_sum += <double> stale
             self.stale_max = max(self.stale_max, <double> stale)
-        if self.keys is NULL:
+        if self.keys is None:
             self.current[number] = (<End> self._ends[number]).answer.version
         if (<End> self._ends[number]).far:
             self.activity.spend(PUSHING, -1)

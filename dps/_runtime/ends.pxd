@@ -1,7 +1,9 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.keys cimport KeyList
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
+from dps._kernels.room cimport Room
 from dps._runtime.activity cimport Activity
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.wire cimport Wire
@@ -52,10 +54,10 @@ cdef struct Answer:
     int64_t n_keys      # keys in front of the values
     double notes[NOTES]
 
-# Keys in a shard's own numbers, and where their values are in a whole vector.
+# Keys in a shard's own numbers, and where their values are among those of all shards.
 cdef struct Picks:
     int64_t* keys
-    int64_t* at         # the same array where both numbers are; NULL: values lie side by side
+    int64_t* at         # NULL: they are all
     Py_ssize_t n
 
 # A sparse mean, in parts.
@@ -74,7 +76,10 @@ cdef class End:
     cdef Answer answer
     cdef Picks picks
     cdef Sparse mean                # of updates by keys that each rank applies
-    cdef char* values               # of the picks, side by side
+    cdef bint keyed
+    cdef Room values                # of the picks, side by side
+    cdef Room pick_keys
+    cdef Room pick_at
     cdef Py_ssize_t n_ranges
     cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
     cdef const int64_t* offsets     # where each begins in the shard's
@@ -82,6 +87,8 @@ cdef class End:
     cdef list _arrays               # keeps the memory alive
 
     cdef char* keep(self, array) except? NULL
+    cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil
+    cdef int pick_none(self, Py_ssize_t most) except -1 nogil
     cdef int begin(self, const char* given) except -1 nogil
     cdef int finish(self, char* taken) except -1 nogil
     cdef int put(
@@ -130,9 +137,8 @@ cdef class MappedEnd(End):
     cdef int64_t* slot_counts       # (n_ranks, n_ranks)
     cdef int64_t* total_keys
     cdef int64_t* total_counts
-    cdef int64_t* marks
-    cdef int64_t* merged
-    cdef char* sums
+    cdef KeyList merged
+    cdef Room sums                  # at the merged keys
 
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
     cdef const char* _own(self) noexcept nogil
@@ -153,7 +159,7 @@ cdef class MappedEnd(End):
     cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
     cdef int begin_epoch(self) except -1 nogil
-    cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil
+    cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
     cdef int _give(self, const char* part, char* taken) noexcept nogil
@@ -166,7 +172,6 @@ cdef class HostEnd(MappedEnd):
     cdef readonly bint leads
     cdef char* answered             # notes and status of the leader's answer
     cdef Py_ssize_t answer_stride
-    cdef char* spread               # the leader's: sums by keys, at their places in a whole vector
 
     cdef int sum_up(
         self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
@@ -184,7 +189,7 @@ cdef class FarEnd(End):
     cdef Activity activity
     cdef int shard
     cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
-    cdef int64_t* came_keys
+    cdef Room came_keys
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil

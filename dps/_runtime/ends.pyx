@@ -28,9 +28,11 @@ from libc.string cimport memcpy, memmove
 
 import numpy as np
 
+from dps._kernels.keys cimport KeyList, need
 from dps._kernels.lazy cimport gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
+from dps._kernels.room cimport Room
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
@@ -71,11 +73,23 @@ cdef class End:
         self.ranges = <const int64_t*> self.keep(pairs)
         lengths = pairs[:, 1] - pairs[:, 0]
         self.offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
+        self.values, self.pick_keys, self.pick_at = Room(), Room(), Room()
 
     cdef char* keep(self, array) except? NULL:
         """Keep an array alive; where it begins."""
         self._arrays.append(array)
         return <char*> <uintptr_t> array.ctypes.data
+
+    cdef void pick_all(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
+        """The shard has all of these keys, under the same numbers."""
+        self.picks.keys, self.picks.at, self.picks.n = keys, NULL, n
+
+    cdef int pick_none(self, Py_ssize_t most) except -1 nogil:
+        """The shard has none of so many keys, up to now."""
+        self.picks.keys = <int64_t*> self.pick_keys.fit(most * sizeof(int64_t))
+        self.picks.at = <int64_t*> self.pick_at.fit(most * sizeof(int64_t))
+        self.picks.n = 0
+        return 0
 
     cdef int begin(self, const char* given) except -1 nogil:
         """Hand over what `request` says and the shard's part of a whole vector."""
@@ -162,10 +176,10 @@ cdef class MappedEnd(End):
         self.ring, self.ring_rows = self.keep(window.ring), <int64_t*> self.keep(window.ring_rows)
         self.ring_stride, self.ring_places = window.ring.strides[0], len(window.ring)
         if kept.spec.keyed:
-            self._bind_keys(window, dtype)
+            self._bind_keys(window)
 
-    def _bind_keys(self, window, dtype):
-        cdef Py_ssize_t length = self.stop - self.start
+    def _bind_keys(self, window):
+        self.keyed = True
         self.epoch = -1
         self.width = window.slice_width
         self.held.size = self.size
@@ -176,10 +190,7 @@ cdef class MappedEnd(End):
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int64_t*> self.keep(window.total_keys)
         self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.marks = <int64_t*> self.keep(np.zeros(length, np.int64))
-        self.merged = <int64_t*> self.keep(np.empty(length, np.int64))
-        self.sums = self.keep(np.empty(length, dtype))
-        self.values = self.keep(np.empty(self.size, dtype))
+        self.merged, self.sums = KeyList(self.size), Room()
         if window.store.update is not None:
             self.rates = window.store.update.rates
             self.lazy = window.store.update.lazily(window.spec.dtype)
@@ -411,28 +422,33 @@ cdef class MappedEnd(End):
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
-        cdef bint spread = taken is not NULL and self.picks.at == self.picks.keys
+        cdef Py_ssize_t nbytes = self.picks.n * self.numbers.itemsize
+        cdef char* out = taken
+        if taken is NULL or self.picks.at is not NULL:
+            out = self.values.fit(nbytes)
         gather(
             &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, now,
-            taken if spread else self.values, spread,
+            out,
         )
         if taken is NULL:
-            return self.answer_with(self.values, self.picks.n * self.numbers.itemsize)
-        if not spread:
-            self.numbers.scatter(taken, self.values, self.picks.at, self.picks.n)
+            return self.answer_with(out, nbytes)
+        if out != taken:
+            self.numbers.scatter(taken, out, self.picks.at, self.picks.n)
         return RAN
 
-    cdef bint deliver_keys(self, Py_ssize_t n_ranks) noexcept nogil:
+    cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil:
         """Fill the slot with keys and values; whether these are finite."""
-        cdef bint spread = self.given is not NULL and self.picks.at == self.picks.keys
         cdef Py_ssize_t first = self.rank * self.slot_stride
-        if self.given is not NULL and not spread:
-            self.numbers.pick(self.values, self.given, self.picks.at, self.picks.n)
+        cdef const char* values = self.given
+        if values is NULL:  # they have been received
+            values = self.values.at
+        elif self.picks.at is not NULL:
+            values = self.values.fit(self.picks.n * self.numbers.itemsize)
+            self.numbers.pick(self.values.at, self.given, self.picks.at, self.picks.n)
         if self.shard >= 0:  # what is summed on a host is not a push yet
             self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 8))
         return self.numbers.deliver(
-            self.picks.keys, self.picks.n, self.given if spread else self.values, spread,
-            self.width, n_ranks, self.slot_keys + first,
+            self.picks.keys, self.picks.n, values, self.width, n_ranks, self.slot_keys + first,
             self.slots + first * self.numbers.itemsize, self.slot_counts + self.rank * self.n_ranks,
         )
 
@@ -454,18 +470,24 @@ cdef class MappedEnd(End):
 
     cdef Py_ssize_t merge_keys(self) except -1 nogil:
         """Wait for what all ranks give; how many keys there are in this rank's slice."""
+        cdef Py_ssize_t most = 0
+        cdef int rank
         self._await()
+        for rank in range(self.n_ranks):
+            if self.counts[rank]:
+                most += self.slot_counts[rank * self.n_ranks + self.place]
+        need(&self.merged.keys, most, 1)
         return self.numbers.merge(
             self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,
-            self.n_ranks, self.place, self.start, self.marks, self.merged, self.sums,
-            max(self.divisor(), 1.0),
+            self.n_ranks, self.place, &self.merged.keys,
+            self.sums.fit(most * self.numbers.itemsize), max(self.divisor(), 1.0),
         )
 
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil:
         """Put the n keys and values of this rank's slice where all ranks read them."""
         cdef Py_ssize_t itemsize = self.numbers.itemsize
-        memcpy(self.total_keys + self.start, self.merged, n * sizeof(int64_t))
-        memcpy(self.total + self.start * itemsize, self.sums, n * itemsize)
+        memcpy(self.total_keys + self.start, self.merged.keys.list, n * sizeof(int64_t))
+        memcpy(self.total + self.start * itemsize, self.sums.at, n * itemsize)
         self.total_counts[self.place] = n
 
     cdef int pushed_keys(self) except -1 nogil:
@@ -509,7 +531,6 @@ cdef class HostEnd(MappedEnd):
         self.answered = self.keep(window.reductions)
         self.answer_stride = window.reductions.strides[0]
         if window.store.spec.keyed:
-            self.spread = self.keep(np.empty(self.size if self.leads else 0, window.spec.dtype))
             self.mean.n_parts = 1
             self.mean.keys[0], self.mean.values[0] = self.total_keys, self.total
 
@@ -521,7 +542,7 @@ cdef class HostEnd(MappedEnd):
     ) except -1 nogil:
         """Sum what the host's ranks give: TOTAL, `rows` and the answer's notes.
 
-        By keys, what `picks` says of it: the leader has the sums in `mean` and in `spread`.
+        By keys, what `picks` says of it: the leader has the sums in `mean`.
         """
         cdef int i, status
         self.request.op = op if op == BROADCAST or op == PUSH_KEYS else MEAN
@@ -554,7 +575,6 @@ cdef class HostEnd(MappedEnd):
                 memmove(self.total + n * itemsize, self.total + first * itemsize, count * itemsize)
                 n += count
             self.mean.counts[0] = n
-            self.numbers.scatter(self.spread, self.total, self.total_keys, n)
         return RAN
 
     cdef void take_means(self, int number, End end) noexcept nogil:
@@ -616,8 +636,7 @@ cdef class FarEnd(End):
         self.wire = wire
         self.raised = raised
         if keyed:
-            self.values = self.keep(np.empty(size, dtype))
-            self.came_keys = <int64_t*> self.keep(np.empty(size, np.int64))
+            self.came_keys = Room()
             parts = np.zeros(3, np.int64)
             self.mean.keys = <const int64_t**> self.keep(parts)
             self.mean.values = <const char**> (self.mean.keys + 1)
@@ -671,8 +690,10 @@ cdef class FarEnd(End):
                 self.request.nbytes += sizes[n]
                 n += 1
             if op == PUSH_KEYS:
-                self.numbers.pick(self.values, given, self.picks.at, self.picks.n)
-                parts[n], sizes[n] = self.values, self.picks.n * itemsize
+                parts[n], sizes[n] = given, self.picks.n * itemsize
+                if self.picks.at is not NULL:
+                    parts[n] = self.values.fit(sizes[n])
+                    self.numbers.pick(self.values.at, given, self.picks.at, self.picks.n)
                 self.request.nbytes += sizes[n]
                 n += 1
         self.pending = True
@@ -739,16 +760,20 @@ cdef class FarEnd(End):
         cdef int64_t n = self.answer.n_keys
         if self.request.op == PULL_KEYS:
             self._expect(self.picks.n * itemsize)
-            self.wire.receive(self.values, self.picks.n * itemsize)
-            self.numbers.scatter(taken, self.values, self.picks.at, self.picks.n)
+            if self.picks.at is NULL:
+                self.wire.receive(taken, self.picks.n * itemsize)
+            else:
+                self.wire.receive(self.values.fit(self.picks.n * itemsize), self.picks.n * itemsize)
+                self.numbers.scatter(taken, self.values.at, self.picks.at, self.picks.n)
         elif self.request.op == PUSH_KEYS:
             if not 0 <= n <= self.size:
                 n = self.size
             self._expect(n * (itemsize + <Py_ssize_t> sizeof(int64_t)))
-            self.wire.receive(self.came_keys, n * sizeof(int64_t))
-            self.wire.receive(self.values, n * itemsize)
+            self.mean.keys[0] = <int64_t*> self.came_keys.fit(n * sizeof(int64_t))
+            self.mean.values[0] = self.values.fit(n * itemsize)
+            self.wire.receive(self.came_keys.at, n * sizeof(int64_t))
+            self.wire.receive(self.values.at, n * itemsize)
             self.mean.n_parts = 1 if n else 0
-            self.mean.keys[0], self.mean.values[0] = self.came_keys, self.values
             self.mean.counts[0] = n
         else:
             self._expect(self.size * itemsize)

@@ -4,17 +4,16 @@ Owns how a batch is taken from several blocks at once. It is entered once a grou
 interpreter is held only where a wait is longer than a second, or where what is called needs it. It
 must not know models, modes or Dask.
 """
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-import numpy as np
-
 from dps._runtime.activity cimport COMPUTE, PUSH
 from dps._kernels.checks cimport DPS_DEBUG, indices_below
-from dps._kernels.keys cimport Keys, next_batch
+from dps._kernels.keys cimport next_batch
 from dps._kernels.numbers cimport Numbers, numbers_of
-from dps._kernels.rows cimport BlockRows, Gradient, Rows
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows, Rows
 from dps._runtime.ends cimport RAN
 from dps._runtime.step cimport Step
 
@@ -77,9 +76,10 @@ cdef class StepLoop:
     cdef Gradient gradient
     cdef Step push
     cdef Numbers numbers
-    cdef object _sum
+    cdef Room _sum
     cdef char* grad
-    cdef Keys* keys             # NULL: gradients are whole vectors
+    cdef Py_ssize_t summed      # elements of it
+    cdef KeyedRows keys         # None: gradients are whole vectors
     cdef double[::1] rates
     cdef Py_ssize_t rows
     cdef Py_ssize_t steps
@@ -96,10 +96,9 @@ cdef class StepLoop:
         self.push = push
         self.numbers = numbers_of(gradient.single)
         self.keys = push.keys
-        if self.keys is not NULL and not gradient.keyed:
+        if self.keys is not None and not gradient.keyed:
             raise ValueError("the gradient does not say what it touches")
-        self._sum = np.zeros(gradient.size, "f4" if gradient.single else "f8")
-        self.grad = <char*> <uintptr_t> self._sum.ctypes.data
+        self._sum = Room()
 
     def begin(self, Py_ssize_t rows, double[::1] rates):
         self.rows = rows
@@ -108,9 +107,7 @@ cdef class StepLoop:
         self.step = self.seen = self.pushes = 0
         self.loss = 0
         self.wanted = self._size(0)
-        self._sum.fill(0)
-        if self.keys is not NULL:
-            next_batch(self.keys)
+        self._forget()
 
     @property
     def done(self):
@@ -155,13 +152,44 @@ cdef class StepLoop:
             free(parts)
         return ENDINGS[status]
 
-    cdef void _forget(self) noexcept nogil:
-        """Make the gradient zero again."""
-        if self.keys is NULL:
-            memset(self.grad, 0, self.gradient.size * self.numbers.itemsize)
-            return
-        self.numbers.clear(self.grad, self.keys.list, self.keys.count)
-        next_batch(self.keys)
+    cdef int _forget(self) except -1 nogil:
+        """Begin a sum."""
+        self.summed = 0
+        if self.keys is None:
+            return self._lengthen(self.gradient.size)
+        next_batch(&self.keys.keys)
+        return self._lengthen(0)
+
+    cdef int _lengthen(self, Py_ssize_t size) except -1 nogil:
+        """Have so many elements in the sum; the new ones are zero."""
+        cdef Py_ssize_t itemsize = self.numbers.itemsize
+        self.grad = self._sum.fit(size * itemsize)
+        memset(self.grad + self.summed * itemsize, 0, (size - self.summed) * itemsize)
+        self.summed = size
+        return 0
+
+    cdef int _add_by_keys(self, Part* parts, Py_ssize_t n) except -1 nogil:
+        """Add the gradient of the parts' shares at the keys that they touch."""
+        cdef Py_ssize_t p
+        cdef int status
+        self.keys.begin_rows()
+        for p in range(n):
+            if parts[p].share:
+                self.gradient.touch(
+                    parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
+                    parts[p].left - parts[p].share, self.keys,
+                )
+        status = self.push.pull_keys()
+        if status != RAN:
+            return status
+        self._lengthen(self.keys.keys.count)
+        for p in range(n):
+            if parts[p].share:
+                self.loss += self.gradient.add_touched(
+                    parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
+                    parts[p].left - parts[p].share, self.keys, self.push.at_keys, self.grad,
+                )
+        return RAN
 
     cdef int _run(self, Part* parts, Py_ssize_t n) except -1 nogil:
         cdef Py_ssize_t p, left, taken
@@ -192,23 +220,20 @@ cdef class StepLoop:
                 break
             taken = min(self.wanted, left)
             _share(parts, n, taken, left)
-            if self.keys is not NULL:
+            if self.keys is None:
                 for p in range(n):
                     if parts[p].share:
-                        self.gradient.touch(
-                            parts[p].rows, parts[p].order, parts[p].at, parts[p].share, self.keys
+                        self.loss += self.gradient.add(
+                            parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
+                            parts[p].left - parts[p].share, self.push.params, self.grad,
                         )
-                status = self.push.pull_keys()
+            else:
+                status = self._add_by_keys(parts, n)
                 if status != RAN:
                     return status
             for p in range(n):
-                if parts[p].share:
-                    self.loss += self.gradient.add(
-                        parts[p].rows, parts[p].order, parts[p].at, parts[p].share,
-                        parts[p].left - parts[p].share, self.push.params, self.grad,
-                    )
-                    parts[p].at += parts[p].share
-                    parts[p].left -= parts[p].share
+                parts[p].at += parts[p].share
+                parts[p].left -= parts[p].share
             self.wanted -= taken
         self.push.activity.flush()
         return RAN

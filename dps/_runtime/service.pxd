@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.room cimport Room
 from dps._runtime.ends cimport MappedEnd
 from dps._runtime.wire cimport Wire
 
@@ -11,8 +12,8 @@ cdef class Service:
     cdef bint stepping
     cdef char* slot
     cdef Py_ssize_t slot_size
-    cdef int64_t* keys
-    cdef char* sparse           # keys and values of an answer, side by side
+    cdef Room keys              # that have come last
+    cdef Room sparse            # keys and values of an answer, side by side
 
     cdef bint _serve(self) except -1 nogil
     cdef int _receive(self) except -1 nogil

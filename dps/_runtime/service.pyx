@@ -12,8 +12,7 @@ which the rank's next or present request is an error at once.
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
-import numpy as np
-
+from dps._kernels.room cimport Room
 from dps._runtime.activity cimport EPOCH, WIDTH
 from dps._runtime.ends cimport (
     ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED,
@@ -42,11 +41,7 @@ cdef class Service:
         self.answer = answer
         self.slot = end.slots + end.rank * end.slot_stride * itemsize
         self.slot_size = end.size * itemsize
-        if end.values is not NULL:
-            self.keys = <int64_t*> end.keep(np.empty(end.size, np.int64))
-            self.sparse = end.keep(np.empty(end.size * (itemsize + 8), np.uint8))
-        end.picks.keys = <int64_t*> self.keys
-        end.picks.at = NULL
+        self.keys, self.sparse = Room(), Room()
 
     def run(self, pickled):
         """Serve until the rank closes the wire.
@@ -123,21 +118,23 @@ cdef class Service:
         cdef Request* request = &self.end.request
         cdef Py_ssize_t itemsize = self.end.numbers.itemsize, i
         cdef int64_t left = request.nbytes, n = request.n_keys
+        cdef int64_t* keys
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
-            if self.keys is NULL:
+            if not self.end.keyed:
                 self._refuse()
             if n >= 0:
                 left -= n * <int64_t> sizeof(int64_t)
                 if n > self.end.size or left < 0:
                     self._refuse()
-                self.wire.receive(self.keys, n * sizeof(int64_t))
-                self.end.picks.n = n
+                keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
+                self.wire.receive(keys, n * sizeof(int64_t))
                 for i in range(n):
-                    if not 0 <= self.keys[i] < self.end.size:
+                    if not 0 <= keys[i] < self.end.size:
                         self._refuse()
+                self.end.pick_all(keys, n)
             if left != (self.end.picks.n * itemsize if request.op == PUSH_KEYS else 0):
                 self._refuse()
-            self.wire.receive(self.end.values, left)
+            self.wire.receive(self.end.values.fit(left), left)
         elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
             self.wire.receive(self.slot, left)
         elif left != 0 or request.op not in (PULL, BROADCAST):
@@ -172,17 +169,17 @@ cdef class Service:
             for part in range(self.end.mean.n_parts):
                 n += self.end.mean.counts[part]
             answer.n_keys, answer.nbytes = n, n * (itemsize + <Py_ssize_t> sizeof(int64_t))
-            values = self.sparse + n * sizeof(int64_t)
+            self.end.result = self.sparse.fit(answer.nbytes)
+            values = self.sparse.at + n * sizeof(int64_t)
             n = 0
             for part in range(self.end.mean.n_parts):
                 nbytes = self.end.mean.counts[part]
                 memcpy(
-                    self.sparse + n * sizeof(int64_t), self.end.mean.keys[part],
+                    self.sparse.at + n * sizeof(int64_t), self.end.mean.keys[part],
                     nbytes * sizeof(int64_t),
                 )
                 memcpy(values + n * itemsize, self.end.mean.values[part], nbytes * itemsize)
                 n += nbytes
-            self.end.result = self.sparse
         parts[0], sizes[0] = answer, sizeof(Answer)
         parts[1], sizes[1] = self.end.result, answer.nbytes
         self.wire.send(parts, sizes, 2)

@@ -1,8 +1,9 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.keys cimport KeyList, Keys
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport KeyedRows
 from dps._runtime.activity cimport Activity
 from dps._runtime.ends cimport End, HostEnd, Picks, Request
 
@@ -20,9 +21,10 @@ cdef class Step:
     cdef void** _ends
     cdef HostEnd host                   # where ranks of a host sum first; None: nowhere
     cdef char* params                   # (size,), what the next gradient is taken at
+    cdef char* at_keys                  # the same by keys, side by side
+    cdef Room _at_keys
     cdef char* total                    # (size,), what a mean or a broadcast makes
-    cdef KeyList touched
-    cdef Keys* keys                     # what the batch has touched; NULL: pushes are whole vectors
+    cdef KeyedRows keys                 # what the batch touches; None: pushes are whole vectors
     cdef bint whole                     # one shard has all in order
     cdef Py_ssize_t n_starts
     cdef const int64_t* starts          # of all shards' ranges, ascending
@@ -49,7 +51,8 @@ cdef class Step:
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil
     cdef int _ask(self, int64_t op, char* taken) except -1 nogil
-    cdef void _split(self, int64_t* keys, Py_ssize_t n) noexcept nogil
+    cdef int _split(self, int64_t* keys, Py_ssize_t n) except -1 nogil
+    cdef int _make_room(self) except -1 nogil
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil
     cdef int broadcast(self, const char* given, const double* notes) except -1 nogil
     cdef int _meet(

@@ -14,8 +14,9 @@ from libc.stdlib cimport calloc, free
 import numpy as np
 
 from dps._kernels.checks cimport vector_of
-from dps._kernels.keys cimport KeyList
 from dps._kernels.numbers cimport numbers_of
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport KeyedRows
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
 from dps._runtime.ends cimport (
     BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, HostEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
@@ -76,10 +77,7 @@ cdef class Step:
         self.rates = rates
         self._bind_starts(ends)
         if rates is not None:
-            self.touched = KeyList(self.size)
-            self.keys = &self.touched.keys
-            if not self.whole:
-                self._bind_picks(ends)
+            self.keys, self._at_keys = KeyedRows(self.size), Room()
 
     def _bind_starts(self, ends):
         """Where the elements of the whole vector are."""
@@ -95,12 +93,6 @@ cdef class Step:
         self.starts = <const int64_t*> self.keep(table[:, 0].copy())
         self.owners = <const int64_t*> self.keep(table[:, 1].copy())
         self.shifts = <const int64_t*> self.keep(table[:, 2].copy())
-
-    def _bind_picks(self, ends):
-        cdef End end
-        for end in ends:
-            end.picks.keys = <int64_t*> self.keep(np.empty(end.size, np.int64))
-            end.picks.at = <int64_t*> self.keep(np.empty(end.size, np.int64))
 
     def __dealloc__(self):
         free(self._ends)
@@ -203,14 +195,13 @@ cdef class Step:
         cdef int number, i
         cdef int status
         if op == PUSH_KEYS:
-            self.host.picks.keys = self.host.picks.at = self.keys.list
-            self.host.picks.n = self.keys.count
+            self.host.pick_all(self.keys.keys.list, self.keys.keys.count)
         status = self.host.sum_up(op, given, rows, request.notes, self.sequence)
         if status != RAN:
             return status
         if self.host.leads:
             if op == PUSH_KEYS:
-                given = self.host.spread
+                given = self.host.total
                 self._split(self.host.total_keys, self.host.mean.counts[0])
             elif op != BROADCAST:
                 given = self.host.total
@@ -283,7 +274,7 @@ cdef class Step:
         cdef int status
         self.sequence += 1
         status = self._exchange(
-            PUSH if self.keys is NULL else PUSH_KEYS, grad, rows, rate, self._taken()
+            PUSH if self.keys is None else PUSH_KEYS, grad, rows, rate, self._taken()
         )
         return self.pushed(rate) if status == RAN else status
 
@@ -296,23 +287,26 @@ cdef class Step:
         return RAN
 
     cdef int pull_keys(self) except -1 nogil:
-        """Put the parameters that the batch touches into `params`."""
-        self._split(self.keys.list, self.keys.count)
-        return self._ask(PULL_KEYS, self.params)
+        """Put the parameters that the batch touches into `at_keys`."""
+        self._make_room()
+        self._split(self.keys.keys.list, self.keys.keys.count)
+        return self._ask(PULL_KEYS, self.at_keys)
 
-    cdef void _split(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
+    cdef int _make_room(self) except -1 nogil:
+        self.at_keys = self._at_keys.fit(self.keys.keys.count * self.numbers.itemsize)
+        return 0
+
+    cdef int _split(self, int64_t* keys, Py_ssize_t n) except -1 nogil:
         """Give each shard its part of n keys."""
         cdef Picks* picks
         cdef Py_ssize_t i, low, high, middle
         cdef int64_t key
         cdef int number
         if self.whole:
-            picks = &(<End> self._ends[0]).picks
-            picks.keys = picks.at = keys
-            picks.n = n
-            return
+            (<End> self._ends[0]).pick_all(keys, n)
+            return 0
         for number in range(self.n_shards):
-            (<End> self._ends[number]).picks.n = 0
+            (<End> self._ends[number]).pick_none(n)
         for i in range(n):
             key = keys[i]
             low, high = 0, self.n_starts - 1
@@ -324,8 +318,9 @@ cdef class Step:
                     high = middle - 1
             picks = &(<End> self._ends[<int> self.owners[low]]).picks
             picks.keys[picks.n] = <int64_t> (key + self.shifts[low])
-            picks.at[picks.n] = key
+            picks.at[picks.n] = i
             picks.n += 1
+        return 0
 
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil:
         """The sum of all ranks' vectors over the sum of their rows, into `total`."""

@@ -29,8 +29,8 @@ cdef class SynchronousEnd(MappedEnd):
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         cdef bint finite = apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.merged, n, self.request.step,
-            self.sums,
+            &self.lazy.lazy, self.numbers.single, &self.held, self.merged.keys.list, n,
+            self.request.step, self.sums.at,
         )
         if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
             finite &= flush(

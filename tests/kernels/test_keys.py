@@ -6,6 +6,7 @@ import scipy.sparse
 
 from dps._kernels.keys import KeyList, deliver_keys, merge_keys
 from dps._kernels.reduce import mean_of_slots
+from dps._kernels.rows import KeyedRows
 from dps.losses import get_loss
 from dps.models import CSRRows, LinearModel
 
@@ -23,14 +24,15 @@ def test_a_batch_touches_what_its_gradient_writes(intercept, index, n_outputs):
     model = LinearModel(40, n_outputs, loss, intercept)
     y = rng.integers(0, n_outputs, 50).astype(float)
     rows = CSRRows(X.data, X.indices.astype(index), X.indptr.astype(index), 40)
-    keys = KeyList(model.layout.size)
+    keys = KeyedRows(model.layout.size)
     for order in (None, np.array([3, 3, 17, 49]), np.array([], np.int64)):
         batch = CSRRows(rows.data, rows.indices, rows.indptr, 40, order)
         targets = y if order is None else y[order]
-        grad = np.zeros(model.layout.size)
-        model.loss_gradient(rng.standard_normal(len(grad)), batch, targets, None, grad)
+        grad, params = np.zeros(model.layout.size), rng.standard_normal(model.layout.size)
+        loss = model.loss_gradient(params, batch, targets, None, grad)
         keys.begin()
-        model.kernel.touched(batch.block(targets, None), order, 0, len(batch), keys)
+        block = batch.block(targets, None)
+        model.kernel.touch_batch(block, order, 0, len(batch), keys)
         assert len(set(keys.array())) == len(keys.array())
         assert set(np.flatnonzero(grad)) <= set(keys.array())
         columns = set(X[order].indices if order is not None else X.indices)
@@ -38,6 +40,12 @@ def test_a_batch_touches_what_its_gradient_writes(intercept, index, n_outputs):
         if intercept and len(batch):
             wanted |= {40 * n_outputs + j for j in range(n_outputs)}
         assert set(keys.array()) == wanted
+        at_keys = np.zeros(len(wanted))
+        same = model.kernel.add_touched_batch(
+            block, order, 0, len(batch), keys, params[keys.array()], at_keys
+        )
+        np.testing.assert_array_equal(at_keys, grad[keys.array()])
+        assert same == loss
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,14 +67,12 @@ def test_sums_have_the_bits_of_dense_slots(size, n_ranks, dtype):
     mean_of_slots(dense, rows, 0, size, expected, total)
     for rank in range(n_ranks):
         start, stop = min(size, rank * width), min(size, (rank + 1) * width)
-        marks = np.zeros(stop - start, np.int64)
-        merged, sums = np.empty(stop - start, np.int64), np.empty(stop - start, dtype)
-        n = merge_keys(keys, slots, counts, rows, rank, start, marks, merged, sums, total)
-        assert len(set(merged[:n])) == n
+        merged, sums = KeyList(size), np.empty(n_ranks * (stop - start), dtype)
+        n = merge_keys(keys, slots, counts, rows, rank, merged, sums, total)
+        assert len(set(merged.array())) == n
         actual = np.zeros(stop - start, dtype)
-        actual[merged[:n] - start] = sums[:n]
+        actual[merged.array() - start] = sums[:n]
         np.testing.assert_array_equal(actual, expected[start:stop])
-        np.testing.assert_array_equal(marks, 0)
 
 
 def test_what_is_not_finite_is_seen():
@@ -83,3 +89,21 @@ def test_keys_outside_of_the_vector_are_refused():
             deliver_keys(np.array([key], np.int64), np.ones(1), 32, keys, slot, counts, 4)
     with pytest.raises(ValueError, match="do not fit"):
         deliver_keys(np.zeros(5, np.int64), np.ones(5), 32, keys, slot, counts, 4)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_each_key_has_one_place_however_many_there_are(n, wide):
+    rng = np.random.default_rng(n)
+    keys = KeyList(2**63 - 1 if wide else n * 3000)
+    for size in (1, 5, 3000, 40):  # it grows, and is used again
+        keys.begin()
+        drawn = rng.integers(0, size, 4 * size)
+        # Wide ones are far apart, side by side, and equal in many low or high bits.
+        for numbers in (drawn, drawn << 40, rng.integers(0, 1 << 61, 4 * size))[: 1 + 2 * wide]:
+            numbers = numbers * n
+            places = keys.add(numbers.tolist(), n)
+            listed = keys.array().reshape(-1, n)
+            np.testing.assert_array_equal(listed[places, 0], numbers)
+            np.testing.assert_array_equal(listed - listed[:, :1], [np.arange(n)] * len(listed))
+        assert len(set(listed[:, 0])) == len(listed)

@@ -1,0 +1,27 @@
+"""Memory that grows: for what is as long as a batch makes it.
+
+Owns one piece of memory; it must not know what lies there.
+"""
+from libc.stdlib cimport free, realloc
+
+
+cdef class Room:
+    """A piece of memory, of some bytes from the start."""
+
+    def __cinit__(self):
+        self.fit(64)
+
+    def __dealloc__(self):
+        free(self.at)
+
+    cdef char* fit(self, Py_ssize_t nbytes) except NULL nogil:
+        """Have room for so many bytes, and keep what is there; where it begins now."""
+        cdef char* grown
+        if nbytes > self.nbytes:
+            nbytes = max(nbytes, 2 * self.nbytes)
+            grown = <char*> realloc(self.at, nbytes)
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{nbytes} bytes")
+            self.at, self.nbytes = grown, nbytes
+        return self.at
