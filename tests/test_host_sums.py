@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse
 from ranks import Group, at_once
@@ -157,6 +158,33 @@ def test_steps_by_keys_have_the_bits_of_whole_vectors(mode: Any, n_shards: int, 
     for far in ((), (3, 4, 5), (0, 1, 3, 4, 5), range(RANKS)):
         for params in trained(rates, far):
             np.testing.assert_array_equal(params, wanted)
+
+
+@pytest.mark.parametrize("far", [(), [(0, 0)]], ids=["mapped", "far"])
+def test_by_keys_a_replica_holds_what_its_batches_touch(far: Any) -> None:
+    size = 1 << 24  # 128 MB
+    rates = Rates(Constant(RATE), STEPS, epochs=0, version=0, max_epochs=1)
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, size - 1, (BATCH * STEPS, 250)).astype(np.int32)
+    starts = np.arange(0, columns.size + 1, 250, dtype=np.int32)
+    X = scipy.sparse.csr_array(
+        (np.ones(columns.size), columns.ravel(), starts), shape=(len(columns), size - 1)
+    )
+    model = LinearModel(size - 1, 1, LogLoss())
+    block = Block(
+        0, features_of(X, "float64"), np.ones(len(columns)), None, 0, len(columns), None, 0
+    )
+    with Group(n_ranks=1, size=size, far=far, keyed=rates) as group:
+        (channel,) = group.channels
+        group.windows[0].store.since[:] = 0  # what the shard holds is in memory already
+        before = psutil.Process().memory_info().rss
+        channel.step.begin_epoch(0)
+        loop = StepLoop(model.kernel, channel.step)
+        loop.begin(len(columns), np.full(STEPS, RATE))
+        assert loop.run([(block.for_kernels, None, 0, len(columns))]) == "ran"
+        assert psutil.Process().memory_info().rss - before < 32 << 20
+        touched = group.windows[0].store.params[columns.ravel()]
+        assert np.count_nonzero(touched) == columns.size
 
 
 def test_means_and_broadcasts_go_by_hosts_too() -> None:

@@ -57,7 +57,8 @@ class Steps:
         schedule: Schedule,
         rates: Rates | None,
     ) -> None:
-        channel.pull()
+        if rates is None:  # by keys each batch reads what it touches
+            channel.pull()
         self._loop = StepLoop(gradient_of(model), channel.step)
         self._channel = channel
         self._batches = batches
