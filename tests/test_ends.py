@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client, Future
 
 import dps
+from dps.cluster.dask.cluster import DaskCluster
 from dps.cluster.threads import ThreadCluster
 from dps.estimators.progress import Progress
 from dps.losses import LogLoss
@@ -91,6 +94,36 @@ def test_ctrl_c_after_the_last_epoch_keeps_all_epochs(
     before(monkeypatch, owner, name, press)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y)
+    monkeypatch.undo()
+    assert_trained(model)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (watch.Watcher, "_fetch"),
+        (watch.Watcher, "_result"),
+        (DaskCluster, "close"),
+        (Future, "release"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_so_does_ctrl_c_at_the_end_of_a_fit_on_a_cluster(
+    owner: Any, name: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = classifier(client=client)
+    over = threading.Event()
+    ended = watch.Watcher._watch
+
+    def watched(watcher: watch.Watcher) -> None:
+        ended(watcher)
+        over.set()
+
+    monkeypatch.setattr(watch.Watcher, "_watch", watched)
+    before(monkeypatch, owner, name, lambda: press() if over.is_set() else None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(da.from_array(X, chunks=(100, 3)), da.from_array(Y, chunks=100))
     monkeypatch.undo()
     assert_trained(model)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

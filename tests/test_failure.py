@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,8 +315,9 @@ def test_a_worker_that_dies_while_rows_are_exchanged_ends_the_fit(
     assert model.fit(X, y).n_iter_ == 2
 
 
-@pytest.mark.usefixtures("_fits_tell")
-def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
+@contextmanager
+def scheduler_apart(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Popen[Any]]]]:
+    """A client of two workers, and the processes: the scheduler's, then theirs."""
     file = str(tmp_path / "scheduler.json")
     command = [sys.executable, "-m", "distributed.cli.dask_"]
     options = ["--scheduler-file", file, "--no-dashboard"]
@@ -327,23 +328,59 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
     try:
         for _ in range(2):
             worker = [*command[:2], command[2] + "worker", "--nthreads", "1", *options]
-            started.append(subprocess.Popen(worker, **quiet))
+            started.append(subprocess.Popen([*worker, "--no-nanny"], **quiet))
         with Client(scheduler_file=file, set_as_default=False, timeout=30) as client:
             client.wait_for_workers(2, timeout=30)
             show_fits(client, timeout=60)  # a new process takes a while to import what it needs
-            fit = Fit(client, timeout=2.0)
-            fit.begin()
-            started[0].kill()
-            error = fit.end(30)
-            assert isinstance(error, ClusterError)
-            assert "scheduler" in str(error) or "client" in str(error)
-        for process in started[1:]:
-            process.wait(60)
-        assert not files()
+            yield client, started
     finally:
         for process in started:
             process.kill()
             process.wait()
+
+
+@pytest.mark.usefixtures("_fits_tell")
+def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
+    with scheduler_apart(tmp_path) as (client, processes):
+        fit = Fit(client, timeout=2.0)
+        fit.begin()
+        processes[0].kill()
+        error = fit.end(30)
+        assert isinstance(error, ClusterError)
+        assert "scheduler" in str(error) or "client" in str(error)
+        client.close()
+        for process in processes[1:]:
+            process.wait(60)
+        assert not files()
+
+
+def rests(processes: Sequence[subprocess.Popen[Any]]) -> bool:
+    """Whether processes do next to nothing, seen over a while."""
+    watched = [psutil.Process(process.pid) for process in processes]
+
+    def worked() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in watched)
+
+    before = worked()
+    threading.Event().wait(0.5)
+    return worked() - before < 0.1
+
+
+def test_an_error_while_the_scheduler_is_busy_stops_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(records: Any) -> None:
+        os.kill(processes[0].pid, signal.SIGSTOP)
+        raise ZeroDivisionError("the callback broke")
+
+    monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(broken))
+    with scheduler_apart(tmp_path) as (client, processes):
+        fit = Fit(client)
+        assert isinstance(fit.end(60), ZeroDivisionError)
+        until(lambda: rests(processes[1:]), "replicas have stopped")
+        assert not files()
+        os.kill(processes[0].pid, signal.SIGCONT)
+        assert_nothing_left(client)
 
 
 @pytest.mark.parametrize("distributed", [True, False], ids=["cluster", "threads"])

@@ -44,8 +44,11 @@ class Remote:
     def __reduce__(self) -> tuple[Any, ...]:
         return Remote, (self.address, self.key)
 
-    def start(self, method: str, *args: Any) -> PendingCall:
-        """Begin a call; several may be under way."""
+    def start(self, method: str, *args: Any, direct: bool = False) -> PendingCall:
+        """Begin a call; several may be under way.
+
+        A client asks by way of the scheduler, unless `direct`: it may have no way to a worker.
+        """
         from distributed.protocol import to_serialize
 
         message = {
@@ -54,7 +57,7 @@ class Remote:
             "args": [to_serialize(arg) for arg in args],
             "kwargs": {},
         }
-        return self.submit(_execute(self.node, self.address, message))
+        return self.submit(_execute(self.node, self.address, message, direct))
 
     @property
     def node(self) -> Any:
@@ -137,9 +140,10 @@ def _worker() -> Any:
     return get_worker()
 
 
-async def _execute(node: Any, address: str, message: dict[str, Any]) -> Any:
+async def _execute(node: Any, address: str, message: dict[str, Any], direct: bool) -> Any:
     try:
-        if getattr(node, "direct_to_workers", True):  # a worker, or a client that is near
+        # A worker, or a client that is near.
+        if direct or getattr(node, "direct_to_workers", True):
             answer = await node.rpc(address).actor_execute(**message)
         else:
             answer = await node.scheduler.proxy(

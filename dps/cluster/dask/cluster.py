@@ -403,11 +403,13 @@ class DaskCluster:
             return
         try:
             alive = living(self._client, PATIENCE)
-        except ClusterError:
+        except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
             alive = {}
         deadline = time.monotonic() + PATIENCE
         self._sender.finish(PATIENCE if alive else 0.0)
-        calls = [remote.start("close") for remote in self._made(alive, deadline)]
+        shards = alive or {remote.address: 0 for remote in self._remotes}
+        made = self._made(shards, deadline)
+        calls = [remote.start("close", direct=not alive) for remote in made]
         clean = len(calls) == len(self._actors)
         if self._running is not None:
             clean &= self._running.drain(alive, deadline)
