@@ -107,7 +107,7 @@ def check_schema(event: dict[str, Any]) -> None:
             assert set(item) == set(get_type_hints(nested))
 
 
-@pytest.mark.parametrize("access", ["mapped", "gateway"])
+@pytest.mark.parametrize("access", ["mapped", "stream"])
 @pytest.mark.parametrize("mode", list(MODES))
 def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: str) -> None:
     X, y = problem()

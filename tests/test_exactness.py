@@ -302,7 +302,7 @@ def test_the_same_seed_and_plan_give_the_same_bits() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("mode", [dps.Sync, dps.AllReduce])
-def test_the_gateway_gives_the_bits_of_the_mapped_window(
+def test_streams_give_the_bits_of_the_mapped_window(
     client: Client, mode: Any, sparse: bool
 ) -> None:
     lengths = (60, 50, 10, 80)
@@ -310,7 +310,7 @@ def test_the_gateway_gives_the_bits_of_the_mapped_window(
     X = scipy.sparse.csr_matrix(X) if sparse else X
     data = partitioned(X, lengths), partitioned(y, lengths)
     results = []
-    for access in ("mapped", "gateway"):
+    for access in ("mapped", "stream"):
         for n_shards in (1, 2, 5):
             model = estimator(
                 client=client, n_replicas=3, n_shards=n_shards, mode=mode(access=access)
@@ -323,12 +323,12 @@ def test_the_gateway_gives_the_bits_of_the_mapped_window(
         assert np.array_equal(result, expected)
 
 
-def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: Client) -> None:
+def test_lbfgs_over_streams_gives_the_bits_of_the_mapped_window(client: Client) -> None:
     lengths = (60, 50, 10, 80)
     X, y, _ = problem(sum(lengths))
     data = partitioned(X, lengths), partitioned(y, lengths)
     results = []
-    for access in ("mapped", "gateway"):
+    for access in ("mapped", "stream"):
         for n_shards in (1, 2):
             mode = dps.Sync(access=access)
             model = by_lbfgs(client=client, n_replicas=3, n_shards=n_shards, mode=mode)
@@ -336,7 +336,7 @@ def test_lbfgs_through_the_gateway_gives_the_bits_of_the_mapped_window(client: C
     assert len({result.tobytes() for result in results}) == 1
 
 
-def test_the_gateway_of_a_large_shard_works_in_its_own_thread(
+def test_the_stream_of_a_large_shard_is_served_by_its_own_thread(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "_COST_OF_A_KEY", np.inf)  # whole vectors
@@ -345,7 +345,7 @@ def test_the_gateway_of_a_large_shard_works_in_its_own_thread(
     y = np.arange(40) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
     model = estimator(
-        client=client, n_replicas=2, optimizer="sgd", mode=dps.Sync(access="gateway")
+        client=client, n_replicas=2, optimizer="sgd", mode=dps.Sync(access="stream")
     ).fit(*data)
     expected = Sequential(X, y, None, SGD(), lengths=lengths).run(ranks_of(model, lengths), 32)
     assert np.array_equal(flat(model), expected)
@@ -409,7 +409,7 @@ def test_sparse_gradients_have_the_bits_of_one_process_that_sums_the_same_sub_ba
     y = np.arange(sum(lengths)) % 2
     data = partitioned(X, lengths), partitioned(y, lengths)
     monkeypatch.setattr(launch, "_COST_OF_A_KEY", 0.0)
-    for mode in (dps.Sync(), dps.Sync(access="gateway"), dps.AllReduce()):
+    for mode in (dps.Sync(), dps.Sync(access="stream"), dps.AllReduce()):
         model = estimator(
             client=client, n_replicas=3, optimizer=optimizer, mode=mode, penalty=None
         ).fit(*data)

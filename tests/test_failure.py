@@ -74,7 +74,7 @@ def options_of(way: Any) -> dict[str, Any]:
     return {"optimizer": "lbfgs", "loss": slow_loss(0.8)} if way == "lbfgs" else {"mode": way}
 
 
-EVERY_MODE = [*MODES, dps.Sync(access="gateway"), dps.Async(access="gateway")]
+EVERY_MODE = [*MODES, dps.Sync(access="stream"), dps.Async(access="stream")]
 
 
 @contextmanager
@@ -288,7 +288,7 @@ def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -
     X, y = X.rechunk((500, 10)), y.rechunk(500)  # 8 calls of the loss a rank take 0.8 seconds
     model = dps.LinearClassifier(
         optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=0.6, tol=None,
-        mode=dps.Sync(access="gateway"), client=client,
+        mode=dps.Sync(access="stream"), client=client,
     )  # fmt: skip
     assert model.fit(X, y).n_iter_ == 1
 

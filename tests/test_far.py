@@ -298,7 +298,7 @@ def test_a_kind_of_comm_without_a_stream_is_served_by_actor_calls(
         cluster_of(processes=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        coef = trained(client, dps.Sync(access="gateway"))
+        coef = trained(client, dps.Sync(access="stream"))
         assert set(wires) == {"ObjectWire"}
         assert np.array_equal(coef, trained(client, dps.Sync()))
         until(lambda: not found(client), "everything is given back")
@@ -325,7 +325,7 @@ def test_connections_are_as_secure_as_the_cluster() -> None:
         assert shard.run(secured) == "_Secured"
         assert shard.home.startswith("tls://")
         shard.close()
-        coef = trained(client, dps.Sync(access="gateway"))
+        coef = trained(client, dps.Sync(access="stream"))
         assert np.array_equal(coef, trained(client, dps.Sync(access="mapped")))
         until(lambda: not found(client), "everything is given back")
 

@@ -188,7 +188,7 @@ def facts(model):
     return model.coef_.tobytes(), model.intercept_.tobytes(), repr(history)
 
 
-def test_the_gateway_has_the_bits_of_the_mapped_window(data, client, monkeypatch):
+def test_streams_have_the_bits_of_the_mapped_window(data, client, monkeypatch):
     X, y = data
     rows = [slice(0, 200), slice(200, 600)]
     XX = da.concatenate([da.from_array(X[part], chunks=(-1, -1)) for part in rows])
@@ -200,6 +200,6 @@ def test_the_gateway_has_the_bits_of_the_mapped_window(data, client, monkeypatch
                 (XX, yy), True, monkeypatch, mode=mode(access=access), client=client,
                 optimizer="momentum", n_replicas=replicas, n_shards=shards,
             )
-            for access, shards in (("mapped", 1), ("gateway", 1), ("gateway", 2))
+            for access, shards in (("mapped", 1), ("stream", 1), ("stream", 2))
         ]  # fmt: skip
         assert facts(fitted[0]) == facts(fitted[1]) == facts(fitted[2])

@@ -1,4 +1,4 @@
-"""Where there is no room for shared memory the gateway serves, and whoever trains hears of it."""
+"""Where there is no room for shared memory streams serve, and whoever trains hears of it."""
 
 from __future__ import annotations
 

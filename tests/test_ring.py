@@ -152,8 +152,8 @@ def test_a_member_that_does_not_come_is_named_by_its_neighbour() -> None:
 def test_options_that_contradict_a_ring_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'algorithm' parameter .* Got 'tree'"):
         AllReduce(algorithm="tree")
-    with pytest.raises(ValueError, match="access='gateway' has none"):
-        AllReduce(algorithm="ring", access="gateway")
+    with pytest.raises(ValueError, match="access='stream' has none"):
+        AllReduce(algorithm="ring", access="stream")
     X = np.random.default_rng(0).normal(size=(60, 3))
     options: Any = {"mode": RING, "optimizer": "sgd", "n_replicas": 3, "max_iter": 2, "tol": None}
     with pytest.raises(ValueError, match="shard for each of its 3 members, got n_shards=2"):

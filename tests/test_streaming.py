@@ -234,7 +234,7 @@ def test_a_replica_beats_while_it_reads_where_workers_are_threads(
         ) as cluster,
         Client(cluster, set_as_default=False) as near,
     ):
-        fitted(lambda: (array(X), array(Y)), near, "memory", mode=dps.Sync(access="gateway"))
+        fitted(lambda: (array(X), array(Y)), near, "memory", mode=dps.Sync(access="stream"))
     assert "dps-heartbeat" in beats
 
 

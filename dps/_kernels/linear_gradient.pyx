@@ -216,7 +216,7 @@ cdef double _add(
     cdef floating* grad_bias = out + shift if model.intercept else NULL
     cdef const int64_t* picks = NULL
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
-    cdef bint lying = sparse or rows.kind == DENSE
+    cdef bint in_place = sparse or rows.kind == DENSE
     cdef const floating* laid = NULL
     cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
@@ -241,7 +241,7 @@ cdef double _add(
         elif sparse:
             while n > GROUP and _stored(rows, at, n) * <Py_ssize_t> sizeof(floating) > CACHED:
                 n //= 2
-        if not lying:
+        if not in_place:
             done = first % model.laid
             if done == 0:
                 count = min(model.laid, m - first)

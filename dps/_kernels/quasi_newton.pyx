@@ -1,6 +1,6 @@
 """L-BFGS for a convex function whose evaluations are somebody else's work.
 
-It is told a value and a gradient and says where it wants the next ones. It must not know of what
+It is given a value and a gradient and says where it wants the next ones. It must not know of what
 function, nor of data or ranks. All in double; every point has the same bits on every processor.
 """
 from libc.math cimport INFINITY

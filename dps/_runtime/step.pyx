@@ -144,21 +144,21 @@ cdef class Step:
     def meet(self, values, int64_t rows, notes):
         """The mean over all ranks; how it ended and the sums of the notes."""
         cdef const char* given = self._vector(values)
-        cdef double told[NOTES]
+        cdef double sent[NOTES]
         cdef int status, i
-        _fill(told, notes)
+        _fill(sent, notes)
         with nogil:
-            status = self.mean(given, rows, told)
+            status = self.mean(given, rows, sent)
         return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
 
     def hand_out(self, values, notes):
         """Rank 0's vector for all ranks; how it ended and its notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
-        cdef double told[NOTES]
+        cdef double sent[NOTES]
         cdef int status, i
-        _fill(told, notes)
+        _fill(sent, notes)
         with nogil:
-            status = self.broadcast(given, told)
+            status = self.broadcast(given, sent)
         return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
 
     cdef const char* _vector(self, values) except NULL:
@@ -353,10 +353,10 @@ def end_ranges(End end):
     return [(end.ranges[2 * r], end.ranges[2 * r + 1]) for r in range(end.n_ranges)]
 
 
-cdef int _fill(double* told, notes) except -1:
+cdef int _fill(double* sent, notes) except -1:
     cdef int i
     if len(notes) > NOTES:
         raise ValueError(f"there are {NOTES} notes at most, got {len(notes)}")
     for i in range(NOTES):
-        told[i] = notes[i] if i < len(notes) else 0
+        sent[i] = notes[i] if i < len(notes) else 0
     return 0

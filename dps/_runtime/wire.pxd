@@ -12,6 +12,7 @@ cdef class Wire:
 
 cdef class SocketWire(Wire):
     cdef object socket
+    cdef object closing     # a lock: what is shut is not another's socket of the same number
     cdef int fd
     cdef char* buffer   # bytes that have come, first .. last
     cdef Py_ssize_t first

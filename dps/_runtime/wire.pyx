@@ -11,9 +11,11 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+import contextlib
 import os
 import socket as sockets
 import struct
+import threading
 
 cdef extern from "sys/uio.h" nogil:
     cdef struct iovec:
@@ -106,7 +108,7 @@ cdef class SocketWire(Wire):
         if len(ahead) > ROOM:
             raise ValueError(f"{len(ahead)} bytes came ahead, expected at most {ROOM}")
         self.look, self.lost = look, lost
-        self.socket = socket
+        self.socket, self.closing = socket, threading.Lock()
         socket.setblocking(True)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
         waits = struct.pack("@ll", int(tick), int(tick % 1 * 1e6))
@@ -125,14 +127,13 @@ cdef class SocketWire(Wire):
     def close(self):
         """Close the socket; not while another thread uses it."""
         self.fd = -1
-        self.socket.close()
+        with self.closing:
+            self.socket.close()
 
     def shut(self):
         """End what another thread sends or receives."""
-        try:
+        with self.closing, contextlib.suppress(OSError):  # the other side was faster
             self.socket.shutdown(sockets.SHUT_RDWR)
-        except OSError:  # the other side was faster
-            return
 
     cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil:
         cdef iovec pieces[PARTS]

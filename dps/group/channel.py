@@ -246,9 +246,9 @@ class Channel:
         NonFiniteError
             Rank 0's values hold NaN or infinity; raised there.
         """
-        ending, told = self.aligned().hand_out(values, notes)
+        ending, came = self.aligned().hand_out(values, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
-        return self._total, told
+        return self._total, came
 
     def aligned(self) -> Step:
         """The steps, numbered alike on all ranks; all ranks call it, or none."""

@@ -53,9 +53,9 @@ class AllReduce(Mode):
                 "The 'algorithm' parameter of AllReduce must be a str among "
                 f"{list(_ALGORITHMS)}. Got {self.algorithm!r} instead."
             )
-        if self.goes_round and self.access == "gateway":
+        if self.goes_round and self.access == "stream":
             raise ValueError(
-                "algorithm='ring' needs a window beside each replica: access='gateway' has none"
+                "algorithm='ring' needs a window beside each replica: access='stream' has none"
             )
 
     @property

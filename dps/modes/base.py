@@ -23,7 +23,7 @@ from dps.server.placement import PLACEMENTS
 
 __all__ = ["ACCESSES", "Mode", "StepSpec"]
 
-ACCESSES = ("auto", "mapped", "gateway")
+ACCESSES = ("auto", "mapped", "stream")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Mode(ABC):
     ----------
     placement : {"contiguous", "balanced", "round_robin"}, default="contiguous"
         How tensors are placed on shards.
-    access : {"auto", "mapped", "gateway"}, default="auto"
+    access : {"auto", "mapped", "stream"}, default="auto"
         Whether replicas map the shards' windows where they can, must, or must not.
     """
 

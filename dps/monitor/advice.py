@@ -81,7 +81,7 @@ def no_shared_memory(worker: str, why: str) -> str:
     """
     return (
         f"The shard on {host(worker)} has no shared memory ({why}), so that all other processes "
-        "use the gateway, at a cost a step: give /dev/shm more room, as by docker run --shm-size."
+        "use streams, at a cost a step: give /dev/shm more room, as by docker run --shm-size."
     )
 
 

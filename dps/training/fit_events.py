@@ -28,7 +28,7 @@ _MOST = 64
 
 
 class FitEvents:
-    """One fit, as it is told.
+    """One fit, as it is reported.
 
     Parameters
     ----------

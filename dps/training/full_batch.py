@@ -151,7 +151,7 @@ class _Descent:
         for first, last, penalised in model.layout.segments(0, len(self.point)):
             penalty[first:last] = how.l2 if penalised else 0.0
         precision = 4 * float(np.finfo(self.point.dtype).eps)
-        self._search = Search(  # told on rank 0 only
+        self._search = Search(  # of rank 0 only
             self.point, coordinates, penalty, how.tolerance, precision, how.least, how.patience
         )
         channel.activity.lap(COMPUTE)

@@ -145,8 +145,8 @@ class Launch:
                 Initial.of(params, state),
                 job.version,
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
-                # One process needs no file; a forced gateway must not have one.
-                shared=not alone and job.mode.access != "gateway",
+                # One process needs no file; a forced stream must not have one.
+                shared=not alone and job.mode.access != "stream",
             )
             made.append(Serving(spec, GroupSpec(window, job.mode.end, job.timeout, seen), worker))
         return made

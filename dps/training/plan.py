@@ -140,17 +140,17 @@ def make_plan(
     ValueError
         No row is left to train on.
     """
-    lying = _lying(rows, holders)
-    wanted = _wanted(n_replicas, len(lying), elements, threads)
+    by_worker = _by_worker(rows, holders)
+    wanted = _wanted(n_replicas, len(by_worker), elements, threads)
     if isinstance(n_replicas, str):
-        share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in lying.items()}
+        share = {w: elements * _sum(rows, p) / max(1, sum(rows)) for w, p in by_worker.items()}
         counts = {
             worker: max(1, min(threads[worker], round(share[worker] / _worth(n_replicas))))
-            for worker in lying
+            for worker in by_worker
         }
     else:
-        lying, counts = _spread(int(n_replicas), rows, lying)
-    held = _held(rows, lying)
+        by_worker, counts = _spread(int(n_replicas), rows, by_worker)
+    held = _held(rows, by_worker)
     if rebalance is True or (rebalance and worth_moving(held, counts, wanted, threads, elements)):
         counts = replica_counts(wanted, held, threads)
         held = level(held, counts)
@@ -194,8 +194,8 @@ def make_split(
     list of str
         The worker of each new partition; of neighbours each is on another worker.
     """
-    lying, total = _lying(rows, holders), sum(rows)
-    wanted = min(total, _wanted(n_replicas, len(lying), elements, threads))
+    by_worker, total = _by_worker(rows, holders), sum(rows)
+    wanted = min(total, _wanted(n_replicas, len(by_worker), elements, threads))
     counts = replica_counts(wanted, {}, threads)  # nothing stays where it lies
     # No new partition may be without rows.
     rounds = max(1, min(_ROUNDS, total // wanted))
@@ -204,22 +204,24 @@ def make_split(
     return RandomSplit(seed, tuple(turns), tuple(rows)), homes
 
 
-def _lying(rows: Sequence[int], holders: Sequence[str]) -> dict[str, list[int]]:
+def _by_worker(rows: Sequence[int], holders: Sequence[str]) -> dict[str, list[int]]:
     """The partitions with rows of each worker.
 
     In order of their first partition, so that the plan does not depend on addresses.
     """
-    lying: dict[str, list[int]] = {}
+    by_worker: dict[str, list[int]] = {}
     for partition, holder in enumerate(holders):
         if rows[partition]:
-            lying.setdefault(holder, []).append(partition)
-    if not lying:
+            by_worker.setdefault(holder, []).append(partition)
+    if not by_worker:
         raise ValueError("no row is left to train on: every partition is empty")
-    return lying
+    return by_worker
 
 
-def _held(rows: Sequence[int], lying: Mapping[str, Sequence[int]]) -> dict[str, list[Piece]]:
-    return {worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in lying.items()}
+def _held(rows: Sequence[int], by_worker: Mapping[str, Sequence[int]]) -> dict[str, list[Piece]]:
+    return {
+        worker: [Piece(p, 0, rows[p]) for p in numbers] for worker, numbers in by_worker.items()
+    }
 
 
 def _wanted(
@@ -246,19 +248,19 @@ def _sum(rows: Sequence[int], partitions: Sequence[int]) -> int:
 
 
 def _spread(
-    n_replicas: int, rows: Sequence[int], lying: dict[str, list[int]]
+    n_replicas: int, rows: Sequence[int], by_worker: dict[str, list[int]]
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
     """Replicas of each worker, for a given number of them; data moves only if they are too few."""
-    while len(lying) > n_replicas:
-        lightest = min(lying, key=lambda worker: _sum(rows, lying[worker]))
-        moved = lying.pop(lightest)
-        target = min(lying, key=lambda worker: _sum(rows, lying[worker]))
-        lying[target] = sorted(lying[target] + moved)
-    counts = dict.fromkeys(lying, 1)
-    for _ in range(n_replicas - len(lying)):
-        fullest = max(lying, key=lambda worker: _sum(rows, lying[worker]) / counts[worker])
+    while len(by_worker) > n_replicas:
+        lightest = min(by_worker, key=lambda worker: _sum(rows, by_worker[worker]))
+        moved = by_worker.pop(lightest)
+        target = min(by_worker, key=lambda worker: _sum(rows, by_worker[worker]))
+        by_worker[target] = sorted(by_worker[target] + moved)
+    counts = dict.fromkeys(by_worker, 1)
+    for _ in range(n_replicas - len(by_worker)):
+        fullest = max(by_worker, key=lambda worker: _sum(rows, by_worker[worker]) / counts[worker])
         counts[fullest] += 1
-    return lying, counts
+    return by_worker, counts
 
 
 def _place_shards(n_shards: int | str, workers: list[str]) -> tuple[str, ...]:

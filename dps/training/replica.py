@@ -47,7 +47,7 @@ _BEAT_EVERY = 1.0
 
 @dataclass(frozen=True)
 class ReplicaSpec:
-    """Everything a replica is told.
+    """Everything a replica is given.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def connect(
     rank : int
     fence : int
         The attempt, not zero.
-    access : {"auto", "mapped", "gateway"}
+    access : {"auto", "mapped", "stream"}
         Map windows where that can be, insist on it, or do not try.
     alive : callable, optional
         Called once a second while waiting; raises to give up.
@@ -40,7 +40,7 @@ def connect(
     FencedError
         Another attempt owns the rank.
     WindowError
-        `access` is ``"mapped"`` and a window cannot be mapped from here, or it is ``"gateway"``
+        `access` is ``"mapped"`` and a window cannot be mapped from here, or it is ``"stream"``
         and there is no Actor.
     """
     links: list[Link] = []
@@ -66,7 +66,7 @@ def _link(
     timeout: float,
     alive: Callable[[], None] | None,
 ) -> Link:
-    window = None if access == "gateway" else map_window(card)
+    window = None if access == "stream" else map_window(card)
     if window is not None:
         return MappedLink(window, rank, fence, timeout, alive)
     if access == "mapped" or remote is None:

@@ -51,7 +51,7 @@ class HostLink:
             why = card.unshared or "it is private memory, or has gone"
             raise WindowError(
                 f"the window of a host with the ranks {list(ranks)} cannot be mapped ({why}); "
-                "use access='gateway'",
+                "use access='stream'",
                 rank=rank,
             )
         return cls(window, ranks.index(rank), ranks, timeout)

@@ -12,8 +12,10 @@ messages of the new protocol, so that nothing is cut.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +88,7 @@ class _Secured:
         over.setblocking(True)
         over.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         over.settimeout(tick)
-        self._over = over
+        self._over, self._closing = over, threading.Lock()
         self._ahead = memoryview(ahead)
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
@@ -112,10 +114,9 @@ class _Secured:
 
     def shut(self) -> None:
         # SSLSocket.shutdown would forget what secures the connection while another thread uses it.
-        try:
+        with self._closing, contextlib.suppress(OSError):  # the other side was faster
             socket.socket.shutdown(self._over, socket.SHUT_RDWR)
-        except OSError:  # the other side was faster
-            return
 
     def close(self) -> None:
-        self._over.close()
+        with self._closing:
+            self._over.close()

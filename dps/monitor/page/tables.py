@@ -113,6 +113,6 @@ class Happenings:
             f"<span><b>{escape(name)}</b> {escape(words)}</span></li>"
             for at, kind, words, name in reversed(said)
         )
-        nothing = '<div class="empty">What happens in a fit will be told here.</div>'
+        nothing = '<div class="empty">What happens in a fit is shown here.</div>'
         text = f"<ol>{items}</ol>" if items else nothing
         write(self.root, text)
