@@ -167,16 +167,23 @@ def test_a_cluster_that_cannot_train() -> None:
     X, y = data()
     with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         client = Client(cluster, set_as_default=False)
-        fails("has no workers: start some", X, y, client=client, kind=ClusterError)
+        fails("has no workers, and none has come for 0.5 s", X, y, client=client, timeout=0.5,
+              kind=ClusterError)  # fmt: skip
         client.close()
         fails("the client is closed: make a new Client", X, y, client=client, kind=ClusterError)
+        address = cluster.scheduler_address
+    fails("no scheduler answers at client=", X, y, client=address, timeout=0.5, kind=ClusterError)
+    fails("must be a distributed.Client, a cluster, .* got 7", X, y, client=7, kind=TypeError)
 
 
-def test_an_asynchronous_client_is_refused() -> None:
+def test_an_asynchronous_client_trains_in_another_thread() -> None:
     async def fit(address: str) -> None:
         async with Client(address, asynchronous=True, set_as_default=False) as client:
-            fails("an asynchronous client cannot be used yet", *data(), client=client,
+            fails("block the event loop of an asynchronous client", *data(), client=client,
                   kind=ClusterError)  # fmt: skip
+            model = dps.LinearClassifier(client=client)
+            await asyncio.to_thread(model.fit, *data())
+            assert model.score(*data()) > 0.5
 
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"

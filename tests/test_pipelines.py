@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -13,7 +17,9 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, get_worker, wait
+import scipy.sparse
+from distributed import Client, LocalCluster, get_worker, wait
+from sklearn import clone, config_context
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
@@ -191,3 +197,74 @@ def test_inside_an_adaptive_search_of_dask_ml(search: str, active: Client) -> No
         best.fit(X / SCALES, y, classes=[0, 1])
     assert best.best_params_ == {"alpha": 1e-3}
     assert best.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("number", [ROWS - 1, ROWS + 1, 5 * ROWS])
+def test_weights_of_another_length_are_an_error(active: Client, number: int) -> None:
+    X, y = data()
+    sparse = scipy.sparse.csr_array(X)
+    for given in (X, sparse, pd.DataFrame(X, columns=list("abcdef"))):
+        with pytest.raises(ValueError, match=rf"sample_weight has {number:,} rows, and X has 800"):
+            classifier().fit(given, y, sample_weight=np.ones(number))
+    with pytest.raises(ValueError, match="sample_weight has"):
+        classifier().partial_fit(X, y, classes=[0, 1], sample_weight=np.ones(number))
+
+
+def test_a_clone_keeps_what_has_been_asked_of_it() -> None:
+    with config_context(enable_metadata_routing=True):
+        model = classifier().set_fit_request(sample_weight=True)
+        model.set_score_request(sample_weight=True)
+        request = clone(model).get_metadata_routing()
+        assert request.fit.requests["sample_weight"] is True
+        X, y = data()
+        search = GridSearchCV(model, {"alpha": [1e-3, 1e-4]}, cv=2)
+        search.fit(X, y, sample_weight=np.ones(ROWS))
+        assert search.best_score_ > 0.9
+
+
+def test_a_client_may_be_given_by_its_cluster_or_the_address_of_its_scheduler() -> None:
+    X, y = data()
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
+        for given in (cluster, cluster.scheduler_address):
+            model = classifier(client=given).fit(X, y)
+            assert model.plan_.workers == list(cluster.scheduler.workers)
+            assert model.score(X, y) > 0.9
+        assert pickle.loads(pickle.dumps(model)).client == cluster.scheduler_address
+        until_gone = time.monotonic() + 30
+        while len(cluster.scheduler.clients) > 1:  # the scheduler's own is "fire-and-forget"
+            assert time.monotonic() < until_gone, "a client is left"
+            threading.Event().wait(0.02)
+
+
+def test_an_adaptive_cluster_without_a_worker_is_waited_for() -> None:
+    X, y = on_the_cluster()
+    with LocalCluster(
+        n_workers=0, threads_per_worker=1, dashboard_address=":0"
+    ) as cluster, Client(cluster, set_as_default=False) as client:  # fmt: skip
+        cluster.adapt(minimum=0, maximum=2)
+        assert classifier(client=client).fit(X, y).score(X, y) > 0.9
+
+
+# Of Dask's own calls.
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame")
+@pytest.mark.parametrize("kind", [str, int, bool])
+def test_labels_and_probabilities_of_any_class_go_into_a_file(kind: Any, tmp_path: Path) -> None:
+    X, y = data()
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    labels = np.where(y, "yes", "no") if kind is str else y.astype(kind)
+    parts, targets = dd.from_pandas(frame, npartitions=3), dd.from_pandas(pd.Series(labels), 3)
+    model = classifier().fit(parts, targets)
+    predicted = model.predict(parts)
+    assert predicted.dtype == predicted.compute().dtype
+    parts.assign(label=predicted).to_parquet(tmp_path / "labels")
+    model.predict_proba(parts).to_parquet(tmp_path / "probabilities")
+    read = pd.read_parquet(tmp_path / "probabilities")
+    assert list(read.columns) == [str(label) for label in model.classes_]
+    assert pd.read_parquet(tmp_path / "labels")["label"].tolist() == model.predict(frame).tolist()
+
+
+def test_what_a_fit_leaves_is_shown_in_a_line() -> None:
+    model = classifier(optimizer="adagrad", n_replicas=2).fit(*data())
+    assert repr(model.history_).startswith(f"History({model.n_iter_} epochs, loss ")
+    words = "Plan(2 replicas, 1 worker, 1 shard, Sync, 800 rows in batches of 256)"
+    assert repr(model.plan_) == words

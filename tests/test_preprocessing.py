@@ -268,16 +268,32 @@ def test_bad_columns_are_named(what: str) -> None:
 
 
 def test_missing_values_are_counted_by_column() -> None:
-    message = "X has missing values in 6 rows: 'city' 1, 'size' 1, 'tags' 1; fill or drop"
+    message = "X has missing values in 6 rows: 'size' 1, 'tags' 1; fill or drop"
     for data in (FRAME, parts(FRAME, 2, 4)):
         with pytest.raises(ValueError, match=message):
             FrameEncoder().fit(data)
-    encoder = FrameEncoder().fit(FULL[["city"]])
-    with pytest.raises(ValueError, match="X in partition 1 has missing values in 2 rows: 'city' 1"):
-        encoder.transform(parts(FRAME[["city"]], 2, 4)).compute()
+    encoder = FrameEncoder().fit(FULL[["size"]])
+    message = r"X in partition \d has missing values in 2 rows: 'size' 1"
+    with pytest.raises(ValueError, match=message):
+        encoder.transform(parts(FRAME[["size"]], 2, 4)).compute()
     for missing in ("mean", "indicator"):
         with pytest.raises(ValueError, match="'c' of X has no value at all"):
             FrameEncoder(missing=missing).fit(pd.DataFrame({"c": [None, np.nan]}))
+
+
+def test_a_missing_category_is_one_of_its_own() -> None:
+    frame = pd.DataFrame({"city": ["b", None, "a", None], "n": [1, 2, 3, 4]})
+    for data in (frame, parts(frame, 2)):
+        encoder = FrameEncoder().fit(data)
+        assert list(encoder.get_feature_names_out()) == ["city_a", "city_b", "city_nan", "n"]
+        encoded = encoder.transform(frame).toarray()
+        np.testing.assert_array_equal(encoded[:, :3], [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]])
+        hashed = FrameEncoder(n_hash=4).fit(data)
+        assert hashed.get_feature_names_out()[4] == "missingindicator_city"
+        np.testing.assert_array_equal(hashed.transform(frame).toarray()[:, 4], [0, 1, 0, 1])
+    # One that was never missing is zeros where it is, as any category that nobody has seen.
+    known = FrameEncoder().fit(frame.dropna())
+    assert not known.transform(frame.assign(city=None).iloc[1:2]).toarray()[:, :2].any()
 
 
 def test_frames_that_do_not_go_together_are_refused() -> None:

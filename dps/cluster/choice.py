@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dps.cluster.base import Cluster
 from dps.cluster.threads import ThreadCluster
+from dps.errors import ClusterError
 
-__all__ = ["cluster_for"]
+__all__ = ["client_of", "cluster_for"]
+
+
+@contextmanager
+def client_of(given: Any, timeout: float) -> Iterator[Any]:
+    """The client that is meant by one, or None; of a cluster or an address, one for the while.
+
+    Raises
+    ------
+    ClusterError
+        No scheduler answers there.
+    TypeError
+        It is none of these.
+    """
+    if given is None:
+        yield None
+        return
+    from distributed import Client
+
+    if isinstance(given, Client):
+        yield given
+        return
+    if not isinstance(given, str) and not hasattr(given, "scheduler_address"):
+        raise TypeError(
+            "client must be a distributed.Client, a cluster, the address of a scheduler or None, "
+            f"got {given!r}"
+        )
+    try:
+        client = Client(given, set_as_default=False, timeout=timeout)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"no scheduler answers at client={given!r}: {error}") from error
+    with client:
+        yield client
 
 
 def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:

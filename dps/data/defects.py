@@ -122,6 +122,11 @@ def _first_outside(indices: NDArray[Any], extent: int) -> int | None:
     return int(np.argmax((indices < 0) | (indices >= extent)))
 
 
+def _remedy(found: str) -> str:
+    """What to do about a number that is not finite."""
+    return _FILL_NAN if found == "NaN" else _FILL
+
+
 def defect_of_features(X: Any) -> str | None:
     """The first value of X, an array, CSR rows or a dataframe, that is no finite number."""
     if X.ndim != 2:
@@ -137,14 +142,15 @@ def defect_of_features(X: Any) -> str | None:
                 values = np.where(X[name].isna(), np.nan, 0.0)
             row = _first_not_finite(values)
             if row is not None:
-                return f"X{{place}} holds {row[1]}, in row {row[0]} of column {str(name)!r}{_FILL}"
+                column = f" of column {str(name)!r}"
+                return f"X{{place}} holds {row[1]}, in row {row[0]}{column}{_remedy(row[1])}"
         return None
     if scipy.sparse.issparse(X):
         at = _first_not_finite(X.data)
         if at is None:
             return None
         row_number = int(np.searchsorted(X.indptr, at[0], "right")) - 1
-        return f"X{{place}} holds {at[1]}, in row {row_number}{_FILL}"
+        return f"X{{place}} holds {at[1]}, in row {row_number}{_remedy(at[1])}"
     if X.dtype.kind not in "biuf":
         return f"X{{place}} has dtype {X.dtype}, which is no number: encode or convert it"
     if X.dtype.kind != "f":
@@ -153,11 +159,15 @@ def defect_of_features(X: Any) -> str | None:
     for start in range(0, len(X), step):
         bad = _first_not_finite(X[start : start + step].ravel())
         if bad is not None:
-            return f"X{{place}} holds {bad[1]}, in row {start + bad[0] // X.shape[1]}{_FILL}"
+            row_number = start + bad[0] // X.shape[1]
+            return f"X{{place}} holds {bad[1]}, in row {row_number}{_remedy(bad[1])}"
     return None
 
 
 _FILL = ": fill or drop such rows"
+_FILL_NAN = (
+    f"{_FILL}, or give a dataframe and encoder=dps.preprocessing.FrameEncoder(missing='mean')"
+)
 _REMAKE = ": make it anew from its values, and see its check_format()"
 _ENCODE = (
     ": make them numbers, or give a dask dataframe, as dask.dataframe.from_delayed makes it of a "

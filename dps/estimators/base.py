@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -24,7 +24,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
-from dps.cluster.choice import cluster_for
+from dps.cluster.choice import client_of, cluster_for
 from dps.data.alignment import in_memory, partitions_of
 from dps.data.blocks import as_rows
 from dps.data.columns import Columns, occurring
@@ -139,6 +139,25 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         reset: bool = True,
     ) -> Self:
         """Fit, and keep what came of it."""
+        with client_of(self.client, self.timeout) as client:
+            return self._run_on(
+                client, X, y, sample_weight, start=start, max_iter=max_iter, tol=tol,
+                classes=classes, reset=reset,
+            )  # fmt: skip
+
+    def _run_on(
+        self,
+        client: Any,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        start: Start,
+        max_iter: int,
+        tol: float | None,
+        classes: NDArray[Any] | None,
+        reset: bool,
+    ) -> Self:
         viewers = Viewers(self, X, y, sample_weight, max_iter)
         # Everything that can be wrong with parameters is found before any data moves.
         mode, loss = get_mode(self.mode), self._loss()
@@ -152,7 +171,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 prepare = encoding.prepare(X)
             else:
                 X = encoding.encode(X)
-        partitions, whole = self._partitions(X, y, sample_weight, reset, encoding is not None)
+        partitions, whole = self._partitions(
+            client, X, y, sample_weight, reset, encoding is not None
+        )
         columns = None
         in_kernels = optimizer is None or optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
@@ -161,7 +182,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             X, columns = occurring(part.X)
             partitions = [Partition(X, part.y, part.weight)]
         fit = new_fit_id()
-        cluster = cluster_for(self.client, fit, self.timeout)
+        cluster = cluster_for(client, fit, self.timeout)
         interrupts = Interrupts()
         try:
             most = None if self.n_replicas == "auto" else int(self.n_replicas)
@@ -212,7 +233,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
                 "epochs: raise max_iter, or tol",
                 ConvergenceWarning,
-                stacklevel=3 + FRAMES,
+                stacklevel=4 + FRAMES,
             )
         return self
 
@@ -264,7 +285,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         self.plan_ = result.plan
 
     def _partitions(
-        self, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
+        self, client: Any, X: Any, y: Any, sample_weight: Any, reset: bool, encoded: bool
     ) -> tuple[list[Partition], bool]:
         """The data in aligned partitions, and whether it came in one piece."""
         if y is None:
@@ -275,8 +296,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 validate_data(self, X=meta, skip_check_array=True, reset=reset)
             several = not self._classification
             return partitions_of(X, y, sample_weight, multi_output=several), False
-        y = in_memory(y, "y", self.client)
-        sample_weight = in_memory(sample_weight, "sample_weight", self.client)
+        y = in_memory(y, "y", client)
+        sample_weight = in_memory(sample_weight, "sample_weight", client)
         return [self._local_partition(X, y, sample_weight, reset, encoded)], True
 
     def _check_found(self, summary: DataSummary, reset: bool) -> None:
@@ -312,6 +333,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 sample_weight, ensure_2d=False, ensure_min_samples=0, allow_nd=True,
                 dtype=np.float64, ensure_all_finite=False, input_name="sample_weight",
             )  # fmt: skip
+            if len(sample_weight) != X.shape[0]:
+                raise ValueError(
+                    f"sample_weight has {len(sample_weight):,} rows, and X has {X.shape[0]:,}"
+                )
         return Partition(X, y, sample_weight)
 
     def _plain(self, X: Any, reset: bool, all_finite: bool) -> Any:
@@ -477,11 +502,13 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         new = type(self)(**parameters)
         if hasattr(self, "_skl_callbacks"):  # shared likewise, as scikit-learn's own clone does
             new._skl_callbacks = self._skl_callbacks
+        if hasattr(self, "_metadata_request"):
+            new._metadata_request = deepcopy(self._metadata_request)
         return new
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if "client" in state:
+        if not isinstance(state.get("client", ""), str):
             state["client"] = None
         return state
 

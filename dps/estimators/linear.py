@@ -11,6 +11,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory
 from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask, meta_of
@@ -252,8 +253,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
         Where data is kept that Dask has not persisted: "auto" fills half of a worker's memory,
         then its local directory, and computes again in each epoch what does not fit there. None
         keeps nothing. What is not in memory is read, and encoded, in a thread beside training.
-    client : distributed.Client or None, default=None
-        The active one, if there is one.
+    client : Client of distributed, cluster, address of a scheduler or None, default=None
+        None: the active client, if there is one. With a cluster or an address a client is connected
+        for each fit.
     timeout : float, default=60.0
         Seconds without progress that are an error.
 
@@ -393,8 +395,12 @@ class LinearClassifier(ClassifierMixin, _Linear):
         """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
         if len(self.classes_) > 2:
-            return self._apply(X, _as_is, list(self.classes_))
+            return self._apply(X, _as_is, self._class_names())
         return self._apply(X, _first_column)
+
+    def _class_names(self) -> list[str]:
+        """Names of columns: Parquet takes texts only."""
+        return [str(label) for label in self.classes_]
 
     def predict(self, X: Any) -> Any:
         """Labels, (n,). Lazy for Dask input."""
@@ -406,23 +412,25 @@ class LinearClassifier(ClassifierMixin, _Linear):
         """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
         loss = self._loss().for_classes(len(self.classes_))
-        return self._apply(X, loss.probabilities, list(self.classes_))
+        return self._apply(X, loss.probabilities, self._class_names())
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
         check_is_fitted(self)
         loss = self._loss().for_classes(len(self.classes_))
-        return self._apply(X, partial(_logarithms, loss.probabilities), list(self.classes_))
+        return self._apply(X, partial(_logarithms, loss.probabilities), self._class_names())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose label is predicted; computed where the data lies."""
         predicted = self.predict(X)
         if not is_dask(predicted):
-            local = in_memory(y, "y", self.client)
-            weight = in_memory(sample_weight, "sample_weight", self.client)
+            with client_of(self.client, self.timeout) as client:
+                local = in_memory(y, "y", client)
+                weight = in_memory(sample_weight, "sample_weight", client)
             return float(super().score(X, local, weight))
-        return accuracy(predicted, y, sample_weight, self.client)
+        with client_of(self.client, self.timeout) as client:
+            return accuracy(predicted, y, sample_weight, client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
@@ -566,10 +574,12 @@ class LinearRegressor(RegressorMixin, _Linear):
         """
         predicted = self.predict(X)
         if not is_dask(predicted):
-            local = in_memory(y, "y", self.client)
-            weight = in_memory(sample_weight, "sample_weight", self.client)
+            with client_of(self.client, self.timeout) as client:
+                local = in_memory(y, "y", client)
+                weight = in_memory(sample_weight, "sample_weight", client)
             return float(super().score(X, local, weight))
-        return determination(predicted, y, sample_weight, self.client)
+        with client_of(self.client, self.timeout) as client:
+            return determination(predicted, y, sample_weight, client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "regression")

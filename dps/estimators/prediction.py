@@ -29,8 +29,8 @@ class Predictor(Protocol):
         """Predict a block; `place` is where it lies, for errors."""
         ...
 
-    def nothing(self, like: Any) -> NDArray[Any]:
-        """What is predicted of no rows of a container."""
+    def example(self, like: Any) -> NDArray[Any]:
+        """What is predicted of a row of zeros, in the dtype of a container."""
         ...
 
 
@@ -83,9 +83,9 @@ class LinearPredictor:
             _refuse(defect_of_features(given), place)
         return self.finish(raw)
 
-    def nothing(self, like: Any) -> NDArray[Any]:
-        """What is predicted of no rows: the shape and the dtype of a prediction."""
-        return self(np.zeros((1, self.coef.shape[0]), _dtype_of(like)))[:0]
+    def example(self, like: Any) -> NDArray[Any]:
+        """What is predicted of a row of zeros: it has the dtype of all predictions."""
+        return self(np.zeros((1, self.coef.shape[0]), _dtype_of(like)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,9 @@ class EncodedPredictor:
         """Predict a dataframe."""
         return self.predict(self.encode(X, place))
 
-    def nothing(self, like: Any) -> NDArray[Any]:
-        """What is predicted of no rows."""
-        return self.predict.nothing(np.empty(0, self.encode.dtype))
+    def example(self, like: Any) -> NDArray[Any]:
+        """What is predicted of a row of zeros."""
+        return self.predict.example(np.empty(0, self.encode.dtype))
 
 
 def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
@@ -135,12 +135,14 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
         apply = dask.delayed(sealed(_predict_part), pure=False)
         return [apply(part, model, number) for number, part in enumerate(X)]
     like = X._meta if hasattr(X, "divisions") else X
-    empty = predict.nothing(like)
+    example = predict.example(like)
+    empty = example[:0]
     if hasattr(X, "divisions"):
         import pandas as pd
 
-        meta: Any = pd.Series(empty) if columns is None else pd.DataFrame(empty, columns=columns)
-        meta.index = X._meta.index[:0]
+        # pandas says from values, not from NumPy's dtype, whether they are text.
+        one: Any = pd.Series(example) if columns is None else pd.DataFrame(example, columns=columns)
+        meta = one.iloc[:0].set_axis(X._meta.index[:0])
         return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
     if len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})

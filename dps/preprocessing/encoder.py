@@ -53,10 +53,11 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         it is the same in every process and for every dtype. None is a column a category, and
         65,536 buckets for lists and interactions.
     missing : {"error", "indicator", "mean"}, default="error"
-        What missing values become. "error": none may be missing. "mean": a missing number becomes
-        the mean of the training rows; a missing category or list, zeros. "indicator": the same,
-        and a column says so where training rows had missing values: ``missingindicator_age`` for
-        numbers, lists and hashed categories, and a category ``city_nan`` for others.
+        What missing values become. "error": a missing category is one more, ``city_nan``, or
+        ``missingindicator_city`` where they are hashed; numbers and lists may not be missing.
+        "mean": a missing number becomes the mean of the training rows; a missing category or list,
+        zeros. "indicator": as "mean", and a column says so where training rows had missing values,
+        ``missingindicator_age``; categories as for "error".
     interactions : sequence of tuples of column names, default=()
         Combinations of the categories of two columns or more, hashed into `n_hash` buckets; zeros
         where one of them is missing.

@@ -114,7 +114,8 @@ class Layout:
         if defect is not None:
             raise defect
         if self.missing == "error":
-            counts = ((name, column.missing) for name, column in columns.items())
+            strict = {f.name for f in self.features if isinstance(f, Number | Bag)}
+            counts = ((name, columns[name].missing) for name in columns if name in strict)
             missing_values(counts, rows, "{place}", ColumnError)
 
     def bind(self, table: Table, where: int) -> Table:
@@ -222,11 +223,12 @@ def make_layout(
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
     if missing == "error":
-        missing_values(((n, c.missing) for n, c in survey.columns.items()), survey.rows)
+        counts = ((n, c.missing) for n, c in survey.columns.items() if c.kind != "categories")
+        missing_values(counts, survey.rows)
     features: list[Feature] = []
     n_numbers = 0
     for name, column in survey.columns.items():
-        feature = _feature(name, column, n_hash, missing == "indicator", n_numbers)
+        feature = _feature(name, column, n_hash, missing, n_numbers)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
     for members in interactions:
@@ -251,9 +253,10 @@ def make_layout(
 
 
 def _feature(
-    name: Any, column: ColumnSurvey, n_hash: int | None, indicators: bool, n_numbers: int
+    name: Any, column: ColumnSurvey, n_hash: int | None, missing: Missing, n_numbers: int
 ) -> Feature:
-    indicator = indicators and column.missing > 0
+    # Of numbers and lists none is missing where that would be an error.
+    indicator = missing != "mean" and column.missing > 0
     if column.kind == "numbers" and column.count:
         return Number(name, n_numbers, column.total / column.count, indicator)
     if column.kind == "lists":

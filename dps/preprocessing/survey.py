@@ -206,5 +206,6 @@ def missing_values(
     if gaps:
         raise error(
             f"X{place} has missing values in {rows:,} rows: {', '.join(gaps)}; fill or drop them, "
-            "or let them be encoded, with FrameEncoder(missing='mean') or missing='indicator'"
+            "or have them encoded: encoder=dps.preprocessing.FrameEncoder(missing='mean'), or "
+            "missing='indicator'"
         )

@@ -168,11 +168,21 @@ class History(list[dict[str, Any]]):
     >>> from dps import LinearClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> history = LinearClassifier(random_state=0).fit(X, y).history_
+    >>> history
+    History(..., loss ... to ..., ... s)
     >>> history[-1]["rows"]
     150
     >>> list(history.to_frame()[["loss", "seconds"]].columns)
     ['loss', 'seconds']
     """
+
+    def __repr__(self) -> str:
+        if not self:
+            return "History()"
+        first, last = self[0], self[-1]
+        epochs = f"{len(self)} epoch{'s' if len(self) > 1 else ''}"
+        seconds = sum(record["seconds"] for record in self)
+        return f"History({epochs}, loss {first['loss']:.4g} to {last['loss']:.4g}, {seconds:.3g} s)"
 
     def to_frame(self) -> Any:
         """A :class:`pandas.DataFrame` of a row an epoch, its number the index."""

@@ -77,6 +77,14 @@ class Plan:
     ranks: tuple[RankPlan, ...]
     shards: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        counts = (
+            (len(self.ranks), "replica"), (len(self.workers), "worker"), (len(self.shards), "shard")
+        )  # fmt: skip
+        words = ", ".join(f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts)
+        mode = type(self.mode).__name__
+        return f"Plan({words}, {mode}, {self.rows:,} rows in batches of {self.batch_size:,})"
+
     @property
     def workers(self) -> list[str]:
         """Every worker that takes part, each once."""

@@ -28,6 +28,7 @@ __all__ = [
     "check_client",
     "check_versions",
     "fetch",
+    "first_workers",
     "living",
     "shared_memory",
     "watched",
@@ -50,8 +51,8 @@ def check_client(client: Client) -> None:
     """
     if client.asynchronous:
         raise ClusterError(
-            "an asynchronous client cannot be used yet: give client=Client(address) "
-            "without asynchronous=True"
+            "a fit would block the event loop of an asynchronous client: run it in another thread, "
+            "by await asyncio.to_thread(model.fit, X, y)"
         )
     if client.status != "running":
         raise ClusterError(
@@ -79,6 +80,27 @@ def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
     workers: dict[str, int] = ask(client, client.scheduler.ncores, timeout)
     return workers
+
+
+def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
+    """The workers that come to a cluster that has none: an adaptive one starts them for a task.
+
+    Raises
+    ------
+    ClusterError
+        None has come within `timeout` seconds.
+    """
+    task = client.submit(int, key=f"dps-first-{fit}", pure=False)
+    try:
+        client.sync(_wait, [task], timeout=timeout)
+    except TimeoutError:
+        raise ClusterError(
+            f"the cluster at {client.scheduler.address} has no workers, and none has come for "
+            f"{timeout:g} s: start some"
+        ) from None
+    finally:
+        task.release()
+    return living(client, timeout)
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:

@@ -27,6 +27,7 @@ from dps.cluster.dask.calls import (
     check_client,
     check_versions,
     fetch,
+    first_workers,
     living,
     shared_memory,
 )
@@ -103,12 +104,7 @@ class DaskCluster:
         self._sender = EventSender(client)
         self._span = FitSpan()
         check_client(client)
-        self._threads = living(client, timeout)
-        if not self._threads:
-            raise ClusterError(
-                f"the cluster at {client.scheduler.address} has no workers: "
-                "start some, or wait for them with client.wait_for_workers(1)"
-            )
+        self._threads = living(client, timeout) or first_workers(client, fit, timeout)
         check_versions(client, set(self._threads), timeout)
         if self.watched:
             show_fits(client, timeout)
