@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
-from scipy.special import expit
+from scipy.special import expit, xlogy
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dps
@@ -28,7 +28,7 @@ NAMES = [name for name in LOSSES if name != "softmax"]
 EVERY_OPTIMIZER = [*(kind() for kind in OPTIMIZERS.values()), Momentum(nesterov=True)]
 RATES = {"SGD": 0.3, "Momentum": 0.05, "Adagrad": 0.5, "ScaledAdagrad": 0.5, "Adam": 0.05}
 FADING = {"SGD": 1.0, "Momentum": 0.1, "Adam": 0.1, "Adagrad": 3.0, "ScaledAdagrad": 3.0}
-KINKED = {"hinge", "epsilon_insensitive"}
+KINKED = {"hinge", "epsilon_insensitive", "quantile"}
 
 
 #: The rows are repeated and a batch is one copy of them: that many updates an epoch.
@@ -56,6 +56,9 @@ def pointwise(loss: str, y: Any, raw: Any) -> Any:
         "squared_error": lambda: r**2 / 2,
         "huber": lambda: np.where(r <= EPSILON, r**2 / 2, EPSILON * r - EPSILON**2 / 2),
         "epsilon_insensitive": lambda: np.maximum(0, r - EPSILON),
+        "quantile": lambda: r / 2,
+        "poisson": lambda: np.exp(raw) - y * raw + xlogy(y, y) - y,
+        "gamma": lambda: raw + y * np.exp(-raw) - 1 - np.log(y),
     }[loss]()
 
 
@@ -64,8 +67,12 @@ def problem(loss: str) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(ROWS, FEATURES))
     raw = X @ np.array([1.0, -0.5, 0.1]) + 0.3 + 0.7 * rng.normal(size=ROWS)
-    regression = LOSSES[loss].task == "regression"
-    return X, raw if regression else np.where(raw > 0, 1.0, -1.0), rng.random(ROWS) * 2
+    y = raw if LOSSES[loss].task == "regression" else np.where(raw > 0, 1.0, -1.0)
+    if loss == "poisson":
+        y = rng.poisson(np.exp(raw / 2)).astype(float)
+    if loss == "gamma":
+        y = np.exp(raw / 2) * rng.gamma(2.0, 0.5, ROWS)
+    return X, y, rng.random(ROWS) * 2
 
 
 def ratios(penalty: str | None) -> tuple[float, float]:
@@ -107,6 +114,8 @@ def optimum(loss: str, penalty: str | None, weighted: bool) -> float:
     # min mean(weight * t) with t >= 0 and t >= the kink's slopes.
     if loss == "hinge":
         slopes, offsets = -(y[:, None] * split), np.ones(ROWS)
+    elif loss == "quantile":  # of the median
+        slopes, offsets = np.vstack([split, -split]) / 2, np.concatenate([-y, y]) / 2
     else:
         slopes = np.vstack([split, -split])
         offsets = np.concatenate([-y, y]) - EPSILON

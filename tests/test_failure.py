@@ -74,7 +74,12 @@ def options_of(way: Any) -> dict[str, Any]:
     return {"optimizer": "lbfgs", "loss": slow_loss(0.8)} if way == "lbfgs" else {"mode": way}
 
 
-EVERY_MODE = [*MODES, dps.Sync(access="stream"), dps.Async(access="stream")]
+EVERY_MODE = [
+    *MODES,
+    dps.AllReduce(algorithm="ring"),
+    dps.Sync(access="stream"),
+    dps.Async(access="stream"),
+]
 
 
 @contextmanager

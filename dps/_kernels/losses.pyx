@@ -28,6 +28,9 @@ cdef enum:
     MODIFIED_HUBER
     HUBER
     EPSILON_INSENSITIVE
+    QUANTILE
+    POISSON
+    GAMMA
     SOFTMAX
 
 cdef dict KINDS = {
@@ -38,6 +41,9 @@ cdef dict KINDS = {
     "modified_huber": MODIFIED_HUBER,
     "huber": HUBER,
     "epsilon_insensitive": EPSILON_INSENSITIVE,
+    "quantile": QUANTILE,
+    "poisson": POISSON,
+    "gamma": GAMMA,
     "softmax": SOFTMAX,
 }
 
@@ -74,6 +80,12 @@ cdef inline floating _element(
         derivative[0] = -2 * y * (1 - z)
         return (1 - z) * (1 - z)
     z = raw - y
+    if kind == QUANTILE:
+        if z > 0:
+            derivative[0] = 1 - epsilon
+            return (1 - epsilon) * z
+        derivative[0] = -epsilon if z < 0 else z
+        return -epsilon * z
     if kind == HUBER:
         if z > epsilon:
             derivative[0] = epsilon
@@ -160,6 +172,45 @@ cdef double _log_loop(
     return total
 
 
+cdef double _exp_loop(
+    int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k,
+) noexcept nogil:
+    """Losses of exp(raw), which is taken of what is not positive: the same bits everywhere."""
+    cdef Py_ssize_t first, count, i, size = n * k
+    cdef floating loss[BLOCK]
+    cdef floating small[BLOCK]
+    cdef double total = 0
+    cdef floating x, large, w
+    for first from 0 <= first < size by BLOCK:
+        count = size - first if size - first < BLOCK else BLOCK
+        for i in range(count):
+            x = raw[first + i]
+            small[i] = -x if x > 0 else x
+        if floating is float:
+            dps_exp_float(small, count)
+        else:
+            dps_exp_double(small, count)
+        for i in range(count):
+            x = raw[first + i]
+            large = 1 / small[i]
+            if kind == POISSON:
+                large = large if x > 0 else small[i]
+                loss[i] = large - y[first + i] * x
+                out[first + i] = large - y[first + i]
+            else:
+                large = small[i] if x > 0 else large
+                loss[i] = x + y[first + i] * large
+                out[first + i] = 1 - y[first + i] * large
+        if weight is not NULL:
+            for i in range(count):
+                w = weight[(first + i) // k]
+                out[first + i] = w * out[first + i]
+                loss[i] = w * loss[i]
+        total += _sum(loss, count)
+    return total
+
+
 cdef double _softmax(
     const floating* codes, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k,
@@ -220,6 +271,12 @@ cdef double evaluate(
         return _loop(HUBER, y, raw, weight, out, n, k, codes, epsilon)
     if loss.kind == EPSILON_INSENSITIVE:
         return _loop(EPSILON_INSENSITIVE, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == QUANTILE:
+        return _loop(QUANTILE, y, raw, weight, out, n, k, codes, epsilon)
+    if loss.kind == POISSON:
+        return _exp_loop(POISSON, y, raw, weight, out, n, k)
+    if loss.kind == GAMMA:
+        return _exp_loop(GAMMA, y, raw, weight, out, n, k)
     return _softmax(y, raw, weight, out, n, k)
 
 

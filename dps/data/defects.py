@@ -12,6 +12,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from dps.data.partitions import check_columns
+from dps.losses import Loss
 
 __all__ = [
     "defect_of_features",
@@ -230,6 +231,21 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
     if targets.dtype.kind not in "biuf":
         return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
     return None
+
+
+def defect_of_domain(targets: NDArray[Any], loss: Loss | None) -> str | None:
+    """What is wrong with y, of which each number is one, for a loss."""
+    if loss is None or loss.domain is None:
+        return None
+    allowed = np.asarray(loss.allows(targets.ravel()))
+    if allowed.all():
+        return None
+    at = int(np.argmin(allowed))
+    row = at // (1 if targets.ndim == 1 else targets.shape[1])
+    return (
+        f"y{{place}} holds {targets.ravel()[at]:g}, in row {row}: targets of loss={loss.name!r} "
+        f"must be {loss.domain}"
+    )
 
 
 def _is_missing(label: Any) -> bool:

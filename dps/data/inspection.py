@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dps.data.blocks import as_rows
 from dps.data.defects import (
+    defect_of_domain,
     defect_of_features,
     defect_of_lengths,
     defect_of_structure,
@@ -25,6 +26,7 @@ from dps.data.defects import (
 from dps.data.labels import combine_counts, count_labels
 from dps.data.spread import ColumnSums, Spread, combine_spreads, spread_of
 from dps.data.targets import as_targets
+from dps.losses import Loss
 
 __all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
 
@@ -116,7 +118,7 @@ class DataSummary:
     weight_sum : float
     weightless : int
         Rows whose sample weight is zero.
-    target_std : tuple of float
+    target_mean, target_std : tuple of float
         Of each column of y, weighted, for regression.
     spread : Spread or None
         Of the columns of X, where it was asked for.
@@ -136,13 +138,14 @@ class DataSummary:
     class_weights: NDArray[np.float64]
     weight_sum: float
     weightless: int
+    target_mean: tuple[float, ...]
     target_std: tuple[float, ...]
     spread: Spread | None
 
-    @property
-    def target_scale(self) -> float:
-        """By how much y varies, over its columns in the mean of squares."""
-        return float(np.sqrt(np.mean(np.square(self.target_std))))
+    def reach(self, loss: Loss) -> float:
+        """By how much raw outputs vary, over the columns of y in the mean of squares."""
+        of_columns = loss.reach(np.array(self.target_mean), np.array(self.target_std))
+        return float(np.sqrt(np.mean(np.square(of_columns))))
 
     @property
     def total(self) -> int:
@@ -151,7 +154,13 @@ class DataSummary:
 
 
 def inspect_partition(
-    X: Any, y: Any, weight: Any, *, classification: bool, spread: bool = False
+    X: Any,
+    y: Any,
+    weight: Any,
+    *,
+    classification: bool,
+    loss: Loss | None = None,
+    spread: bool = False,
 ) -> PartitionSummary:
     """Look at one partition.
 
@@ -162,6 +171,8 @@ def inspect_partition(
     weight : (n,) or (n, 1) array or series, or None
     classification : bool
         Whether y holds labels rather than numbers.
+    loss : Loss, optional
+        Whose targets y is to be.
     spread : bool
         Whether to look at how the columns vary.
     """
@@ -177,6 +188,7 @@ def inspect_partition(
             defect_of_features(X)
             or defect_of_weights(weights)
             or defect_of_targets(targets, classification)
+            or defect_of_domain(targets, loss)
         )
     classes: NDArray[Any] = np.empty(0)
     class_rows: NDArray[np.float64] = np.empty(0)
@@ -281,9 +293,15 @@ def combine(
         class_weights=class_weights,
         weight_sum=float(weight_sum),
         weightless=sum(summary.weightless for summary in filled),
+        target_mean=_target_mean(filled, weight_sum),
         target_std=_target_std(filled, weight_sum),
         spread=combine_spreads(sums, first.n_features) if sums else None,
     )
+
+
+def _target_mean(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:
+    total = np.sum([summary.target_sum for summary in summaries], axis=0)
+    return tuple(np.atleast_1d(total / weight_sum).tolist())
 
 
 def _target_std(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:

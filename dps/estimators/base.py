@@ -193,6 +193,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             looks = cluster.map(
                 inspect_partition,
                 classification=self._classification,
+                loss=loss,
                 spread=steps and asks_for_spread(optimizer, bool(self.average), start.optimizer),
             )
             summary = combine(looks, classification=self._classification, whole=whole)
@@ -445,7 +446,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             optimizer = optimizer or auto_optimizer()
             steady = self._classification or mode.deterministic
             few = steady and batch >= summary.total
-            schedule = choose_schedule(self, optimizer, summary.target_scale or 1.0, few)
+            schedule = choose_schedule(self, optimizer, summary.reach(self._loss()) or 1.0, few)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         n, centre = model.layout.size, start.centre
@@ -454,6 +455,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             centred = self.fit_intercept and not touches_little(summary, n, batch)
             centre = spread.centre(model.dtype) if centred else None
         model = model.with_centre(centre)
+        params = start.params_for(model)
+        if start.params is None and self.fit_intercept and not self._classification:
+            views = model.layout.views(params)
+            views["intercept"][:] = self._loss().start(np.array(summary.target_mean))
         state = start.state_for(optimizer, model)
         if state is None:
             state = np.zeros((optimizer.state_rows, n), model.dtype)
@@ -475,7 +480,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             l2=alpha * (1.0 - share),
             mode=mode,
             stopping=StoppingRule(max_iter, tol, self.n_iter_no_change, self.early_stopping),
-            params=start.params_for(model),
+            params=params,
             state=state,
             version=start.version,
             epochs_before=start.epochs,

@@ -135,13 +135,15 @@ def choose_full_batch(
 
 def _unit(loss: Loss, summary: DataSummary) -> float:
     """A square of the gradient that is large: in a regression, at a standard deviation of y."""
-    varying = [std for std in summary.target_std if std]
+    varying = [
+        (mean, std)
+        for mean, std in zip(summary.target_mean, summary.target_std, strict=True)
+        if std
+    ]
     if loss.task == "classification" or not varying:
         return 1.0
     # Of several outputs the one that varies least, so that it is not done before it has begun.
-    y, slope = np.array([min(varying)]), np.empty((1, 1))
-    loss.evaluate(y, np.zeros((1, 1)), None, slope)
-    return float(slope[0, 0] ** 2)
+    return min(loss.unit(mean, std) for mean, std in varying)
 
 
 def choose_schedule(asked: Any, optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:

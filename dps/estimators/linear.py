@@ -144,6 +144,11 @@ class _Linear(DistributedEstimator):
         return apply_to(self._input(X), predict, columns)
 
 
+def _first_mean(loss: Loss, raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    mean: NDArray[np.floating] = loss.mean(raw)[:, 0]
+    return mean
+
+
 def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
     return raw[:, 0]
 
@@ -453,7 +458,10 @@ class LinearRegressor(RegressorMixin, _Linear):
 
     Parameters
     ----------
-    loss : {"squared_error", "huber", "epsilon_insensitive"} or Loss, default="squared_error"
+    loss : str or Loss, default="squared_error"
+        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
+        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
+        mean is the exponential of the linear function.
     penalty, alpha, l1_ratio, fit_intercept, max_iter, tol, shuffle, random_state
         As in :class:`LinearClassifier`.
     early_stopping, validation_fraction, n_iter_no_change, warm_start, average, verbose, encoder
@@ -564,8 +572,9 @@ class LinearRegressor(RegressorMixin, _Linear):
         """
         check_is_fitted(self)
         if self.coef_.ndim == 2:
-            return self._apply(X, _as_is, range(len(self.coef_)))
-        return self._apply(X, _first_column)
+            names = [str(number) for number in range(len(self.coef_))]
+            return self._apply(X, self._loss().mean, names)
+        return self._apply(X, partial(_first_mean, self._loss()))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination, of several outputs their mean.

@@ -5,12 +5,15 @@ A loss is one file and one line in `LOSSES`. Nothing here may know models, serve
 
 from dps.losses.base import Loss, Task
 from dps.losses.epsilon_insensitive import EpsilonInsensitive
+from dps.losses.gamma import Gamma
 from dps.losses.hinge import Hinge
 from dps.losses.huber import Huber
 from dps.losses.log_loss import LogLoss
 from dps.losses.margin import MarginLoss
 from dps.losses.modified_huber import ModifiedHuber
 from dps.losses.one_vs_rest import OneVsRest
+from dps.losses.poisson import Poisson
+from dps.losses.quantile import Quantile
 from dps.losses.softmax import Softmax
 from dps.losses.squared_error import SquaredError
 from dps.losses.squared_hinge import SquaredHinge
@@ -18,6 +21,7 @@ from dps.losses.squared_hinge import SquaredHinge
 __all__ = [
     "LOSSES",
     "EpsilonInsensitive",
+    "Gamma",
     "Hinge",
     "Huber",
     "LogLoss",
@@ -25,6 +29,8 @@ __all__ = [
     "MarginLoss",
     "ModifiedHuber",
     "OneVsRest",
+    "Poisson",
+    "Quantile",
     "Softmax",
     "SquaredError",
     "SquaredHinge",
@@ -39,6 +45,9 @@ LOSSES: dict[str, type[Loss]] = {
     "modified_huber": ModifiedHuber,
     "huber": Huber,
     "epsilon_insensitive": EpsilonInsensitive,
+    "quantile": Quantile,
+    "poisson": Poisson,
+    "gamma": Gamma,
     "softmax": Softmax,
 }
 

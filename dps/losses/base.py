@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from dps._kernels.losses import LossKernel
 from dps._native import written_in_python
 
@@ -46,8 +48,10 @@ class Loss(ABC):
         Its name for users.
     task : {"classification", "regression"}
     curvature : float
-        The largest second derivative; infinite where the derivative jumps. Quasi-Newton
-        methods need a finite one.
+        The largest second derivative, or of an exponential one that at its minimum; infinite where
+        the derivative jumps. Quasi-Newton methods need a finite one.
+    domain : str or None
+        What targets of a regression must be, in words, see `allows`.
     kernel : LossKernel or None
         What `evaluate` runs, and native loops.
 
@@ -66,6 +70,7 @@ class Loss(ABC):
     task: ClassVar[Task]
     curvature: ClassVar[float] = inf
     kernel: ClassVar[LossKernel | None] = None
+    domain: ClassVar[str | None] = None
     _in_python: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -100,6 +105,75 @@ class Loss(ABC):
         if self.kernel is None:
             raise NotImplementedError(f"{type(self).__name__} has neither evaluate nor a kernel")
         return self.kernel.evaluate(as_columns(y), raw, weight, out)
+
+    def allows(self, y: Any) -> Any:
+        """Return which targets of a regression are in the loss's domain.
+
+        Parameters
+        ----------
+        y : ndarray of any shape
+
+        Returns
+        -------
+        ndarray of bool of that shape
+        """
+        return np.ones(np.shape(y), bool)
+
+    def mean(self, raw: Any) -> Any:
+        """Return what a regression predicts of raw outputs: these, or the inverse of a link.
+
+        Parameters
+        ----------
+        raw : ndarray of shape (n, k)
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+        """
+        return raw
+
+    def start(self, mean: Any) -> Any:
+        """Return the raw outputs to start from, where those of a regression have such a mean.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (k,)
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
+        return np.zeros(np.shape(mean))
+
+    def reach(self, mean: Any, std: Any) -> Any:
+        """Return by how much raw outputs vary where targets of a regression vary so much.
+
+        Parameters
+        ----------
+        mean, std : ndarray of shape (k,)
+            Of the targets.
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
+        return std
+
+    def unit(self, mean: float, std: float) -> float:
+        """Return what is much of a regression's loss: the slope squared, a deviation off.
+
+        Parameters
+        ----------
+        mean, std : float
+            Of the targets.
+
+        Returns
+        -------
+        float
+        """
+        slope = np.empty((1, 1))
+        self.evaluate(np.array([std]), np.zeros((1, 1)), None, slope)
+        return float(slope[0, 0] ** 2)
 
     def targets(self, codes: Any) -> Any:
         """Return what `evaluate` wants for class codes.

@@ -29,6 +29,9 @@ RESIDUALS = {
         EPSILON * np.abs(raw - y) - 0.5 * EPSILON**2,
     ),
     "epsilon_insensitive": lambda y, raw: np.maximum(0, np.abs(raw - y) - EPSILON),
+    "quantile": lambda y, raw: np.where(y > raw, EPSILON, EPSILON - 1) * (y - raw),
+    "poisson": lambda y, raw: np.exp(raw) - y * raw,
+    "gamma": lambda y, raw: raw + y * np.exp(-raw),
 }
 LOSSES = {**MARGINS, **RESIDUALS}
 
