@@ -228,10 +228,15 @@ def test_rows_are_dealt_out_without_dps_on_the_scheduler(scheduler_without_dps: 
 def test_without_a_dashboard_nobody_is_warned(tmp_path: Path) -> None:
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=":0",
+            scheduler_kwargs={"dashboard": False},
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        assert not cluster.scheduler.http_application.applications
         fit(client)
 
 

@@ -44,7 +44,7 @@ HAND_MADE = scipy.sparse.hstack(
 def client() -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -339,3 +339,16 @@ def test_files_of_many_row_groups_are_cut_as_the_user_sees_them(tmp_path: Any) -
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-4)
     model.predict_proba(X).to_parquet(tmp_path / "out")
     assert len(pd.read_parquet(tmp_path / "out")) == ROWS
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_tables_of_other_libraries_are_taken_as_pandas_has_them(library: str) -> None:
+    made = pytest.importorskip(library)
+    plain = FRAME[["city", "size"]].astype({"city": str})
+    of = made.Table.from_pandas if library == "pyarrow" else made.from_pandas
+    X = of(plain)
+    y = made.array(Y) if library == "pyarrow" else made.from_pandas(Y)
+    ours, theirs = (LinearClassifier(random_state=0).fit(*data) for data in ((X, y), (plain, Y)))
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(plain))
+    assert ours.score(X, y) == theirs.score(plain, Y)

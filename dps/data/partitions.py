@@ -88,6 +88,14 @@ def is_frame(value: Any) -> bool:
     return named and value.ndim == 2
 
 
+def as_pandas(value: Any) -> Any:
+    """What pyarrow or polars holds as pandas has it; anything else as it is."""
+    library = type(value).__module__.partition(".")[0]
+    if library in ("pyarrow", "polars") and hasattr(value, "to_pandas"):
+        return value.to_pandas()
+    return value
+
+
 def is_dask_frame(value: Any) -> bool:
     """Whether a value is a dask dataframe or series."""
     return hasattr(value, "_meta") and hasattr(value, "npartitions") and hasattr(value, "divisions")

@@ -32,6 +32,7 @@ from dps.data.defects import defect_of_structure
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import (
     Partition,
+    as_pandas,
     check_columns,
     check_names,
     is_dask,
@@ -139,6 +140,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         reset: bool = True,
     ) -> Self:
         """Fit, and keep what came of it."""
+        X, y, sample_weight = as_pandas(X), as_pandas(y), as_pandas(sample_weight)
         with client_of(self.client, self.timeout) as client:
             return self._run_on(
                 client, X, y, sample_weight, start=start, max_iter=max_iter, tol=tol,

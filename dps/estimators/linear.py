@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory
 from dps.data.inspection import DataSummary
-from dps.data.partitions import is_dask, meta_of
+from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import check_stochastic
@@ -141,7 +141,7 @@ class _Linear(DistributedEstimator):
         else:
             linear = LinearPredictor(coef, np.atleast_1d(self.intercept_), finish)
             predict = EncodedPredictor(encoder.encode, linear)
-        return apply_to(self._input(X), predict, columns)
+        return apply_to(self._input(as_pandas(X)), predict, columns)
 
 
 def _first_mean(loss: Loss, raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -431,8 +431,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
         predicted = self.predict(X)
         if not is_dask(predicted):
             with client_of(self.client, self.timeout) as client:
-                local = in_memory(y, "y", client)
-                weight = in_memory(sample_weight, "sample_weight", client)
+                local = in_memory(as_pandas(y), "y", client)
+                weight = in_memory(as_pandas(sample_weight), "sample_weight", client)
             return float(super().score(X, local, weight))
         with client_of(self.client, self.timeout) as client:
             return accuracy(predicted, y, sample_weight, client)
@@ -584,8 +584,8 @@ class LinearRegressor(RegressorMixin, _Linear):
         predicted = self.predict(X)
         if not is_dask(predicted):
             with client_of(self.client, self.timeout) as client:
-                local = in_memory(y, "y", client)
-                weight = in_memory(sample_weight, "sample_weight", client)
+                local = in_memory(as_pandas(y), "y", client)
+                weight = in_memory(as_pandas(sample_weight), "sample_weight", client)
             return float(super().score(X, local, weight))
         with client_of(self.client, self.timeout) as client:
             return determination(predicted, y, sample_weight, client)
