@@ -142,6 +142,20 @@ cdef double _sum(const floating* x, Py_ssize_t n) noexcept nogil:
     return total
 
 
+cdef void _weigh(
+    const floating* weight, Py_ssize_t first, Py_ssize_t k, floating* loss, floating* slope,
+    Py_ssize_t count,
+) noexcept nogil:
+    """Losses and slopes of elements from number ``first`` on, times their rows' weights."""
+    cdef floating w
+    cdef Py_ssize_t i
+    if weight is not NULL:
+        for i in range(count):
+            w = weight[(first + i) // k]
+            slope[i] = w * slope[i]
+            loss[i] = w * loss[i]
+
+
 cdef double _log_loop(
     const floating* y, const floating* raw, const floating* weight, floating* out,
     Py_ssize_t n, Py_ssize_t k, bint codes,
@@ -151,7 +165,6 @@ cdef double _log_loop(
     cdef floating target[BLOCK]
     cdef const floating* wanted
     cdef double total = 0
-    cdef floating w
     for first from 0 <= first < size by BLOCK:
         count = size - first if size - first < BLOCK else BLOCK
         wanted = y + first
@@ -163,11 +176,7 @@ cdef double _log_loop(
             dps_log_loss_float(wanted, raw + first, loss, out + first, count)
         else:
             dps_log_loss_double(wanted, raw + first, loss, out + first, count)
-        if weight is not NULL:
-            for i in range(count):
-                w = weight[(first + i) // k]
-                out[first + i] = w * out[first + i]
-                loss[i] = w * loss[i]
+        _weigh(weight, first, k, loss, out + first, count)
         total += _sum(loss, count)
     return total
 
@@ -181,7 +190,7 @@ cdef double _exp_loop(
     cdef floating loss[BLOCK]
     cdef floating small[BLOCK]
     cdef double total = 0
-    cdef floating x, large, w
+    cdef floating x, large
     for first from 0 <= first < size by BLOCK:
         count = size - first if size - first < BLOCK else BLOCK
         for i in range(count):
@@ -202,11 +211,7 @@ cdef double _exp_loop(
                 large = small[i] if x > 0 else large
                 loss[i] = x + y[first + i] * large
                 out[first + i] = 1 - y[first + i] * large
-        if weight is not NULL:
-            for i in range(count):
-                w = weight[(first + i) // k]
-                out[first + i] = w * out[first + i]
-                loss[i] = w * loss[i]
+        _weigh(weight, first, k, loss, out + first, count)
         total += _sum(loss, count)
     return total
 

@@ -127,25 +127,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         """The loss as the user gave it."""
 
     @with_callbacks
-    def _run(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        start: Start,
-        max_iter: int,
-        tol: float | None,
-        classes: NDArray[Any] | None = None,
-        reset: bool = True,
-    ) -> Self:
-        """Fit, and keep what came of it."""
+    def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
+        """Fit, and keep what came of it; see `_run_on`."""
         X, y, sample_weight = as_pandas(X), as_pandas(y), as_pandas(sample_weight)
         with client_of(self.client, self.timeout) as client:
-            return self._run_on(
-                client, X, y, sample_weight, start=start, max_iter=max_iter, tol=tol,
-                classes=classes, reset=reset,
-            )  # fmt: skip
+            return self._run_on(client, X, y, sample_weight, **options)
 
     def _run_on(
         self,
@@ -157,8 +143,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         start: Start,
         max_iter: int,
         tol: float | None,
-        classes: NDArray[Any] | None,
-        reset: bool,
+        classes: NDArray[Any] | None = None,
+        reset: bool = True,
     ) -> Self:
         viewers = Viewers(self, X, y, sample_weight, max_iter)
         # Everything that can be wrong with parameters is found before any data moves.
