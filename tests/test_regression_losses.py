@@ -102,3 +102,12 @@ def test_targets_outside_of_the_domain_have_a_place(
 def test_a_quantile_is_between_0_and_1(quantile: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="'quantile' parameter of Quantile must be"):
         dps.losses.Quantile(quantile)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "epsilon_insensitive", "quantile"])
+def test_the_intercept_starts_at_the_mean_of_y(loss: str) -> None:
+    X, y = data("gamma")
+    y = np.log(y) + 1000.0
+    model = LinearRegressor(loss=loss, random_state=0).partial_fit(X, y)
+    assert abs(np.mean(model.predict(X) - y)) < np.std(y)
+    assert LinearRegressor(loss=loss, fit_intercept=False, max_iter=2, tol=None).fit(X, y)

@@ -143,7 +143,7 @@ class Loss(ABC):
         -------
         ndarray of shape (k,)
         """
-        return np.zeros(np.shape(mean))
+        return np.asarray(mean, np.float64)
 
     def reach(self, mean: Any, std: Any) -> Any:
         """Return by how much raw outputs vary where targets of a regression vary so much.
