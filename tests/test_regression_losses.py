@@ -111,3 +111,11 @@ def test_the_intercept_starts_at_the_mean_of_y(loss: str) -> None:
     model = LinearRegressor(loss=loss, random_state=0).partial_fit(X, y)
     assert abs(np.mean(model.predict(X) - y)) < np.std(y)
     assert LinearRegressor(loss=loss, fit_intercept=False, max_iter=2, tol=None).fit(X, y)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_targets_whose_sum_overflows_both_ways_are_an_error(mode: str) -> None:
+    X, y = data("gamma")
+    y = np.where(X[:, 0] > 0, 1.7e308, -1.7e308)
+    with pytest.raises(dps.errors.NonFiniteError):
+        LinearRegressor(mode=mode).fit(X, y)

@@ -147,10 +147,9 @@ cdef Py_ssize_t merge(
     """The mean over all ranks' slots in the slice of one rank; how many keys there are.
 
     Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks). In
-    ``merged`` and ``sums`` there is room for all of them.
+    ``merged``, which is empty, and ``sums`` there is room for all of them.
     """
     cdef Py_ssize_t n = 0, r, q, i, first, place
-    next_batch(merged)
     for r in range(n_ranks):
         if rows[r] == 0:
             continue
@@ -205,8 +204,8 @@ def merge_keys(
         most += counts[r, rank]
     if most > sums.shape[0]:
         raise ValueError(f"there are {most} keys and room for {sums.shape[0]} sums")
+    merged.begin()
     if most == 0:
-        merged.begin()
         return 0
     need(&merged.keys, most, 1)
     with nogil:

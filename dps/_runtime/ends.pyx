@@ -28,7 +28,7 @@ from libc.string cimport memcpy, memmove
 
 import numpy as np
 
-from dps._kernels.keys cimport KeyList, need
+from dps._kernels.keys cimport KeyList, need, next_batch
 from dps._kernels.lazy cimport gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
@@ -476,6 +476,7 @@ cdef class MappedEnd(End):
         for rank in range(self.n_ranks):
             if self.counts[rank]:
                 most += self.slot_counts[rank * self.n_ranks + self.place]
+        next_batch(&self.merged.keys)
         need(&self.merged.keys, most, 1)
         return self.numbers.merge(
             self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,

@@ -15,6 +15,7 @@ from dps.data.partitions import check_columns
 from dps.losses import Loss
 
 __all__ = [
+    "defect_of_domain",
     "defect_of_features",
     "defect_of_lengths",
     "defect_of_structure",

@@ -205,7 +205,8 @@ def inspect_partition(
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
             factor = values if weights is None else values * weights[:, None]
-            with np.errstate(over="ignore"):  # training says what has become of huge values
+            # Training says what has become of huge values.
+            with np.errstate(over="ignore", invalid="ignore"):
                 target_sum = factor.sum(axis=0)
                 target_squares = np.einsum("ij,ij->j", factor, values)
     return PartitionSummary(
@@ -278,6 +279,7 @@ def combine(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )
     sums = [summary.spread for summary in filled if summary.spread is not None]
+    mean, std = _target_moments(filled, weight_sum)
     return DataSummary(
         rows=rows,
         n_features=first.n_features,
@@ -293,23 +295,21 @@ def combine(
         class_weights=class_weights,
         weight_sum=float(weight_sum),
         weightless=sum(summary.weightless for summary in filled),
-        target_mean=_target_mean(filled, weight_sum),
-        target_std=_target_std(filled, weight_sum),
+        target_mean=mean,
+        target_std=std,
         spread=combine_spreads(sums, first.n_features) if sums else None,
     )
 
 
-def _target_mean(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:
-    total = np.sum([summary.target_sum for summary in summaries], axis=0)
-    return tuple(np.atleast_1d(total / weight_sum).tolist())
-
-
-def _target_std(summaries: Sequence[PartitionSummary], weight_sum: float) -> tuple[float, ...]:
+def _target_moments(
+    summaries: Sequence[PartitionSummary], weight_sum: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each column of y."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = np.sum([summary.target_sum for summary in summaries], axis=0) / weight_sum
         square = np.sum([summary.target_squares for summary in summaries], axis=0) / weight_sum
         variance = np.where(square > mean * mean, square - mean * mean, 0.0)
-    return tuple(np.sqrt(variance).tolist())
+    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:

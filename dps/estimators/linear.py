@@ -143,6 +143,14 @@ class _Linear(DistributedEstimator):
             predict = EncodedPredictor(encoder.encode, linear)
         return apply_to(self._input(as_pandas(X)), predict, columns)
 
+    def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
+        """Targets and weights beside a local X; nobody is asked where they are local too."""
+        y, weight = as_pandas(y), as_pandas(weight)
+        if not (is_dask(y) or is_dask(weight)):
+            return y, weight
+        with client_of(self.client, self.timeout) as client:
+            return in_memory(y, "y", client), in_memory(weight, "sample_weight", client)
+
 
 def _first_mean(loss: Loss, raw: NDArray[np.floating]) -> NDArray[np.floating]:
     mean: NDArray[np.floating] = loss.mean(raw)[:, 0]
@@ -430,10 +438,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
         """Share of rows whose label is predicted; computed where the data lies."""
         predicted = self.predict(X)
         if not is_dask(predicted):
-            with client_of(self.client, self.timeout) as client:
-                local = in_memory(as_pandas(y), "y", client)
-                weight = in_memory(as_pandas(sample_weight), "sample_weight", client)
-            return float(super().score(X, local, weight))
+            return float(super().score(X, *self._in_memory(y, sample_weight)))
         with client_of(self.client, self.timeout) as client:
             return accuracy(predicted, y, sample_weight, client)
 
@@ -583,10 +588,7 @@ class LinearRegressor(RegressorMixin, _Linear):
         """
         predicted = self.predict(X)
         if not is_dask(predicted):
-            with client_of(self.client, self.timeout) as client:
-                local = in_memory(as_pandas(y), "y", client)
-                weight = in_memory(as_pandas(sample_weight), "sample_weight", client)
-            return float(super().score(X, local, weight))
+            return float(super().score(X, *self._in_memory(y, sample_weight)))
         with client_of(self.client, self.timeout) as client:
             return determination(predicted, y, sample_weight, client)
 

@@ -48,7 +48,7 @@ class Loss(ABC):
         Its name for users.
     task : {"classification", "regression"}
     curvature : float
-        The largest second derivative, or of an exponential one that at its minimum; infinite where
+        The largest second derivative, of an exponential loss that at a mean of 1; infinite where
         the derivative jumps. Quasi-Newton methods need a finite one.
     domain : str or None
         What targets of a regression must be, in words, see `allows`.

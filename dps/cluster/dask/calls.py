@@ -98,6 +98,8 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
             f"the cluster at {client.scheduler.address} has no workers, and none has come for "
             f"{timeout:g} s: start some"
         ) from None
+    except CancelledError:  # the scheduler has gone, as the next question says
+        pass
     finally:
         task.release()
     return living(client, timeout)

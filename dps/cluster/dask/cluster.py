@@ -397,15 +397,16 @@ class DaskCluster:
         if self._client.status != "running":
             remove_files_of(self._fit)
             return
+        alive, reached = {}, True
         try:
             alive = living(self._client, PATIENCE)
         except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
-            alive = {}
+            reached = False
         deadline = time.monotonic() + PATIENCE
         self._sender.finish(PATIENCE if alive else 0.0)
-        shards = alive or {remote.address: 0 for remote in self._remotes}
+        shards = alive if reached else {remote.address: 0 for remote in self._remotes}
         made = self._made(shards, deadline)
-        calls = [remote.start("close", direct=not alive) for remote in made]
+        calls = [remote.start("close", direct=not reached) for remote in made]
         clean = len(calls) == len(self._actors)
         if self._running is not None:
             clean &= self._running.drain(alive, deadline)
