@@ -35,13 +35,13 @@ from dps.training.pieces import Pieces
 def results(monkeypatch: pytest.MonkeyPatch) -> list[FitResult]:
     """What fits of this test have ended with."""
     kept: list[FitResult] = []
-    train = dps.estimators.base.train
+    train = dps.estimators.fitting.train
 
     def keeping(*args: Any) -> FitResult:
         kept.append(train(*args))
         return kept[-1]
 
-    monkeypatch.setattr("dps.estimators.base.train", keeping)
+    monkeypatch.setattr("dps.estimators.fitting.train", keeping)
     return kept
 
 

@@ -16,6 +16,7 @@ from distributed import Client, Future
 import dps
 from dps.cluster.dask.cluster import DaskCluster
 from dps.cluster.threads import ThreadCluster
+from dps.estimators.linear_family import LinearFamily
 from dps.estimators.progress import Progress
 from dps.losses import LogLoss
 from dps.training import fit_events, launch, watch
@@ -83,7 +84,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
         (watch.Watcher, "_result"),
         (fit_events.FitEvents, "ended"),
         (ThreadCluster, "close"),
-        (dps.LinearClassifier, "_keep"),
+        (LinearFamily, "attributes"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )

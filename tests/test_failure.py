@@ -165,7 +165,7 @@ def note_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         _fits.append(new_fit_id())
         return _fits[-1]
 
-    monkeypatch.setattr("dps.estimators.base.new_fit_id", noted)
+    monkeypatch.setattr("dps.estimators.fitting.new_fit_id", noted)
 
 
 def files() -> list[Path]:

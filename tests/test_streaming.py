@@ -360,7 +360,7 @@ def test_a_fit_that_fails_before_it_trains_leaves_nothing_written_down(
         assert sum(client.run(write_down).values()) == 2
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dps.estimators.base.combine", fails)
+    monkeypatch.setattr("dps.estimators.fitting.combine", fails)
     with pytest.raises(ZeroDivisionError):
         fitted(CONTAINERS["array"], client, "disk")
     assert sum(client.run(lambda: len(disk._written_down)).values()) == 0

@@ -35,13 +35,13 @@ def text(size: float) -> tuple[Any, Any]:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """The jobs of the fits of a test."""
     made: list[Job] = []
-    train = dps.estimators.base.train
+    train = dps.estimators.fitting.train
 
     def noting(job: Job, *more: Any) -> Any:
         made.append(job)
         return train(job, *more)
 
-    monkeypatch.setattr(dps.estimators.base, "train", noting)
+    monkeypatch.setattr(dps.estimators.fitting, "train", noting)
     return made
 
 

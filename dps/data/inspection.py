@@ -28,12 +28,25 @@ from dps.data.spread import ColumnSums, Spread, combine_spreads, spread_of
 from dps.data.targets import as_targets
 from dps.losses import Loss
 
-__all__ = ["WIDE", "DataSummary", "PartitionSummary", "combine", "inspect_partition"]
+__all__ = ["WIDE", "DataSummary", "Looks", "PartitionSummary", "combine", "inspect_partition"]
 
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What is looked at besides what every fit needs.
+
+    Parameters
+    ----------
+    spread : bool
+        How the columns of X vary.
+    """
+
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,7 @@ def inspect_partition(
     *,
     classification: bool,
     loss: Loss | None = None,
-    spread: bool = False,
+    looks: Looks = Looks(),
 ) -> PartitionSummary:
     """Look at one partition.
 
@@ -173,8 +186,7 @@ def inspect_partition(
         Whether y holds labels rather than numbers.
     loss : Loss, optional
         Whose targets y is to be.
-    spread : bool
-        Whether to look at how the columns vary.
+    looks : Looks
     """
     given, defect = X, defect_of_structure(X)
     if defect is None:
@@ -227,7 +239,7 @@ def inspect_partition(
         weightless=weightless,
         target_sum=target_sum,
         target_squares=target_squares,
-        spread=spread_of(X, _dtype_of(X)) if spread and rows and defect is None else None,
+        spread=spread_of(X, _dtype_of(X)) if looks.spread and rows and defect is None else None,
     )
 
 

@@ -6,20 +6,20 @@ included; NumPy for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_features, defect_of_structure
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import itself, sealed
+from dps.estimators.family import Finish, Raw
 
-__all__ = ["EncodedPredictor", "LinearPredictor", "Predictor", "apply_to"]
+__all__ = ["EncodedPredictor", "Predictor", "RawPredictor", "apply_to"]
 
 
 class Predictor(Protocol):
@@ -35,22 +35,21 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearPredictor:
-    """``finish(X @ coef + intercept)`` for one block of rows.
+class RawPredictor:
+    """``finish(raw(X))`` for one block of rows.
 
     Parameters
     ----------
-    coef : (n_features, n_outputs) array
-    intercept : (n_outputs,) array
+    raw : Raw
+        A trained model.
     finish : callable
         From raw outputs (n, n_outputs) to what is predicted.
     names : (n_features,) array or None
         What the columns of a dataframe must be called.
     """
 
-    coef: NDArray[np.floating]
-    intercept: NDArray[np.floating]
-    finish: Callable[[NDArray[np.floating]], NDArray[Any]]
+    raw: Raw
+    finish: Finish
     names: NDArray[Any] | None = None
 
     def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
@@ -66,10 +65,9 @@ class LinearPredictor:
         given = X = as_rows(X)
         if X.ndim != 2:
             raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
-        if X.shape[1] != len(self.coef):
-            raise ValueError(
-                f"X{place} has {X.shape[1]} features, but {len(self.coef)} are expected"
-            )
+        expected = self.raw.n_features
+        if X.shape[1] != expected:
+            raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
             if self.names is not None and list(X.columns) != list(self.names):
                 raise ValueError(
@@ -77,15 +75,15 @@ class LinearPredictor:
                     f"{[str(name) for name in self.names]} when the model was trained"
                 )
             check_columns(X, f"{place}, and the model was trained on numbers")
-            X = X.to_numpy(dtype=np.result_type(self.coef.dtype, _dtype_of(X)))
-        raw = safe_sparse_dot(X, self.coef, dense_output=True) + self.intercept
+            X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
+        raw = self.raw(X)
         if not np.isfinite(raw).all():  # what is not finite in X has come through
             _refuse(defect_of_features(given), place)
         return self.finish(raw)
 
     def example(self, like: Any) -> NDArray[Any]:
         """What is predicted of a row of zeros: it has the dtype of all predictions."""
-        return self(np.zeros((1, self.coef.shape[0]), _dtype_of(like)))
+        return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +94,11 @@ class EncodedPredictor:
     ----------
     encode : callable
         From a pandas dataframe, and where it lies, to CSR, of `dtype`.
-    predict : LinearPredictor
+    predict : RawPredictor
     """
 
     encode: Any
-    predict: LinearPredictor
+    predict: RawPredictor
 
     def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
         """Predict a dataframe."""

@@ -1,6 +1,6 @@
-"""Where a fit starts from, and what it leaves for one that goes on from it.
+"""Where training has got to, and whence it goes on: one record for all that carries on.
 
-It must not know how a fit runs.
+`partial_fit`, `warm_start` and saved estimators use it. It must not know how a fit runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.training.job import FitResult, Job
 
-__all__ = ["Start"]
+__all__ = ["TrainState"]
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a fit starts from.
+class TrainState:
+    """What a fit starts from.
 
     Attributes
     ----------
-    params : (n,) array or None
-        None starts from the model's own initial parameters.
-    centre : (n_features,) array or None
-        The centre of the model whose parameters they are, see `LinearModel`.
+    params : (n,) array
+    model : Model or None
+        Whose parameters they are; None where a user has seen to it that they fit.
     state : (state_rows, n) array or None
         None starts from the optimizer's own initial state.
     optimizer : Optimizer or None
@@ -36,22 +35,21 @@ class Start:
         Updates and epochs behind them.
     """
 
-    params: NDArray[np.floating] | None = None
-    centre: NDArray[np.float64] | None = None
+    params: NDArray[np.floating]
+    model: Any = None
     state: NDArray[np.floating] | None = None
     optimizer: Optimizer | None = None
     version: int = 0
     epochs: int = 0
 
-    def params_for(self, model: Any) -> NDArray[np.floating]:
-        """Where this model starts, whatever its centre."""
-        if self.params is None:
-            initial: NDArray[np.floating] = model.initial()
-            return initial
-        if self.centre is model.centre:
-            return self.params
-        params: NDArray[np.floating] = model.about(model.centre, self.params, self.centre)
-        return params
+    def check(self, model: Model) -> None:
+        """Raise unless the parameters are as many as the model has."""
+        if self.params.size != model.layout.size:
+            raise ValueError(
+                f"the fit cannot start from the last one: that has {self.params.size} parameters, "
+                f"and this data and these parameters of the estimator ask for {model.layout.size}; "
+                "train a clone, or with warm_start=False"
+            )
 
     def state_for(self, optimizer: Optimizer, model: Model) -> NDArray[np.floating] | None:
         """The state, if it is one of this optimizer and model."""
@@ -59,16 +57,17 @@ class Start:
         known = self.state is not None and self.state.shape == shape
         return self.state if known and _kinds(self.optimizer) == _kinds(optimizer) else None
 
-    def after(self, job: Job, model: Any, result: FitResult) -> Start:
-        """Where a fit has got to that started here."""
+    @classmethod
+    def after(cls, start: TrainState | None, job: Job, model: Any, result: FitResult) -> TrainState:
+        """Where a fit has got to that started there."""
         stepped = job.full_batch is None  # else the state is as it was made
-        return Start(
+        return cls(
             params=result.raw_params,
-            centre=model.centre,
+            model=model,
             state=result.state if stepped else None,
             optimizer=job.optimizer if stepped else None,
             version=result.version,
-            epochs=self.epochs + len(result.history),
+            epochs=len(result.history) + (0 if start is None else start.epochs),
         )
 
 

@@ -1,0 +1,90 @@
+"""Words about parameters that several estimators have, written once and shown by each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["ATTRIBUTES", "PLACES", "ROWS", "documented"]
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def documented(**pieces: str) -> Callable[[_Class], _Class]:
+    """Put pieces into a class's docstring, each in the place of a line ``<name>``."""
+
+    def complete(cls: _Class) -> _Class:
+        text = inspect.cleandoc(cls.__doc__ or "")
+        for name, piece in pieces.items():
+            text = text.replace(f"<{name}>", piece.strip())
+        cls.__doc__ = text
+        return cls
+
+    return complete
+
+
+#: What rows are trained on, and when it ends.
+ROWS = """
+shuffle : bool or "global", default=True
+    Whether stochastic steps take rows in a fresh order in each epoch: each replica mixes
+    what lies on its worker. "global" first gives every row to a worker by chance, once a
+    fit, at the price of a copy of the data; L-BFGS, which has no order, does without.
+random_state : int, RandomState or None, default=None
+validation_fraction : float, default=0.1
+    Share of rows held out.
+n_iter_no_change : int, default=5
+    Bad epochs in a row that end the fit.
+"""
+
+#: Where and how it runs.
+PLACES = """
+verbose : int, default=0
+    1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
+encoder : FrameEncoder or "auto", default="auto"
+    What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of
+    numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
+    found by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what
+    it does not know is ignored.
+batch_size : int or "auto", default="auto"
+    Rows of one update: of all replicas together, in async of one.
+mode : {"sync", "async", "allreduce"} or Mode, default="sync"
+n_replicas, n_shards : int or "auto", default="auto"
+    One replica a thread of each worker that holds data, where there is work for it;
+    one shard a host.
+rebalance : bool or "auto", default="auto"
+    Whether rows may be copied to less loaded workers, as few as possible, so that
+    replicas finish together. "auto" does so for stochastic steps, of which there may be
+    10 epochs or more, where the slowest replica would have over a fifth more rows than
+    it needs to have, and much data.
+cache : {"auto", "memory", "disk"} or None, default="auto"
+    Where data is kept that Dask has not persisted: "auto" fills half of a worker's memory,
+    then its local directory, and computes again in each epoch what does not fit there. None
+    keeps nothing. What is not in memory is read, and encoded, in a thread beside training.
+client : Client of distributed, cluster, address of a scheduler or None, default=None
+    None: the active client, if there is one. With a cluster or an address a client is connected
+    for each fit.
+timeout : float, default=60.0
+    Seconds without progress that are an error.
+"""
+
+#: What every fit leaves.
+ATTRIBUTES = """
+n_features_in_, feature_names_in_
+    As in scikit-learn; of the dataframe, where that is encoded.
+encoder_ : FrameEncoder or None
+    The fitted encoder, whose columns the coefficients belong to.
+n_iter_ : int
+    Epochs closed.
+loss_ : float
+    Mean training loss seen during the last epoch, without penalty.
+history_ : History
+    A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
+    `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness.
+    ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
+plan_ : Plan
+    Which replica had which rows.
+fit_report_ : FitReport
+    How the fit went, as text (``print(est.fit_report_)``) and in notebooks: where the time
+    of each replica went, and what to change.
+"""

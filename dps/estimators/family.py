@@ -1,0 +1,135 @@
+"""What differs from one kind of model to the next, as the fitting layer asks for it.
+
+An estimator makes a family for each fit. All else (inputs, targets, clusters, training, what a fit
+leaves) is the same for all and knows nothing of coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.inspection import DataSummary, Looks
+from dps.data.partitions import Partition
+from dps.data.targets import TargetEncoding
+from dps.estimators.encoding import Encoding
+from dps.modes import Mode
+from dps.optimizers import Optimizer
+from dps.optimizers.schedules import Schedule
+from dps.training.full_batch import FullBatch
+from dps.training.state import TrainState
+from dps.training.stopping import StoppingRule
+
+__all__ = ["Ask", "Family", "Raw", "Recipe"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a fit is asked for, besides the estimator's parameters.
+
+    Parameters
+    ----------
+    mode : Mode
+    start : TrainState or None
+    max_iter : int
+    tol : float or None
+    seed : int
+    partial : bool
+        Whether it is one epoch, of many.
+    """
+
+    mode: Mode
+    start: TrainState | None
+    max_iter: int
+    tol: float | None
+    seed: int
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a family wants its model trained.
+
+    Parameters
+    ----------
+    model : Model
+    optimizer : Optimizer
+    schedule : Schedule
+    params : (n,) array
+        Where to start.
+    state : (state_rows, n) array
+        Optimizer state to start from.
+    stopping : StoppingRule
+    l1, l2 : float
+        Strengths of the penalties on the penalised coordinates.
+    batch_size, n_replicas : int or "auto"
+    full_batch : FullBatch or None
+        Train on all rows at once rather than by stochastic steps.
+    """
+
+    model: Any
+    optimizer: Optimizer
+    schedule: Schedule
+    params: NDArray[np.floating]
+    state: NDArray[np.floating]
+    stopping: StoppingRule
+    l1: float
+    l2: float
+    batch_size: int | str
+    n_replicas: int | str
+    full_batch: FullBatch | None = None
+
+
+class Raw(Protocol):
+    """A trained model as predictions use it: raw outputs of a block of rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+
+
+class Family(Protocol):
+    """One fit's view of a kind of model."""
+
+    def looks(self, ask: Ask) -> Looks:
+        """What is to be looked at before training; raises where parameters do not go together.
+
+        Nothing has been read yet.
+        """
+
+    def narrow(self, ask: Ask, part: Partition) -> Partition:
+        """The data to train on, of data that came in one piece."""
+
+    def recipe(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Recipe:
+        """How to train on data of this kind."""
+
+    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Rows of parameters and state of all data, from those of what `narrow` left."""
+
+    def widened(self, model: Any) -> Any:
+        """The model of all data."""
+
+    def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The fitted attributes that parameters of that model make."""
+
+
+#: From raw outputs (n, n_outputs) to what is predicted.
+Finish = Callable[[NDArray[np.floating]], NDArray[Any]]

@@ -1,0 +1,243 @@
+"""One fit, from what a user brings to the attributes of a fitted estimator.
+
+The same for all estimators: inputs, targets, cluster, training, attributes. What is particular to a
+kind of model it asks of its family. It knows no mode, optimizer or loss by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from dps.cluster.choice import cluster_for
+from dps.data.blocks import as_rows
+from dps.data.inspection import DataSummary, combine, inspect_partition
+from dps.data.partitions import is_dask, is_list
+from dps.data.targets import TargetEncoding
+from dps.estimators.callbacks import FRAMES
+from dps.estimators.encoding import encoding_for, select
+from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.inputs import check_found, partitions_for
+from dps.estimators.interrupts import Interrupts
+from dps.estimators.viewers import Viewers
+from dps.losses import Loss
+from dps.modes import get_mode
+from dps.training.history import History
+from dps.training.job import FitResult, Job, new_fit_id
+from dps.training.report import report_of
+from dps.training.state import TrainState
+from dps.training.trainer import train
+
+__all__ = ["fit_on"]
+
+
+def fit_on(
+    client: Any,
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    start: TrainState | None,
+    partial: bool = False,
+    classes: NDArray[Any] | None = None,
+    reset: bool = True,
+) -> None:
+    """Fit an estimator, and set its fitted attributes.
+
+    Parameters
+    ----------
+    client : Client or None
+    estimator : DistributedEstimator
+    X, y, sample_weight
+        As users give them.
+    start : TrainState or None
+        Where training goes on from.
+    partial : bool
+        Whether it is one epoch, of many.
+    classes : array, optional
+        All labels that will ever come.
+    reset : bool
+        Whether the columns are those of a first fit.
+    """
+    max_iter, tol = (1, None) if partial else (estimator.max_iter, estimator.tol)
+    viewers = Viewers(estimator, X, y, sample_weight, max_iter)
+    # Everything that can be wrong with parameters is found before any data moves.
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
+    classification, loss = estimator._classification, estimator._loss()
+    family: Family = estimator._family()
+    looks = family.looks(ask)
+    encoding = encoding_for(estimator, X, going_on=start is not None)
+    prepare = None
+    if encoding is not None:
+        X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
+        if is_dask(X):
+            prepare = encoding.prepare(X)
+        else:
+            X = encoding.encode(X)
+    partitions, whole = partitions_for(
+        estimator, client, X, y, sample_weight, classification=classification, reset=reset,
+        encoded=encoding is not None,
+    )  # fmt: skip
+    if whole:
+        partitions = [family.narrow(ask, partitions[0])]
+    fit = new_fit_id()
+    cluster = cluster_for(client, fit, estimator.timeout)
+    interrupts = Interrupts()
+    try:
+        most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
+        holders = cluster.load(partitions, prepare, estimator.cache, most)
+        if encoding is not None:
+            encoding.complete(cluster)
+        found = cluster.map(
+            inspect_partition, classification=classification, loss=loss, looks=looks
+        )
+        summary = combine(found, classification=classification, whole=whole)
+        if is_list(X) or (is_dask(X) and summary.columns is not None):
+            check_found(estimator, summary, reset and is_list(X))
+        cluster.replace(_as_rows, summary.unreadable)
+        targets, n_outputs = _describe(estimator, loss, summary, classes)
+        recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        fixed = {
+            "classes_": targets.classes,
+            "encoder_": None if encoding is None else encoding.encoder,
+        }
+        if not classification:
+            del fixed["classes_"]
+        job = _job(estimator, fit, ask, targets, recipe)
+        job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed))
+        result = train(job, summary, holders, cluster, interrupts.hold)
+    except BaseException as error:
+        with interrupts:
+            failed = _first_failure(viewers.close, cluster.close)
+        if failed is not None:
+            error.add_note(f"and then, while the fit was cleared away: {failed!r}")
+        raise
+    with interrupts:
+        failed = _first_failure(viewers.close, cluster.close)
+        for name, value in _attributes(family, recipe, fixed, result.params).items():
+            setattr(estimator, name, value)
+        raw = family.widen(recipe, np.vstack([result.raw_params[None], result.state]))
+        estimator.n_iter_ = len(result.history)
+        estimator.loss_ = result.history[-1].loss
+        estimator.history_ = History(record.as_dict() for record in result.history)
+        estimator.plan_ = result.plan
+        estimator._carry = TrainState.after(
+            start,
+            job,
+            family.widened(recipe.model),
+            replace(result, raw_params=raw[0], state=raw[1:]),
+        )
+        estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
+    for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
+        if after is not None:
+            raise after
+    viewers.end()
+    _warn_unless_converged(result, tol, max_iter)
+
+
+def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:
+    if tol is not None and result.history[-1].last and not result.history[-1].converged:
+        warnings.warn(
+            f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
+            "epochs: raise max_iter, or tol",
+            ConvergenceWarning,
+            stacklevel=5 + FRAMES,
+        )
+
+
+def _attributes(
+    family: Family, recipe: Recipe, fixed: dict[str, Any], params: NDArray[np.floating]
+) -> dict[str, Any]:
+    """The attributes of a fit that ended with such parameters."""
+    wide = family.widen(recipe, params[None])[0]
+    return {**fixed, **family.attributes(family.widened(recipe.model), wide)}
+
+
+def _describe(
+    estimator: Any, loss: Loss, summary: DataSummary, classes: NDArray[Any] | None
+) -> tuple[TargetEncoding, int]:
+    """The encoding of targets that the data asks for, and how many raw outputs there are."""
+    factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
+    if estimator._classification:
+        classes = _known_classes(summary, classes)
+        factors = estimator._class_factors(summary, classes)
+        loss = loss.for_classes(len(classes))
+        n_outputs = loss.n_outputs(len(classes))
+        if factors is not None:
+            at = np.searchsorted(classes, summary.classes)
+            weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
+            if weight_sum <= 0:
+                raise ValueError("class_weight leaves no row any weight")
+    scale = summary.total / weight_sum
+    return TargetEncoding(loss, classes, factors, scale), n_outputs
+
+
+def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
+    if classes is None:
+        classes = summary.classes
+    unknown = summary.classes[~np.isin(summary.classes, classes)]
+    if len(unknown):
+        raise ValueError(
+            f"y holds labels {unknown.tolist()}, which are not in `classes`: "
+            f"{np.asarray(classes).tolist()}"
+        )
+    if len(classes) < 2:
+        raise ValueError(
+            f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}"
+        )
+    return classes
+
+
+def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe) -> Job:
+    """Everything the trainer is told."""
+    start = ask.start
+    return Job(
+        fit=fit,
+        model=recipe.model,
+        targets=targets,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        l1=recipe.l1,
+        l2=recipe.l2,
+        mode=ask.mode,
+        stopping=recipe.stopping,
+        params=recipe.params,
+        state=recipe.state,
+        version=0 if start is None else start.version,
+        epochs_before=0 if start is None else start.epochs,
+        batch_size=recipe.batch_size,
+        n_replicas=recipe.n_replicas,
+        n_shards=estimator.n_shards,
+        rebalance=estimator.rebalance,
+        seed=ask.seed,
+        shuffle=estimator.shuffle,
+        validation_fraction=estimator.validation_fraction if recipe.stopping.validate else 0.0,
+        timeout=float(estimator.timeout),
+        full_batch=recipe.full_batch,
+        name=type(estimator).__name__,
+    )
+
+
+def _first_failure(*ends: Callable[[], None]) -> BaseException | None:
+    """Call all of them, whatever one of them raises; what the first one did."""
+    failed: BaseException | None = None
+    for end in ends:
+        try:
+            end()
+        except BaseException as error:
+            failed = failed or error
+    return failed
+
+
+def _as_rows(X: Any, number: int) -> Any:
+    return as_rows(X)

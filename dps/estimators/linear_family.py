@@ -1,0 +1,206 @@
+"""What only linear models need: how they are trained, and what their parameters are called.
+
+Columns that do not occur are left out of wide local data, the intercept is kept at a centre of the
+features, steps are in units of them, and "auto" chooses between L-BFGS and stochastic steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.columns import Columns, occurring
+from dps.data.inspection import DataSummary, Looks
+from dps.data.partitions import Partition
+from dps.data.targets import TargetEncoding
+from dps.estimators.choices import (
+    check_stochastic,
+    choose_batch_size,
+    choose_full_batch,
+    choose_optimizer,
+    choose_replicas,
+    choose_schedule,
+    l1_ratio,
+    takes_steps,
+)
+from dps.estimators.encoding import Encoding
+from dps.estimators.family import Ask, Recipe
+from dps.models import LinearModel
+from dps.optimizers import Averaged, Optimizer, get_optimizer
+from dps.training.defaults import (
+    asks_for_spread,
+    auto_optimizer,
+    calm_intercept,
+    is_wide,
+    set_units,
+    wide_steps,
+)
+from dps.training.launch import touches_little
+from dps.training.plan import batch_rows
+from dps.training.state import TrainState
+from dps.training.stopping import StoppingRule
+
+__all__ = ["LinearFamily"]
+
+
+class LinearFamily:
+    """One fit of a linear model; see `Family` for what its methods do.
+
+    Parameters
+    ----------
+    asked : estimator
+        Its parameters count, and whether it classifies.
+    """
+
+    def __init__(self, asked: Any) -> None:
+        self._asked = asked
+        self._loss = asked._loss()
+        self._columns: Columns | None = None
+
+    def looks(self, ask: Ask) -> Looks:
+        """Steps in units of the features ask how these vary."""
+        asked = self._asked
+        if ask.partial:
+            check_stochastic(asked)
+        self._optimizer = choose_optimizer(asked, self._loss)
+        choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
+        before = None if ask.start is None else ask.start.optimizer
+        steps = takes_steps(asked, self._loss, ask.mode, ask.tol)
+        return Looks(spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before))
+
+    def narrow(self, ask: Ask, part: Partition) -> Partition:
+        """Without columns that have no value: their coefficients start at zero, and stay there."""
+        in_kernels = self._optimizer is None or self._optimizer.native is not None
+        # A mean must know its start; only of kernels it is known that they leave zeros alone.
+        if ask.start is not None or self._asked.average or not in_kernels:
+            return part
+        X, self._columns = occurring(part.X)
+        return Partition(X, part.y, part.weight)
+
+    def recipe(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Recipe:
+        """L-BFGS, or stochastic steps in units of the features."""
+        asked, start, loss = self._asked, ask.start, self._loss
+        dtype = summary.dtype if start is None else start.params.dtype
+        model = LinearModel(summary.n_features, n_outputs, targets.loss, asked.fit_intercept, dtype)
+        if start is not None:
+            start.check(model)
+        # The scale makes weights sum to the rows, so this is one over their sum.
+        alpha = targets.scale / summary.total if asked.alpha == "auto" else float(asked.alpha)
+        share = l1_ratio(asked)
+        if asked.penalty is None:
+            alpha = 0.0
+        unscaled = encoding is not None and encoding.unscaled
+        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha)
+        batch_size = choose_batch_size(asked, summary, wide)
+        batch = batch_rows(batch_size, summary.total)
+        optimizer = self._optimizer
+        bold = wide and optimizer is None and asked.learning_rate == "auto"
+        if bold:
+            optimizer, schedule = wide_steps(summary)
+        else:
+            optimizer = optimizer or auto_optimizer()
+            steady = asked._classification or ask.mode.deterministic
+            few = steady and batch >= summary.total
+            schedule = choose_schedule(asked, optimizer, summary.reach(loss) or 1.0, few)
+        if asked.average:
+            optimizer = Averaged(optimizer, start=(int(asked.average) - 1) // batch)
+        centre = _centre_of(start)
+        spread = None if bold else summary.spread
+        if spread is not None:  # steps by keys would bring a centre to columns that they leave out
+            centred = asked.fit_intercept and not touches_little(summary, model.layout.size, batch)
+            centre = spread.centre(model.dtype) if centred else None
+        model = model.with_centre(centre)
+        params = self._initial(model, summary, start)
+        state = None if start is None else start.state_for(optimizer, model)
+        if state is None:
+            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
+            optimizer.initialize(state)
+            if bold:
+                calm_intercept(summary, model.layout, state)
+            elif spread is not None:
+                set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
+        full_batch = choose_full_batch(
+            asked, loss, ask.mode, summary, ask.tol, alpha * (1.0 - share), wide
+        )
+        few_replicas = wide and full_batch is None
+        return Recipe(
+            model=model,
+            optimizer=optimizer,
+            schedule=schedule,
+            params=params,
+            state=state,
+            stopping=StoppingRule(
+                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping
+            ),
+            l1=alpha * share,
+            l2=alpha * (1.0 - share),
+            batch_size=batch_size,
+            n_replicas=choose_replicas(
+                asked, ask.mode, summary, batch, model.layout.size, few_replicas
+            ),
+            full_batch=full_batch,
+        )
+
+    def _initial(
+        self, model: LinearModel, summary: DataSummary, start: TrainState | None
+    ) -> NDArray[np.floating]:
+        if start is not None:
+            before = _centre_of(start)
+            if before is model.centre:
+                return start.params
+            moved: NDArray[np.floating] = model.about(model.centre, start.params, before)
+            return moved
+        params: NDArray[np.floating] = model.initial()
+        if model.fit_intercept and not self._asked._classification:
+            views = model.layout.views(params)
+            views["intercept"][:] = self._loss.start(np.array(summary.target_mean))
+        return params
+
+    def widened(self, model: LinearModel) -> LinearModel:
+        """The model of all columns, from that of the columns that occur."""
+        columns = self._columns
+        if columns is None:
+            return model
+        wide = LinearModel(
+            columns.total, model.n_outputs, model.loss, model.fit_intercept, model.dtype
+        )
+        if model.centre is None:
+            return wide
+        return wide.with_centre(columns.spread(model.centre, 1, np.zeros(columns.total)))
+
+    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Parameters and state of all columns, from those of the columns that occur."""
+        if self._columns is None:
+            return values
+        model = self.widened(recipe.model)
+        wide = np.empty((len(values), model.layout.size), model.dtype)
+        wide[0] = model.initial()
+        optimizer: Optimizer = recipe.optimizer
+        if len(values) > 1:
+            optimizer.initialize(wide[1:])
+        spread: NDArray[np.floating] = self._columns.spread(values, model.n_outputs, wide)
+        return spread
+
+    def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """`coef_` and `intercept_`."""
+        views = model.layout.views(model.uncentred(params))
+        coef = np.ascontiguousarray(views["coef"].T)
+        intercept = (
+            views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
+        )
+        if not self._asked._classification and model.n_outputs == 1:
+            coef = coef[0]
+        return {"coef_": coef, "intercept_": intercept}
+
+
+def _centre_of(start: TrainState | None) -> Any:
+    return None if start is None or start.model is None else start.model.centre

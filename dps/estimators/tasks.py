@@ -1,0 +1,218 @@
+"""What is predicted: labels and probabilities of a classifier, numbers of a regressor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dps.cluster.choice import client_of
+from dps.data.inspection import DataSummary
+from dps.data.partitions import is_dask
+from dps.data.targets import class_weights
+from dps.estimators.base import DistributedEstimator
+from dps.estimators.scoring import accuracy, determination
+from dps.losses import Loss, get_loss
+
+__all__ = ["Classifier", "Regressor"]
+
+
+def _first_mean(loss: Loss, raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    mean: NDArray[np.floating] = loss.mean(raw)[:, 0]
+    return mean
+
+
+def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    return raw[:, 0]
+
+
+def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    return raw
+
+
+def _logarithms(of: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    logarithms: NDArray[np.floating] = np.log(of(raw))
+    return logarithms
+
+
+class _Labels:
+    """From raw outputs to labels."""
+
+    def __init__(self, classes: NDArray[Any]) -> None:
+        self.classes = classes
+
+    def __call__(self, raw: NDArray[np.floating]) -> NDArray[Any]:
+        codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
+        labels: NDArray[Any] = self.classes[codes]
+        return labels
+
+
+def _has_probabilities(estimator: Classifier) -> bool:
+    loss = estimator._loss()
+    if loss.has_probabilities:
+        return True
+    raise AttributeError(
+        f"probability estimates are not available for loss={estimator.loss!r}; "
+        "use 'log_loss' or 'modified_huber'"
+    )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Classifier(ClassifierMixin, DistributedEstimator):
+    """An estimator of labels."""
+
+    loss: Any = field(default="log_loss", kw_only=False)
+    class_weight: Any = None
+
+    _classification: ClassVar[bool] = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "loss": [str, Loss],
+        "class_weight": [dict, str, None],
+    }
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train one epoch, carrying on with parameters and optimizer state.
+
+        By stochastic steps, also after a `fit` by L-BFGS. The scale of features is that of the
+        rows of the first call. ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of
+        this call: give numbers where they should be those of all data.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        classes : array of shape (n_classes,), optional
+            All labels that will ever come; needed in the first call.
+        """
+        self._validate_params()
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} is not possible with partial_fit: give a "
+                "dict of weights computed over all rows"
+            )
+        first = not hasattr(self, "_carry")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        known = np.unique(classes) if first else self.classes_
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                f"{known!r}"
+            )
+        start = None if first else self._carry
+        return self._run(X, y, sample_weight, start=start, partial=True, classes=known, reset=first)
+
+    def decision_function(self, X: Any) -> Any:
+        """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
+        check_is_fitted(self)
+        if len(self.classes_) > 2:
+            return self._apply(X, _as_is, self._class_names())
+        return self._apply(X, _first_column)
+
+    def _class_names(self) -> list[str]:
+        """Names of columns: Parquet takes texts only."""
+        return [str(label) for label in self.classes_]
+
+    def predict(self, X: Any) -> Any:
+        """Labels, (n,). Lazy for Dask input."""
+        check_is_fitted(self)
+        return self._apply(X, _Labels(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
+        check_is_fitted(self)
+        loss = self._loss().for_classes(len(self.classes_))
+        return self._apply(X, loss.probabilities, self._class_names())
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of the probabilities. Lazy for Dask input."""
+        check_is_fitted(self)
+        loss = self._loss().for_classes(len(self.classes_))
+        return self._apply(X, partial(_logarithms, loss.probabilities), self._class_names())
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose label is predicted; computed where the data lies."""
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            return float(super().score(X, *self._in_memory(y, sample_weight)))
+        with client_of(self.client, self.timeout) as client:
+            return accuracy(predicted, y, sample_weight, client)
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "classification")
+
+    def _class_factors(
+        self, summary: DataSummary, classes: NDArray[Any]
+    ) -> tuple[float, ...] | None:
+        """The factor of each class."""
+        weights = np.zeros(len(classes))
+        weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
+        return class_weights(self.class_weight, classes, weights)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Regressor(RegressorMixin, DistributedEstimator):
+    """An estimator of numbers."""
+
+    loss: Any = field(default="squared_error", kw_only=False)
+
+    _classification: ClassVar[bool] = False
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train one epoch, carrying on with parameters and optimizer state.
+
+        ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of this call: give numbers
+        where they should be those of all data.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        """
+        self._validate_params()
+        first = not hasattr(self, "_carry")
+        start = None if first else self._carry
+        return self._run(X, y, sample_weight, start=start, partial=True, reset=first)
+
+    def predict(self, X: Any) -> Any:
+        """Predicted values, (n,), or (n, n_outputs) if y had several columns.
+
+        Lazy for Dask input.
+        """
+        check_is_fitted(self)
+        n_outputs = self._several()
+        if n_outputs is None:
+            return self._apply(X, partial(_first_mean, self._loss()))
+        return self._apply(X, self._loss().mean, [str(number) for number in range(n_outputs)])
+
+    def _several(self) -> int | None:
+        """How many columns y had; None if it was a vector."""
+        raise NotImplementedError
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination, of several outputs their mean.
+
+        Computed where the data lies.
+        """
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            return float(super().score(X, *self._in_memory(y, sample_weight)))
+        with client_of(self.client, self.timeout) as client:
+            return determination(predicted, y, sample_weight, client)
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "regression")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
