@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
-from dps.estimators import LinearClassifier, LinearRegressor
+from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
 from dps.modes import AllReduce, Async, Sync
 
 __version__ = "0.1.0"
 
-__all__ = ["AllReduce", "Async", "LinearClassifier", "LinearRegressor", "Sync", "__version__"]
+__all__ = [
+    "AllReduce",
+    "Async",
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "Sync",
+    "__version__",
+]

@@ -95,7 +95,7 @@ def train(channels: list[Channel], steps: range, epoch: int) -> None:
     def run(rank: int) -> None:
         for step in steps:
             channels[rank].push_pull(gradient(step, rank), 3, 0.0)
-        channels[rank].end_epoch(epoch, [1.0], lambda last, reports: ([1.0], False))
+        channels[rank].end_epoch(epoch, [1.0], lambda last, reports: ([1.0], False, None))
 
     ended = at_once([lambda rank=rank: run(rank) for rank in range(len(channels))])  # type: ignore[misc]
     assert ended == [None] * len(channels)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dps import LinearClassifier, LinearRegressor
+from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
 from dps.modes import MODES
 
 ESTIMATORS = [
@@ -15,9 +15,19 @@ ESTIMATORS = [
     for name, mode in MODES.items()
     if mode.deterministic
     for replicas in ("auto", 2)
-]
+] + [MLPClassifier(max_iter=30), MLPRegressor(max_iter=30, n_replicas=2)]
+
+#: As scikit-learn says of its own perceptrons: batches of other rows lead elsewhere.
+STOCHASTIC = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "steps are stochastic"
+    for kind in ("dense", "sparse")
+}
 
 
-@parametrize_with_checks(ESTIMATORS)
+def failing(estimator: Any) -> dict[str, str]:
+    return STOCHASTIC if isinstance(estimator, MLPClassifier | MLPRegressor) else {}
+
+
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=failing)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
     check(estimator)

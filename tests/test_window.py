@@ -125,7 +125,7 @@ def test_a_snapshot_that_is_being_written_is_not_read() -> None:
         (window,) = group.windows
         window.store.keep(3, np.ones(SIZE), np.empty((0, SIZE)), 7)
         assert window.store.kept(3)[1] == 7
-        window.store.words.store(StoreWord.SNAPSHOT_EVEN, 0)  # as it is in the middle
+        window.store.words.store(StoreWord.SNAPSHOT_1, 0)  # as it is in the middle
         for epochs in (1, 3, 5):
             with pytest.raises(LookupError, match=f"after {epochs} epochs"):
                 window.store.kept(epochs)

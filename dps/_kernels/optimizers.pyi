@@ -15,9 +15,13 @@ class UpdateKernel:
         beta2: float = ...,
         epsilon: float = ...,
         lazy: bool = ...,
+        decoupled: bool = ...,
     ) -> None: ...
-    def averaged(self, start: int) -> UpdateKernel:
-        """The same with a running mean of updates after the first `start`, in one more row."""
+    def averaged(self, start: int, horizon: int = ...) -> UpdateKernel:
+        """The same with a running mean of updates after the first `start`, in one more row.
+
+        Of about the last `horizon` updates; 0: of all.
+        """
     def update(
         self,
         params: Any,

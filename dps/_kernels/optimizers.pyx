@@ -49,7 +49,7 @@ cdef class UpdateKernel:
 
     def __init__(
         self, str name, *, double momentum=0.0, bint nesterov=False, double beta1=0.9,
-        double beta2=0.999, double epsilon=1e-8, bint lazy=False,
+        double beta2=0.999, double epsilon=1e-8, bint lazy=False, bint decoupled=False,
     ):
         if name not in KINDS:
             raise ValueError(f"there is no optimizer {name!r}, only {sorted(KINDS)}")
@@ -61,15 +61,21 @@ cdef class UpdateKernel:
         self.spec.beta2 = beta2
         self.spec.epsilon = epsilon
         self.spec.averaged_from = -1
+        self.spec.horizon = 0
+        self.spec.decoupled = decoupled
         self.lazy = lazy or self.spec.kind in (
             SGD, MOMENTUM, ADAGRAD, SCALED_ADAGRAD
         )
 
-    def averaged(self, int64_t start):
-        """The same with a running mean of updates after the first ``start``, in one more row."""
+    def averaged(self, int64_t start, int64_t horizon=0):
+        """The same with a running mean of updates after the first ``start``, in one more row.
+
+        Of about the last ``horizon`` updates; 0: of all.
+        """
         cdef UpdateKernel kernel = UpdateKernel(self.name)
         kernel.spec = self.spec
         kernel.spec.averaged_from = start
+        kernel.spec.horizon = horizon
         kernel.lazy = False
         return kernel
 

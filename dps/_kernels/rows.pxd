@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from dps._kernels.gather cimport Column
 from dps._kernels.keys cimport KeyList
@@ -50,7 +50,9 @@ cdef class Gradient:
     cdef readonly bint single
     cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
     cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
-    cdef readonly bint failed   # whether `add` has raised, where it can
+    cdef bint failed            # whether `add` has raised, where it can
+    cdef void begin(self, uint64_t key) noexcept nogil
+    cdef double finish(self, const void* params, void* out) noexcept nogil
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,

@@ -58,6 +58,16 @@ class Gradient:
         `params` and `out` are of the keys, side by side, in their order.
         """
     def add_batch(
-        self, block: BlockRows, order: Any, start: int, stop: int, params: Any, out: Any
+        self,
+        block: BlockRows,
+        order: Any,
+        start: int,
+        stop: int,
+        params: Any,
+        out: Any,
+        key: int = ...,
     ) -> float:
-        """Add the gradient of rows `order[start:stop]`, or `start:stop`; the sum of losses."""
+        """Add the gradient of rows `order[start:stop]`, or `start:stop`; the sum of losses.
+
+        What a model draws by chance follows from `key`.
+        """

@@ -4,7 +4,7 @@ Owns the form in which data reaches native loops. It must not know
 which model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
 block, or rows ``start .. start + m`` where there is no order.
 """
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
@@ -132,7 +132,17 @@ cdef class KeyedRows(KeyList):
 
 
 cdef class Gradient:
-    """What a model's kernel is: it adds the gradient of a batch to a sum."""
+    """What a model's kernel is: it adds the gradient of a batch to a sum.
+
+    A batch is `begin`, some calls of `add`, and `finish`, all at the same parameters.
+    """
+
+    cdef void begin(self, uint64_t key) noexcept nogil:
+        """Begin a batch, in which what is drawn by chance follows from ``key``."""
+
+    cdef double finish(self, const void* params, void* out) noexcept nogil:
+        """Add what rows of the batch have not been added yet; the sum of their losses."""
+        return 0
 
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
@@ -223,7 +233,10 @@ cdef class Gradient:
             keys, at, target,
         )
 
-    def add_batch(self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out):
+    def add_batch(
+        self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out,
+        uint64_t key=0,
+    ):
         """Add the gradient of rows ``order[start:stop]``, or ``start:stop``; the sum of losses."""
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
@@ -246,7 +259,9 @@ cdef class Gradient:
         at = _address(params)
         target = <char*> _address(out)
         with nogil:
+            self.begin(key)
             loss = self.add(
                 &block.rows, chosen, start, stop - start, limit - stop, at, target
             )
+            loss += self.finish(at, target)
         return loss

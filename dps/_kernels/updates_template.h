@@ -11,6 +11,7 @@ typedef struct {
     DPS_T lr, l1, l2;
     DPS_T momentum, settled; /* settled = lr / (1 - momentum), the step of a gradient that stays */
     DPS_T beta1, rest1, beta2, rest2, epsilon;
+    int decoupled;
     DPS_T unbiased, root_scale; /* lr / (1 - beta1^step), 1 / sqrt(1 - beta2^step) */
 } DPS_RATES;
 
@@ -77,7 +78,7 @@ DPS_ELEMENT(adam)
     DPS_T denominator = DPS_MATH(sqrt)(v) * r.root_scale + r.epsilon;
     *first = m;
     *second = v;
-    *size = r.lr / denominator;
+    *size = r.decoupled ? r.lr : r.lr / denominator;
     return p - r.unbiased * m / denominator;
 }
 
@@ -145,6 +146,7 @@ static int DPS_TYPED(dps_update)(
         finite = DPS_TYPED(dps_scaled_adagrad)(p, g, state, second, n, r);
         break;
     case DPS_ADAM:
+        r.decoupled = spec->decoupled;
         r.beta1 = spec->beta1;
         r.rest1 = 1 - spec->beta1;
         r.beta2 = spec->beta2;
@@ -159,8 +161,11 @@ static int DPS_TYPED(dps_update)(
         DPS_T *mean = state + spec->state_rows * stride;
         if (step <= spec->averaged_from + 1)
             memcpy(mean, p, n * sizeof(DPS_T));
-        else
-            DPS_TYPED(dps_average)(mean, p, n, step - spec->averaged_from);
+        else {
+            int64_t count = step - spec->averaged_from;
+            if (spec->horizon && count > spec->horizon) count = spec->horizon;
+            DPS_TYPED(dps_average)(mean, p, n, count);
+        }
     }
     return finite;
 }

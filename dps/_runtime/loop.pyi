@@ -20,8 +20,11 @@ class StepLoop:
     pushes: int
     loss: float
     def __init__(self, gradient: Gradient, push: Step) -> None: ...
-    def begin(self, rows: int, rates: NDArray[np.float64]) -> None:
-        """Begin an epoch of `rows` rows, with a learning rate for each step."""
+    def begin(self, rows: int, rates: NDArray[np.float64], key: int = ...) -> None:
+        """Begin an epoch of `rows` rows, with a learning rate for each step.
+
+        What the model draws by chance follows from `key` and the step.
+        """
     @property
     def done(self) -> bool:
         """Whether all steps of the epoch are behind."""

@@ -4,7 +4,7 @@ Owns how a batch is taken from several blocks at once. It is entered once a grou
 interpreter is held only where a wait is longer than a second, or where what is called needs it. It
 must not know models, modes or Dask.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -85,6 +85,7 @@ cdef class StepLoop:
     cdef Py_ssize_t steps
     cdef Py_ssize_t step
     cdef Py_ssize_t wanted      # rows that the batch still lacks
+    cdef uint64_t key           # of what is drawn by chance in this epoch
     cdef readonly Py_ssize_t seen
     cdef readonly Py_ssize_t pushes
     cdef readonly double loss
@@ -100,8 +101,9 @@ cdef class StepLoop:
             raise ValueError("the gradient does not say what it touches")
         self._sum = Room()
 
-    def begin(self, Py_ssize_t rows, double[::1] rates):
+    def begin(self, Py_ssize_t rows, double[::1] rates, uint64_t key=0):
         self.rows = rows
+        self.key = key
         self.rates = rates
         self.steps = rates.shape[0]
         self.step = self.seen = self.pushes = 0
@@ -154,6 +156,7 @@ cdef class StepLoop:
 
     cdef int _forget(self) except -1 nogil:
         """Begin a sum."""
+        self.gradient.begin(self.key + self.step)
         self.summed = 0
         if self.keys is None:
             return self._lengthen(self.gradient.size)
@@ -197,6 +200,8 @@ cdef class StepLoop:
         cdef int status
         while self.step < self.steps:
             if self.wanted == 0:
+                if self.keys is None:
+                    self.loss += self.gradient.finish(self.push.params, self.grad)
                 if self.loss - self.loss != 0:
                     return BAD_LOSS
                 size = self._size(self.step)

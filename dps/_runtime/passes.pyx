@@ -76,6 +76,7 @@ cdef class GradientSum:
         self.loss = self.summed = 0
         self.folded = False
         memset(self.part, 0, self.gradient.size * (4 if self.gradient.single else 8))
+        self.gradient.begin(0)
         self.beaten = dps_now()
 
     cdef int add_rows(
@@ -106,6 +107,7 @@ cdef class GradientSum:
 
     cdef void finish(self) noexcept nogil:
         """Put the sum of all where that in the model's type is."""
+        self.loss += self.gradient.finish(self.params, self.part)
         if not self.folded:
             return
         self._fold()
@@ -117,6 +119,7 @@ cdef class GradientSum:
     cdef void _fold(self) noexcept nogil:
         if self.gradient.size == 0:
             return
+        self.loss += self.gradient.finish(self.params, self.part)
         if self.gradient.single:
             _fold(<float*> self.part, &self.whole[0], self.gradient.size, not self.folded)
         else:

@@ -3,8 +3,9 @@ from libc.stdint cimport int64_t
 cpdef enum:
     # The words of a store; dps/server/store.py says what they mean.
     S_VERSION = 0
-    S_SNAPSHOT_EVEN = 1
-    S_SNAPSHOT_ODD = 2
+    S_SNAPSHOT_0 = 1
+    S_SNAPSHOT_1 = 2
+    S_SNAPSHOT_2 = 3
     # The words of a window, and of each rank in it; see dps/server/window.py.
     W_STOP = 0
     W_OPEN = 1

@@ -7,8 +7,9 @@ READY: int
 STOPPED: int
 LATE: int
 S_VERSION: int
-S_SNAPSHOT_EVEN: int
-S_SNAPSHOT_ODD: int
+S_SNAPSHOT_0: int
+S_SNAPSHOT_1: int
+S_SNAPSHOT_2: int
 W_STOP: int
 W_OPEN: int
 W_CLOSED: int

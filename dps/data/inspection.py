@@ -24,14 +24,25 @@ from dps.data.defects import (
     defect_of_weights,
 )
 from dps.data.labels import combine_counts, count_labels
+from dps.data.points import Points, combine_points, points_of
 from dps.data.spread import ColumnSums, Spread, combine_spreads, spread_of
 from dps.data.targets import as_targets
 from dps.losses import Loss
 
-__all__ = ["WIDE", "DataSummary", "Looks", "PartitionSummary", "combine", "inspect_partition"]
+__all__ = [
+    "NARROW",
+    "WIDE",
+    "DataSummary",
+    "Looks",
+    "PartitionSummary",
+    "combine",
+    "inspect_partition",
+]
 
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
+#: Columns up to which sparse rows are looked at as rows of numbers.
+NARROW = 256
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
@@ -44,9 +55,15 @@ class Looks:
     ----------
     spread : bool
         How the columns of X vary.
+    points : bool
+        How their values are distributed, and how long rows are.
+    numbers : tuple of int or None
+        Of these columns; None: of all, unless X is sparse and has more than `NARROW`.
     """
 
     spread: bool = False
+    points: bool = False
+    numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,8 @@ class PartitionSummary:
         Weighted sums of y and of its squares, for regression.
     spread : ColumnSums or None
         Where it was asked for.
+    points : list of Points or None
+        Of the columns that were asked for.
     """
 
     rows: int
@@ -103,6 +122,7 @@ class PartitionSummary:
     target_sum: NDArray[np.float64]
     target_squares: NDArray[np.float64]
     spread: ColumnSums | None
+    points: list[Points] | None
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,8 @@ class DataSummary:
         Of each column of y, weighted, for regression.
     spread : Spread or None
         Of the columns of X, where it was asked for.
+    points : tuple of Points or None
+        Of the columns that were asked for; None where there are none, in all partitions.
     """
 
     rows: tuple[int, ...]
@@ -154,6 +176,7 @@ class DataSummary:
     target_mean: tuple[float, ...]
     target_std: tuple[float, ...]
     spread: Spread | None
+    points: tuple[Points, ...] | None
 
     def reach(self, loss: Loss) -> float:
         """By how much raw outputs vary, over the columns of y in the mean of squares."""
@@ -227,7 +250,7 @@ def inspect_partition(
         n_outputs=n_outputs,
         columns=tuple(X.columns) if hasattr(X, "columns") else None,
         elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
-        square=_square(X) if defect is None else 0.0,
+        square=_square(X, looks.points) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
         readable=X is given,
         dtype=_dtype_of(X),
@@ -240,11 +263,20 @@ def inspect_partition(
         target_sum=target_sum,
         target_squares=target_squares,
         spread=spread_of(X, _dtype_of(X)) if looks.spread and rows and defect is None else None,
+        points=_points(X, looks) if looks.points and rows and defect is None else None,
     )
 
 
-def _square(X: Any) -> float:
-    if not scipy.sparse.issparse(X) or X.shape[1] < WIDE:
+def _points(X: Any, looks: Looks) -> list[Points] | None:
+    if looks.numbers is not None:
+        return points_of(X, np.array(looks.numbers, np.int64))
+    if scipy.sparse.issparse(X) and X.shape[1] > NARROW:
+        return None
+    return points_of(X, np.arange(X.shape[1]))
+
+
+def _square(X: Any, asked: bool) -> float:
+    if not scipy.sparse.issparse(X) or (X.shape[1] < WIDE and not asked):
         return 0.0
     values = X.data if X.data.dtype.kind == "f" else X.data.astype(np.float64)
     # Not by BLAS, whose threads go on spinning on the cores that are to train.
@@ -310,7 +342,13 @@ def combine(
         target_mean=mean,
         target_std=std,
         spread=combine_spreads(sums, first.n_features) if sums else None,
+        points=_combined_points(filled),
     )
+
+
+def _combined_points(summaries: Sequence[PartitionSummary]) -> tuple[Points, ...] | None:
+    parts = [summary.points for summary in summaries if summary.points is not None]
+    return combine_points(parts) if len(parts) == len(summaries) else None
 
 
 def _target_moments(

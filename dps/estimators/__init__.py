@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from dps.estimators.linear import LinearClassifier, LinearRegressor
+from dps.estimators.mlp import MLPClassifier, MLPRegressor
 
-__all__ = ["LinearClassifier", "LinearRegressor"]
+__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor"]

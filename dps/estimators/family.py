@@ -67,6 +67,8 @@ class Recipe:
     l1, l2 : float
         Strengths of the penalties on the penalised coordinates.
     batch_size, n_replicas : int or "auto"
+    ends : bool
+        Whether training is planned to its last epoch, so that to get there is no failure.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
     """
@@ -81,6 +83,7 @@ class Recipe:
     l2: float
     batch_size: int | str
     n_replicas: int | str
+    ends: bool = False
     full_batch: FullBatch | None = None
 
 
@@ -102,11 +105,15 @@ class Raw(Protocol):
 class Family(Protocol):
     """One fit's view of a kind of model."""
 
-    def looks(self, ask: Ask) -> Looks:
-        """What is to be looked at before training; raises where parameters do not go together.
+    @property
+    def max_iter(self) -> int:
+        """Epochs at the most, as far as is known before data has been seen."""
 
-        Nothing has been read yet.
-        """
+    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+        """What is to be looked at before training, once an encoder has learned."""
+
+    def check(self, ask: Ask) -> None:
+        """Raise where parameters do not go together; nothing has been read yet."""
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """The data to train on, of data that came in one piece."""

@@ -68,14 +68,14 @@ def fit_on(
     reset : bool
         Whether the columns are those of a first fit.
     """
-    max_iter, tol = (1, None) if partial else (estimator.max_iter, estimator.tol)
+    family: Family = estimator._family()
+    max_iter, tol = (1, None) if partial else (family.max_iter, estimator.tol)
     viewers = Viewers(estimator, X, y, sample_weight, max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
-    family: Family = estimator._family()
-    looks = family.looks(ask)
+    family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
     prepare = None
     if encoding is not None:
@@ -99,7 +99,10 @@ def fit_on(
         if encoding is not None:
             encoding.complete(cluster)
         found = cluster.map(
-            inspect_partition, classification=classification, loss=loss, looks=looks
+            inspect_partition,
+            classification=classification,
+            loss=loss,
+            looks=family.looks(ask, encoding),
         )
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
@@ -142,7 +145,8 @@ def fit_on(
         if after is not None:
             raise after
     viewers.end()
-    _warn_unless_converged(result, tol, max_iter)
+    if not recipe.ends:
+        _warn_unless_converged(result, tol, max_iter)
 
 
 def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:

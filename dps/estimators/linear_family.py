@@ -59,13 +59,23 @@ class LinearFamily:
         self._loss = asked._loss()
         self._columns: Columns | None = None
 
-    def looks(self, ask: Ask) -> Looks:
-        """Steps in units of the features ask how these vary."""
+    @property
+    def max_iter(self) -> int:
+        """As asked for."""
+        most: int = self._asked.max_iter
+        return most
+
+    def check(self, ask: Ask) -> None:
+        """L-BFGS honours some parameters only, and a schedule must be one."""
         asked = self._asked
         if ask.partial:
             check_stochastic(asked)
         self._optimizer = choose_optimizer(asked, self._loss)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
+
+    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+        """Steps in units of the features ask how these vary."""
+        asked = self._asked
         before = None if ask.start is None else ask.start.optimizer
         steps = takes_steps(asked, self._loss, ask.mode, ask.tol)
         return Looks(spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before))

@@ -26,9 +26,11 @@ from dps.transport import HostLink, Link
 
 __all__ = ["Channel", "ChannelSpec", "Decide", "HostPlace", "raise_unless_ran"]
 
-#: From the last closed record (or None) and all ranks' reports of an epoch, the new
-#: record and whether it is the last.
-Decide = Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]]
+#: From the last closed record (or None) and all ranks' reports of an epoch, the new record,
+#: whether it is the last, and after how many epochs the snapshot was taken that is to stay.
+Decide = Callable[
+    [NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool, int | None]
+]
 
 #: How a step ended.
 Ending = Literal["ran", "gradient", "update", "stopped"]
@@ -278,7 +280,7 @@ class Channel:
         return 0 if self._held is None else zlib.crc32(self._held.data)
 
     def flush(self, epoch: int) -> NDArray[np.floating]:
-        """The parameters at the end of an epoch, the same for all ranks.
+        """The parameters to report at the end of an epoch, the same for all ranks.
 
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.
         """
@@ -291,7 +293,21 @@ class Channel:
                         link.call(operations.bring_up_to_date, epoch)
                 self.reduce([0.0])
             self._flushed = True
-        return self.pull()
+        return self._reported(self.pull())
+
+    def _reported(self, params: NDArray[np.floating]) -> NDArray[np.floating]:
+        """What the optimizer reports: these, or their mean, which lies where its state does."""
+        optimizer = self._spec.update.optimizer
+        if not optimizer.reports_a_mean:
+            return params
+        if self._held is not None:
+            mean: NDArray[np.floating] = optimizer.result(self._held[0], self._held[1:])
+            return mean
+        whole = np.empty((1, self._spec.size), self._spec.dtype)
+        for shard, link in enumerate(self._links):
+            self._spec.placement.put(shard, link.call(operations.reported)[None], whole)
+        first: NDArray[np.floating] = whole[0]
+        return first
 
     _flushed = False
 
@@ -323,8 +339,8 @@ class Channel:
         reports = self._call(operations.report, epoch, list(report))
         if reports is not None:
             previous = self._first.call(operations.latest_record)
-            record, last = decide(previous, reports)
-            self._snapshot(epoch, keep)
+            record, last, spare = decide(previous, reports)
+            self._snapshot(epoch, spare, keep)
             self._first.call(operations.close_epoch, epoch, list(record))
             if last:
                 for link in self._links:
@@ -337,16 +353,16 @@ class Channel:
         )
         return closed
 
-    def _snapshot(self, epoch: int, keep: NDArray[np.floating] | None) -> None:
+    def _snapshot(self, epoch: int, spare: int | None, keep: NDArray[np.floating] | None) -> None:
         version = None
         if keep is None and self._held is not None:
             keep, version = self._held, self.step.version + self.steps
         for shard, link in enumerate(self._links):
             if keep is None:
-                link.call(operations.snapshot_epoch, epoch)
+                link.call(operations.snapshot_epoch, epoch, spare)
             else:
                 part = self._spec.placement.take(shard, keep)
-                link.call(operations.snapshot_epoch, epoch, part, version)
+                link.call(operations.snapshot_epoch, epoch, spare, part, version)
 
     def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation at the first shard, once no push is under way."""

@@ -6,7 +6,19 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 from dps.models.base import CSRRows, DenseRows, Model, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.linear import LinearModel
+from dps.models.network import Inputs, Network
 
-__all__ = ["MODELS", "CSRRows", "DenseRows", "Layout", "LinearModel", "Model", "Rows", "Tensor"]
+__all__ = [
+    "MODELS",
+    "CSRRows",
+    "DenseRows",
+    "Inputs",
+    "Layout",
+    "LinearModel",
+    "Model",
+    "Network",
+    "Rows",
+    "Tensor",
+]
 
 MODELS: dict[str, type[LinearModel]] = {"linear": LinearModel}

@@ -109,6 +109,10 @@ class Model(Protocol):
         """The dtype of parameters, values, targets and weights."""
 
     @property
+    def by_blas(self) -> bool:
+        """Whether its gradient is mostly products of matrices."""
+
+    @property
     def kernel(self) -> Gradient | None:
         """`loss_gradient` for native loops, None where there is none."""
 

@@ -49,6 +49,7 @@ class LinearModel:
     (5.0, array([-1., -3., -4.]))
     """
 
+    by_blas: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
 
     def __init__(

@@ -6,6 +6,7 @@ modes.
 
 from dps.optimizers.adagrad import Adagrad
 from dps.optimizers.adam import Adam
+from dps.optimizers.adamw import AdamW
 from dps.optimizers.averaged import Averaged
 from dps.optimizers.base import Optimizer
 from dps.optimizers.momentum import Momentum
@@ -19,6 +20,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "AdamW",
     "Averaged",
     "Constant",
     "Cosine",
@@ -37,6 +39,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adagrad": Adagrad,
     "scaled_adagrad": ScaledAdagrad,
     "adam": Adam,
+    "adamw": AdamW,
 }
 
 

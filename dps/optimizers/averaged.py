@@ -1,7 +1,7 @@
 """The running mean of another optimizer's parameters. It must not know which optimizer that is."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Averaged(Optimizer):
     base : Optimizer
     start : int, default=0
         :math:`s`: how many updates are left out of the mean.
+    horizon : int, default=0
+        The most by which a difference is divided: a mean over about the last `horizon` updates,
+        whose weights fall exponentially. 0: over all.
 
     Examples
     --------
@@ -41,8 +44,10 @@ class Averaged(Optimizer):
     (array([3.]), array([2.]))
     """
 
+    reports_a_mean: ClassVar[bool] = True
     base: Optimizer
     start: int = 0
+    horizon: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Optimizer):
@@ -50,6 +55,7 @@ class Averaged(Optimizer):
                 f"The 'base' parameter of Averaged must be an Optimizer. Got {self.base!r} instead."
             )
         check_integer(self, "start", 0)
+        check_integer(self, "horizon", 0)
 
     @property
     def state_rows(self) -> int:  # type: ignore[override]
@@ -82,14 +88,16 @@ class Averaged(Optimizer):
         if step <= self.start + 1:
             state[-1] = params
         else:
-            state[-1] += (params - state[-1]) / params.dtype.type(step - self.start)
+            count = step - self.start
+            count = min(count, self.horizon) if self.horizon else count
+            state[-1] += (params - state[-1]) / params.dtype.type(count)
         return finite
 
     @property
     def kernel(self) -> UpdateKernel | None:  # type: ignore[override]
         """That of ``base`` with a running mean."""
         native = self.base.native
-        return None if native is None else native.averaged(self.start)
+        return None if native is None else native.averaged(self.start, self.horizon)
 
     def result(self, params: Any, state: Any) -> Any:
         """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""

@@ -28,6 +28,8 @@ class Optimizer(ABC):
     always_lazy : bool
         Whether updates by keys are another algorithm than those of whole vectors, so that
         sparse rows always take them, rather than a faster way to the same result.
+    reports_a_mean : bool
+        Whether `result` is another vector than the parameters.
 
     Examples
     --------
@@ -39,6 +41,7 @@ class Optimizer(ABC):
     state_rows: ClassVar[int] = 0
     kernel: ClassVar[UpdateKernel | None] = None
     always_lazy: ClassVar[bool] = False
+    reports_a_mean: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
 
     @property

@@ -118,7 +118,7 @@ class Step(Schedule):
 class Cosine(Schedule):
     r"""Half a cosine from ``rate`` to ``final`` (Loshchilov and Hutter, 2017), then ``final``.
 
-    .. math:: r_1 + (r_0 - r_1) (1 + \cos(\pi \min(t / T, 1))) / 2
+    .. math:: \min(t / w, 1) (r_1 + (r_0 - r_1) (1 + \cos(\pi \min(t / T, 1))) / 2)
 
     Parameters
     ----------
@@ -128,6 +128,8 @@ class Cosine(Schedule):
         :math:`T`.
     final : float, default=0.0
         :math:`r_1`.
+    warmup : float, default=0.0
+        :math:`w`: epochs in which the rate grows to what it would be.
 
     Examples
     --------
@@ -137,16 +139,19 @@ class Cosine(Schedule):
 
     epochs: float
     final: float = 0.0
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_real(self, "epochs", 0.0, _INFINITY, closed="neither")
         check_real(self, "final", 0.0, _INFINITY)
+        check_real(self, "warmup", 0.0, _INFINITY)
 
     def __call__(self, t: float) -> float:
         """Return the rate after ``t`` epochs."""
         done = min(t / self.epochs, 1.0)
-        return self.final + (self.rate - self.final) * (1.0 + cos(pi * done)) / 2.0
+        grown = min(t / self.warmup, 1.0) if self.warmup else 1.0
+        return grown * (self.final + (self.rate - self.final) * (1.0 + cos(pi * done)) / 2.0)
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -72,6 +72,13 @@ class Layout:
         """How many of the frame's columns are numbers."""
         return sum(isinstance(feature, Number) for feature in self.features)
 
+    @property
+    def number_columns(self) -> tuple[int, ...]:
+        """Which encoded columns are the frame's numbers."""
+        starts = accumulate((feature.width for feature in self.features), initial=0)
+        at = zip(self.features, starts, strict=False)
+        return tuple(start for feature, start in at if isinstance(feature, Number))
+
     def names(self) -> list[str]:
         """Their names."""
         return [name for feature in self.features for name in feature.names()]

@@ -9,7 +9,7 @@ closer takes the snapshots, writes the record, then CLOSED. A rank reports epoch
 only after e is closed, so two sets of reports, of even and of odd epochs, are enough.
 A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
 the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
-says so, and the snapshot before it lies in the other of the two places (``store.py``).
+says so, and the snapshot before it lies in another place (``store.py``).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ __all__ = [
     "leave",
     "reduce",
     "report",
+    "reported",
     "snapshot_epoch",
     "version",
 ]
@@ -127,6 +128,13 @@ def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     return access.window.store.kept(0)
 
 
+def reported(access: Access) -> NDArray[np.floating]:
+    """What the shard's optimizer reports of its parameters."""
+    store = access.window.store
+    assert store.update is not None
+    return np.array(store.update.optimizer.result(store.params, store.state))
+
+
 def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.float64]:
     """Sum a few doubles over ranks, in rank order: the same bits for all.
 
@@ -181,10 +189,13 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
 def snapshot_epoch(
     access: Access,
     epoch: int,
+    spare: int | None = None,
     values: NDArray[np.floating] | None = None,
     version: int | None = None,
 ) -> None:
     """Keep the shard as it is at the end of an epoch; called by the closer alone.
+
+    The snapshot after `spare` epochs is not written over.
 
     `values`, (1 + state_rows, n), is given where the replicas hold the parameters, or no updates
     have been made. Otherwise the gate is closed meanwhile: no push begins, and none is running.
@@ -192,12 +203,12 @@ def snapshot_epoch(
     store, words = access.window.store, access.window.words
     if values is not None:
         version = store.version if version is None else version
-        store.keep(epoch + 1, values[0], values[1:], version)
+        store.keep(epoch + 1, values[0], values[1:], version, spare)
         return
     words.store(Word.OPEN, 0)
     access.watch.until(Wait(Field.FREE, 1))
     bring_up_to_date(access, epoch)
-    store.keep(epoch + 1, store.params, store.state, store.version)
+    store.keep(epoch + 1, store.params, store.state, store.version, spare)
     words.store(Word.OPEN, 1)
 
 

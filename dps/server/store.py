@@ -6,12 +6,14 @@ may come and go, one after another. It knows no ranks, modes or epochs but by nu
 
 Words of a store
     VERSION   updates applied
-    SNAPSHOT  two words, of the snapshots at the end of even and of odd epochs: one more than the
-              epochs that were closed then; 0 while there is none
+    SNAPSHOT  a word for each of the places of snapshots: one more than the epochs that were closed
+              then; 0 while there is none
 
 Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
-was taken. A reader looks at the word before and after it has copied. A crash of the writer leaves
-none in that place, and the one before it in the other.
+was taken. A reader looks at the word before and after it has copied. It is written where the oldest
+one was, but for one that is spared: that of the best epoch so far, where the best is kept, for
+which there is a third place. A crash of the writer leaves none in that place, and in the others the
+one before it and the one that was spared.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ class StoreWord(IntEnum):
     """Words of a store."""
 
     VERSION = words.S_VERSION
-    SNAPSHOT_EVEN = words.S_SNAPSHOT_EVEN
-    SNAPSHOT_ODD = words.S_SNAPSHOT_ODD
+    SNAPSHOT_0 = words.S_SNAPSHOT_0
+    SNAPSHOT_1 = words.S_SNAPSHOT_1
+    SNAPSHOT_2 = words.S_SNAPSHOT_2
 
 
-#: The place of the snapshot after no epochs.
-_INITIAL = 1
-_SNAPSHOT = (StoreWord.SNAPSHOT_EVEN, StoreWord.SNAPSHOT_ODD)
+#: The place of the snapshot after no epochs, which is the first to be written.
+_INITIAL = 0
+_SNAPSHOT = (StoreWord.SNAPSHOT_0, StoreWord.SNAPSHOT_1, StoreWord.SNAPSHOT_2)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class StoreSpec:
     keyed : bool
         Whether gradients are sparse, so that updates are lazy.
     n_snapshots : int
-        Two, or none where nothing is kept.
+        Two, three where the best is kept, or none where nothing is.
     """
 
     name: str
@@ -189,9 +192,15 @@ class Store(Regions):
         params: NDArray[np.floating],
         state: NDArray[np.floating],
         version: int,
+        spare: int | None = None,
     ) -> None:
-        """Write the snapshot after some epochs; a crash meanwhile leaves none in its place."""
-        place = (epochs - 1) % 2
+        """Write the snapshot after some epochs; a crash meanwhile leaves none in its place.
+
+        That after `spare` epochs is left as it is.
+        """
+        taken = [self.words.load(word) for word in _SNAPSHOT[: self.spec.n_snapshots]]
+        free = [at for at, word in enumerate(taken) if spare is None or word != spare + 1]
+        place = min(free, key=taken.__getitem__)
         self.words.store(_SNAPSHOT[place], 0)
         self.snapshots[place, 0] = params
         self.snapshots[place, 1:] = state
@@ -206,10 +215,11 @@ class Store(Regions):
         LookupError
             That snapshot is not, or no longer, there.
         """
-        place = (epochs - 1) % 2
-        word = _SNAPSHOT[place]
-        if self.words.load(word) != epochs + 1:
+        words = _SNAPSHOT[: self.spec.n_snapshots]
+        found = [at for at, word in enumerate(words) if self.words.load(word) == epochs + 1]
+        if not found:
             raise LookupError(f"no snapshot after {epochs} epochs")
+        place, word = found[0], _SNAPSHOT[found[0]]
         values, version = self.snapshots[place].copy(), int(self.snapshot_versions[place])
         # Adding, unlike loading, is not done before what comes in front of it, on any processor.
         if self.words.add(word, 0) != epochs + 1:

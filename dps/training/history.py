@@ -80,6 +80,9 @@ class EpochRecord:
         Updates applied between a replica's pull and its push.
     best : float
         Lowest monitored loss so far.
+    kept : int
+        The epoch after which the parameters are those of the fit: the best one on validation, or
+        the last one without.
     bad_epochs : int
         Epochs in a row without an improvement.
     last : bool
@@ -98,6 +101,7 @@ class EpochRecord:
     staleness_mean: float
     staleness_max: float
     best: float
+    kept: int
     bad_epochs: int
     last: bool
     converged: bool
@@ -112,19 +116,21 @@ class EpochRecord:
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
         (
-            epoch, loss, validation, rows, seconds, mean, largest, best, bad, last, converged, n,
-            *replicas,
+            epoch, loss, validation, rows, seconds, mean, largest, best, kept, bad, last, converged,
+            n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(bad),
-            bool(last), bool(converged), tuple(map(int, replicas[: int(n)])),
+            int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(kept),
+            int(bad), bool(last), bool(converged), tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        return cls(epoch, nan, nan, 0, 0.0, nan, nan, nan, 0, False, False, (0,) * n_replicas)
+        return cls(
+            epoch, nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, (0,) * n_replicas
+        )
 
     @property
     def rows_per_second(self) -> float:
@@ -139,7 +145,7 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 0, False, False, (500, 500)
+        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, (500, 500)
         ... ).line()
         'epoch 3: loss 0.5, validation loss 0.625, 0.25 s, 4,000 rows/s'
         """
@@ -153,7 +159,7 @@ class EpochRecord:
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
         shown = dict(vars(self))  # of numbers and tuples
-        for internal in ("best", "bad_epochs", "last", "converged"):
+        for internal in ("best", "kept", "bad_epochs", "last", "converged"):
             del shown[internal]
         shown["rows_per_second"] = self.rows_per_second
         return shown

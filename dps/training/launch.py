@@ -128,6 +128,7 @@ class Launch:
             store = StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
                 job.optimizer.state_rows, holds, layout.digest, self.rates is not None,
+                n_snapshots=3 if job.stopping.validate else 2,
             )  # fmt: skip
             members = len(self.members)
             window = WindowSpec(

@@ -10,7 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +25,12 @@ from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.errors import DPSError, ReplicaError, StoppedError
-from dps.group import Channel, ChannelSpec
+from dps.group import Channel, ChannelSpec, Decide
 from dps.models import Model
 from dps.modes import Mode
 from dps.server.parameter_server import Session
 from dps.training.activity import RankActivity
+from dps.training.blas import one_thread_each
 from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
@@ -178,7 +179,8 @@ def run_replica(
                 decide=partial(_decision, spec.stopping),
             )
         else:
-            _train(spec, channel, source)
+            with one_thread_each() if spec.model.by_blas else nullcontext():
+                _train(spec, channel, source)
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
         _say(channel, lambda channel: channel.account())
@@ -202,7 +204,10 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
-    steps = Steps(model, channel, batches, spec.channel.schedule, spec.channel.update.rates)
+    steps = Steps(
+        model, channel, batches, spec.channel.schedule, spec.channel.update.rates,
+        seed=(spec.seed, spec.channel.rank),
+    )  # fmt: skip
     activity = channel.activity
     activity.lap(PULL)
     for epoch in range(spec.stopping.max_iter):
@@ -223,15 +228,13 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
             return
 
 
-def _decision(
-    rule: StoppingRule, epoch: int
-) -> Callable[[NDArray[np.float64] | None, NDArray[np.float64]], tuple[Sequence[float], bool]]:
+def _decision(rule: StoppingRule, epoch: int) -> Decide:
     def decide(
         previous: NDArray[np.float64] | None, reports: NDArray[np.float64]
-    ) -> tuple[Sequence[float], bool]:
+    ) -> tuple[Sequence[float], bool, int | None]:
         last = None if previous is None else EpochRecord.from_row(previous)
         record = rule.decide(epoch, last, reports)
-        return record.row(), record.last
+        return record.row(), record.last, None if last is None else last.kept
 
     return decide
 
@@ -243,14 +246,16 @@ def _validate(
     beat: Callable[[], None],
 ) -> tuple[float, float]:
     loss = weight = 0.0
-    unused = np.zeros_like(params)
+    evaluate = getattr(model, "evaluate", None)
+    if evaluate is None:  # the gradient is not wanted, but comes along
+        evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
     with closing(source.blocks()) as blocks:
         for block in blocks:
             beat()
             rows = block.validation_rows()
             for start in range(0, len(rows), _VALIDATION_ROWS):
                 some = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
-                loss += model.loss_gradient(params, some.X, some.y, some.weight, out=unused)
+                loss += evaluate(params, some.X, some.y, some.weight)
                 weight += (
                     len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
                 )

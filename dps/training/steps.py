@@ -47,6 +47,8 @@ class Steps:
     schedule : Schedule
     rates : Rates or None
         Where steps go by keys.
+    seed : tuple of int
+        Of what the model draws by chance; another one on each rank.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Steps:
         batches: Batches,
         schedule: Schedule,
         rates: Rates | None,
+        seed: tuple[int, ...] = (0,),
     ) -> None:
         if rates is None:  # by keys each batch reads what it touches
             channel.pull()
@@ -64,6 +67,7 @@ class Steps:
         self._batches = batches
         self._schedule = schedule
         self._rates = rates
+        self._seed = seed
 
     def epoch(self, number: int) -> tuple[float, int, int]:
         """Take all steps of an epoch.
@@ -88,7 +92,8 @@ class Steps:
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
         rates = [self._schedule(number + step / steps) for step in range(steps)]
-        loop.begin(self._batches.source.rows, np.array(rates, np.float64))
+        key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
+        loop.begin(self._batches.source.rows, np.array(rates, np.float64), key)
         with closing(self._batches.source.groups(number)) as groups:
             for group in groups:
                 self._run(group)

@@ -92,6 +92,7 @@ class StoppingRule:
                 "lower learning_rate or scale the features"
             )
         best = math.inf if previous is None else previous.best
+        previous_kept = epoch + 1 if previous is None else previous.kept
         bad = 0 if previous is None else previous.bad_epochs
         if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
@@ -105,6 +106,7 @@ class StoppingRule:
             staleness_mean=summed.stale_sum / max(1.0, summed.steps),
             staleness_max=largest.stale_max,
             best=min(best, monitored),
+            kept=epoch + 1 if not self.validate or monitored < best else previous_kept,
             bad_epochs=bad,
             last=converged or epoch + 1 >= self.max_iter,
             converged=converged,

@@ -1,0 +1,72 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from dps._kernels.losses cimport LossSpec
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport Gradient
+
+
+cdef struct Network:
+    int activation
+    double dropout
+    double range            # how far scaled numbers go
+    Py_ssize_t n_features
+    Py_ssize_t n_plain      # columns that go into the first layer as they are
+    Py_ssize_t n_numbers
+    Py_ssize_t width        # of a number's embedding
+    Py_ssize_t n_bins       # of all numbers
+    Py_ssize_t n_dense      # numbers and their embeddings: the first layer's dense inputs
+    Py_ssize_t n_layers
+    Py_ssize_t block        # rows that go through together
+    const int64_t* places   # (n_features,): of a number; or -1 - p of a plain column
+    const int64_t* sizes    # (n_layers + 1,), from the inputs to the outputs
+    const int64_t* weights  # (n_layers,): where each layer's lie in the parameters
+    const int64_t* biases
+    const int64_t* bins     # (n_numbers + 1,): where those of each number begin
+    Py_ssize_t embedding    # where it lies in the parameters
+    Py_ssize_t scale
+    const double* gains     # (n_layers,) of the weights
+    double bias_gain
+    double scale_gain
+    const char* centre      # (n_numbers,)
+    const char* spread      # (n_numbers,), one over it
+    const char* edges       # (n_bins + n_numbers,)
+    const char* steepness   # (n_bins,), one over each bin's width
+    const char* output_scale    # (k,)
+    const char* output_shift    # (k,)
+    LossSpec loss
+
+
+cdef class NetworkGradient(Gradient):
+    cdef Network net
+    cdef tuple _arrays
+    cdef Py_ssize_t count       # rows that wait
+    cdef Py_ssize_t done        # rows of the batch before them
+    cdef Py_ssize_t y_width
+    cdef Py_ssize_t stored      # plain values that wait
+    cdef bint prepared          # whether what follows from the parameters has been made
+    cdef bint weighted          # whether a row that waits has a weight other than one
+    cdef uint64_t key
+    cdef Room plain_columns     # (stored,) int64
+    cdef Room plain_values      # (stored,)
+    cdef char* plain_starts     # (block + 1,) int64
+    cdef char* x                # (block, n_numbers)
+    cdef char* inputs           # (block, n_dense)
+    cdef char* at_bin           # (block, n_numbers) int64
+    cdef char* inside           # (block, n_numbers)
+    cdef char** layers          # (n_layers,): what each gives, (block, size)
+    cdef char** slopes
+    cdef char* back             # (block, widest)
+    cdef char* back_too
+    cdef char* y
+    cdef char* weight
+    cdef char* first            # (n_dense, sizes[1]): the first layer's weights times the scale
+    cdef char* first_grad
+    cdef char* prefix           # (n_bins, width): sums of the rows of the embedding before each
+    cdef char* whole_bins       # (n_bins, width)
+    cdef char* part_bins
+    cdef char* raw_out          # where raw outputs go, if these are wanted
+
+    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
+    cdef int _make_room(self) except -1
+    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil
+    cdef double _take_through(self, const void* params, void* out) noexcept nogil

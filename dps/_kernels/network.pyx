@@ -1,0 +1,636 @@
+"""The gradient of a multilayer network, block by block, by products of matrices.
+
+Owns the way of rows through a network and back. It must not know batches, ranks or modes. Rows of
+a batch are gathered until a block of them is full, wherever they lie, since a product of matrices
+is as fast as its blocks are long; `finish` takes what is left.
+
+A row goes in as numbers and as plain columns. A number x is scaled, and embedded by its place
+among its bins: t = clip((x - edge) / width, 0, 1) for each, times the rows of the embedding
+("On Embeddings for Numerical Features in Tabular Deep Learning", Gorishniy, Rubachev and Babenko,
+2022). Bins below it count whole, and one in part: with sums of the rows before each bin it takes
+two rows. Plain columns, of one-hot categories or words, are sparse rows of the first layer.
+Layers are ``gain * inputs @ weights + bias_gain * bias`` (the neural tangent parametrisation), so
+that one learning rate serves all of them. What is dropped is drawn by a hash of the batch's key and
+of the place in the batch: no division of a batch into blocks changes it.
+"""
+from cython cimport floating
+from libc.math cimport NAN
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from scipy.linalg.cython_blas cimport dgemm, sgemm
+
+from dps._kernels.checks cimport same_length, vector_of
+from dps._kernels.gather cimport fill_rows
+from dps._kernels.losses cimport LossKernel, evaluate
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport (
+    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+)
+
+cdef extern from "activation.h" nogil:
+    enum:
+        IDENTITY "DPS_IDENTITY"
+        RELU "DPS_RELU"
+        LOGISTIC "DPS_LOGISTIC_UNIT"
+        TANH "DPS_TANH"
+        SILU "DPS_SILU"
+    uint64_t dps_mix(uint64_t x)
+    void dps_add_bias_float(
+        float* z, const float* bias, float gain, Py_ssize_t n, Py_ssize_t width)
+    void dps_add_bias_double(
+        double* z, const double* bias, double gain, Py_ssize_t n, Py_ssize_t width)
+    void dps_activate_float(int kind, float* z, float* slope, Py_ssize_t n)
+    void dps_activate_double(int kind, double* z, double* slope, Py_ssize_t n)
+    void dps_pass_back_float(
+        int kind, float* d, const float* z, const float* slope, float keep, Py_ssize_t n)
+    void dps_pass_back_double(
+        int kind, double* d, const double* z, const double* slope, double keep, Py_ssize_t n)
+    void dps_drop_float(
+        float* z, float* slope, Py_ssize_t n, uint64_t key, uint64_t first, uint32_t limit,
+        float keep)
+    void dps_drop_double(
+        double* z, double* slope, Py_ssize_t n, uint64_t key, uint64_t first, uint32_t limit,
+        double keep)
+
+cdef enum:
+    MOST = 512              # rows of a block
+    FEWEST = 32
+    ROOM = 1 << 20          # elements that a block's widest layer has, where rows allow
+
+ACTIVATIONS = {
+    "identity": IDENTITY, "relu": RELU, "logistic": LOGISTIC, "tanh": TANH, "silu": SILU
+}
+
+
+cdef inline void _gemm(
+    char ta, char tb, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, double alpha, const floating* a,
+    Py_ssize_t lda, const floating* b, Py_ssize_t ldb, double beta, floating* c,
+) noexcept nogil:
+    """C = alpha op(A) op(B) + beta C, of m x n, in C order; op transposes where it says T."""
+    cdef int rows = <int> m, columns = <int> n, inner = <int> k
+    cdef int of_a = <int> lda, of_b = <int> ldb
+    cdef floating scaled = <floating> alpha, kept = <floating> beta
+    if m == 0 or n == 0 or k == 0:
+        return
+    # BLAS has columns where C has rows: what it is given is the transpose of it all.
+    if floating is float:
+        sgemm(
+            &tb, &ta, &columns, &rows, &inner, &scaled, <float*> b, &of_b, <float*> a, &of_a,
+            &kept, c, &columns,
+        )
+    else:
+        dgemm(
+            &tb, &ta, &columns, &rows, &inner, &scaled, <double*> b, &of_b, <double*> a, &of_a,
+            &kept, c, &columns,
+        )
+
+
+cdef void _prepare(NetworkGradient self, const floating* params, bint back) noexcept nogil:
+    """What follows from the parameters alone, once a batch."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t i, j, c, b, h = net.sizes[1], d = net.width
+    cdef const floating* dense = params + net.weights[0] + net.n_plain * h
+    cdef const floating* scale = params + net.scale
+    cdef const floating* embedding = params + net.embedding
+    cdef floating* first = <floating*> self.first
+    cdef floating* prefix = <floating*> self.prefix
+    cdef floating gain = <floating> net.scale_gain
+    for i in range(net.n_dense):
+        for c in range(h):
+            first[i * h + c] = gain * scale[i] * dense[i * h + c]
+    for j in range(net.n_numbers):
+        for c in range(d):
+            prefix[net.bins[j] * d + c] = 0
+        for b in range(net.bins[j] + 1, net.bins[j + 1]):
+            for c in range(d):
+                prefix[b * d + c] = prefix[(b - 1) * d + c] + embedding[(b - 1) * d + c]
+    if back:
+        memset(self.first_grad, 0, net.n_dense * h * sizeof(floating))
+        memset(self.whole_bins, 0, net.n_bins * d * sizeof(floating))
+        memset(self.part_bins, 0, net.n_bins * d * sizeof(floating))
+    self.prepared = True
+
+
+cdef void _embed(NetworkGradient self, const floating* embedding, Py_ssize_t n) noexcept nogil:
+    """The dense inputs of n rows."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t i, j, e, c, at, d = net.width, m = net.n_numbers, bins
+    cdef const floating* x = <const floating*> self.x
+    cdef floating* out = <floating*> self.inputs
+    cdef int64_t* at_bin = <int64_t*> self.at_bin
+    cdef floating* inside = <floating*> self.inside
+    cdef const floating* centre = <const floating*> net.centre
+    cdef const floating* spread = <const floating*> net.spread
+    cdef const floating* steepness = <const floating*> net.steepness
+    cdef const floating* prefix = <const floating*> self.prefix
+    cdef const floating* edges
+    cdef floating value, scaled, part, most = <floating> net.range
+    cdef floating* row
+    cdef int count
+    for i in range(n):
+        row = out + i * net.n_dense
+        for j in range(m):
+            value = x[i * m + j]
+            scaled = (value - centre[j]) * spread[j]
+            scaled = scaled if not scaled > most else most
+            row[j] = scaled if not scaled < -most else -most
+            if d == 0:
+                continue
+            bins = net.bins[j + 1] - net.bins[j]
+            edges = <const floating*> net.edges + net.bins[j] + j
+            count = 0
+            for e in range(1, bins):
+                count += value >= edges[e]
+            at = net.bins[j] + count
+            part = (value - edges[count]) * steepness[at]
+            part = part if not part > 1 else 1
+            part = part if not part < 0 else 0
+            at_bin[i * m + j] = at
+            inside[i * m + j] = part
+            for c in range(d):
+                row[m + j * d + c] = prefix[at * d + c] + part * embedding[at * d + c]
+
+
+cdef void _embed_back(NetworkGradient self, const floating* d_inputs, Py_ssize_t n) noexcept nogil:
+    """Add derivatives of embedded numbers, (n, n_numbers * width), where their bins are."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t i, j, c, at, d = net.width, m = net.n_numbers
+    cdef const int64_t* at_bin = <const int64_t*> self.at_bin
+    cdef const floating* inside = <const floating*> self.inside
+    cdef floating* whole = <floating*> self.whole_bins
+    cdef floating* part = <floating*> self.part_bins
+    cdef const floating* given
+    cdef floating share
+    for i in range(n):
+        for j in range(m):
+            at = at_bin[i * m + j]
+            share = inside[i * m + j]
+            given = d_inputs + (i * m + j) * d
+            for c in range(d):
+                whole[at * d + c] += given[c]
+                part[at * d + c] += share * given[c]
+
+
+cdef void _fold(NetworkGradient self, const floating* params, floating* out) noexcept nogil:
+    """Add what was summed over a batch to the gradients of scale, first layer and embedding."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t i, j, b, c, h = net.sizes[1], d = net.width
+    cdef Py_ssize_t at = net.weights[0] + net.n_plain * h
+    cdef const floating* grad = <const floating*> self.first_grad
+    cdef floating* whole = <floating*> self.whole_bins
+    cdef const floating* part = <const floating*> self.part_bins
+    cdef floating gain = <floating> net.scale_gain, total
+    for i in range(net.n_dense):
+        total = 0
+        for c in range(h):
+            total += grad[i * h + c] * params[at + i * h + c]
+            out[at + i * h + c] += gain * params[net.scale + i] * grad[i * h + c]
+        out[net.scale + i] += gain * total
+    for j in range(net.n_numbers):
+        # A bin counts whole for values in any bin above it.
+        for b in range(net.bins[j + 1] - 2, net.bins[j] - 1, -1):
+            for c in range(d):
+                whole[b * d + c] += whole[(b + 1) * d + c]
+        for b in range(net.bins[j], net.bins[j + 1]):
+            for c in range(d):
+                out[net.embedding + b * d + c] += part[b * d + c]
+                if b + 1 < net.bins[j + 1]:
+                    out[net.embedding + b * d + c] += whole[(b + 1) * d + c]
+
+
+cdef void _forward(
+    NetworkGradient self, const floating* params, Py_ssize_t n, bint training
+) noexcept nogil:
+    cdef Network* net = &self.net
+    cdef Py_ssize_t layer, i, p, c, inputs, size, last = net.n_layers - 1
+    cdef const int64_t* starts = <const int64_t*> self.plain_starts
+    cdef const int64_t* columns = <const int64_t*> self.plain_columns.at
+    cdef const floating* values = <const floating*> self.plain_values.at
+    cdef floating* z
+    cdef floating* slope
+    cdef const floating* before
+    cdef const floating* row
+    cdef floating factor, keep
+    cdef const floating* shift = <const floating*> net.output_shift
+    cdef const floating* grow = <const floating*> net.output_scale
+    for layer in range(net.n_layers):
+        inputs, size = net.sizes[layer], net.sizes[layer + 1]
+        z = <floating*> self.layers[layer]
+        if layer == 0:
+            if net.n_dense:
+                _gemm(
+                    c"N", c"N", n, size, net.n_dense, net.gains[0], <floating*> self.inputs,
+                    net.n_dense, <floating*> self.first, size, 0, z,
+                )
+            else:
+                memset(z, 0, n * size * sizeof(floating))
+            for i in range(n if net.n_plain else 0):
+                for p in range(starts[i], starts[i + 1]):
+                    factor = <floating> net.gains[0] * values[p]
+                    row = params + net.weights[0] + columns[p] * size
+                    for c in range(size):
+                        z[i * size + c] += factor * row[c]
+        else:
+            before = <const floating*> self.layers[layer - 1]
+            _gemm(
+                c"N", c"N", n, size, inputs, net.gains[layer], before, inputs,
+                params + net.weights[layer], size, 0, z,
+            )
+        if floating is float:
+            dps_add_bias_float(z, params + net.biases[layer], <float> net.bias_gain, n, size)
+        else:
+            dps_add_bias_double(z, params + net.biases[layer], net.bias_gain, n, size)
+        if layer == last:
+            for i in range(n):
+                for c in range(size):
+                    z[i * size + c] = shift[c] + grow[c] * z[i * size + c]
+            return
+        slope = <floating*> self.slopes[layer]
+        if floating is float:
+            dps_activate_float(net.activation, z, slope, n * size)
+        else:
+            dps_activate_double(net.activation, z, slope, n * size)
+        if training and net.dropout > 0:
+            if net.activation == IDENTITY:
+                for i in range(n * size):
+                    slope[i] = 1
+            keep = <floating> (1 / (1 - net.dropout))
+            if floating is float:
+                dps_drop_float(
+                    z, NULL if net.activation == RELU else slope, n * size,
+                    dps_mix(self.key + layer), self.done * size,
+                    <uint32_t> (net.dropout * 65536), keep,
+                )
+            else:
+                dps_drop_double(
+                    z, NULL if net.activation == RELU else slope, n * size,
+                    dps_mix(self.key + layer), self.done * size,
+                    <uint32_t> (net.dropout * 65536), keep,
+                )
+
+
+cdef void _backward(
+    NetworkGradient self, const floating* params, floating* out, Py_ssize_t n
+) noexcept nogil:
+    """From derivatives of raw outputs, in `back`, to those of the parameters."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t layer, i, p, c, inputs, size, k = net.sizes[net.n_layers]
+    cdef const int64_t* starts = <const int64_t*> self.plain_starts
+    cdef const int64_t* columns = <const int64_t*> self.plain_columns.at
+    cdef const floating* values = <const floating*> self.plain_values.at
+    cdef const floating* grow = <const floating*> net.output_scale
+    cdef floating* d = <floating*> self.back
+    cdef floating* next_d = <floating*> self.back_too
+    cdef floating* bias
+    cdef floating* row
+    cdef const floating* weights
+    cdef floating factor, keep = 1
+    if net.dropout > 0:
+        keep = <floating> (1 / (1 - net.dropout))
+    for i in range(n):
+        for c in range(k):
+            d[i * k + c] *= grow[c]
+    for layer in range(net.n_layers - 1, -1, -1):
+        inputs, size = net.sizes[layer], net.sizes[layer + 1]
+        bias = out + net.biases[layer]
+        for i in range(n):
+            for c in range(size):
+                bias[c] += <floating> net.bias_gain * d[i * size + c]
+        if layer == 0:
+            break
+        weights = params + net.weights[layer]
+        _gemm(
+            c"T", c"N", inputs, size, n, net.gains[layer], <floating*> self.layers[layer - 1],
+            inputs, d, size, 1, out + net.weights[layer],
+        )
+        _gemm(
+            c"N", c"T", n, inputs, size, net.gains[layer], d, size, weights, size, 0, next_d,
+        )
+        if net.activation != IDENTITY or net.dropout > 0:
+            if floating is float:
+                dps_pass_back_float(
+                    net.activation, next_d, <float*> self.layers[layer - 1],
+                    <float*> self.slopes[layer - 1], keep, n * inputs,
+                )
+            else:
+                dps_pass_back_double(
+                    net.activation, next_d, <double*> self.layers[layer - 1],
+                    <double*> self.slopes[layer - 1], keep, n * inputs,
+                )
+        d, next_d = next_d, d
+    size = net.sizes[1]
+    if net.n_dense:
+        _gemm(
+            c"T", c"N", net.n_dense, size, n, net.gains[0], <floating*> self.inputs, net.n_dense,
+            d, size, 1, <floating*> self.first_grad,
+        )
+    for i in range(n if net.n_plain else 0):
+        for p in range(starts[i], starts[i + 1]):
+            factor = <floating> net.gains[0] * values[p]
+            row = out + net.weights[0] + columns[p] * size
+            for c in range(size):
+                row[c] += factor * d[i * size + c]
+    if net.width:
+        weights = <const floating*> self.first + net.n_numbers * size
+        _gemm(
+            c"N", c"T", n, net.n_numbers * net.width, size, net.gains[0], d, size, weights, size,
+            0, next_d,
+        )
+        _embed_back(self, next_d, n)
+
+
+cdef double _through(
+    NetworkGradient self, const floating* params, floating* out
+) noexcept nogil:
+    """Take the rows that wait through the network, and back unless raw outputs are wanted."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t n = self.count, k = net.sizes[net.n_layers]
+    cdef bint training = self.raw_out is NULL
+    cdef floating* raw = <floating*> self.layers[net.n_layers - 1]
+    cdef const floating* weight = NULL
+    cdef double loss = 0
+    if not self.prepared:
+        _prepare(self, params, training)
+    if n:
+        _embed(self, params + net.embedding, n)
+        _forward(self, params, n, training)
+        if training:
+            if self.weighted:
+                weight = <const floating*> self.weight
+            loss = evaluate(
+                net.loss, <const floating*> self.y, self.y_width, raw, weight,
+                <floating*> self.back, n, k,
+            )
+            _backward(self, params, out, n)
+        else:
+            memcpy(self.raw_out, raw, n * k * sizeof(floating))
+            self.raw_out += n * k * sizeof(floating)
+    self.done += n
+    self.count = self.stored = 0
+    self.weighted = False
+    return loss
+
+
+cdef void _take_sparse(
+    NetworkGradient self, const Rows* rows, Py_ssize_t row, floating* x
+) noexcept nogil:
+    """Row ``row`` of CSR rows as the next that waits; there is room for its values."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t p, first, last, column, place, m = net.n_numbers
+    cdef const floating* values = <const floating*> rows.values
+    cdef int64_t* columns = <int64_t*> self.plain_columns.at
+    cdef floating* plain = <floating*> self.plain_values.at
+    memset(x, 0, m * sizeof(floating))
+    if rows.kind == CSR:
+        first, last = (<const int*> rows.indptr)[row], (<const int*> rows.indptr)[row + 1]
+    else:
+        first, last = (<const int64_t*> rows.indptr)[row], (<const int64_t*> rows.indptr)[row + 1]
+    for p in range(first, last):
+        if rows.kind == CSR:
+            column = (<const int*> rows.indices)[p]
+        else:
+            column = (<const int64_t*> rows.indices)[p]
+        place = net.places[column]
+        if place >= 0:
+            x[place] += values[p]
+        else:
+            columns[self.stored] = -1 - place
+            plain[self.stored] = values[p]
+            self.stored += 1
+
+
+cdef Py_ssize_t _row_of(const int64_t* order, Py_ssize_t at) noexcept nogil:
+    return order[at] if order is not NULL else at
+
+
+cdef Py_ssize_t _stored_in(
+    const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
+) noexcept nogil:
+    """How many values n CSR rows of a batch have."""
+    cdef Py_ssize_t i, row, total = 0
+    for i in range(at, at + n):
+        row = _row_of(order, i)
+        if rows.kind == CSR:
+            total += (<const int*> rows.indptr)[row + 1] - (<const int*> rows.indptr)[row]
+        else:
+            total += (<const int64_t*> rows.indptr)[row + 1] - (<const int64_t*> rows.indptr)[row]
+    return total
+
+
+cdef void _take(
+    NetworkGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
+    Py_ssize_t n, const floating* example,
+) noexcept nogil:
+    """n rows of a batch, the first of which is number ``first`` of these, wait behind others."""
+    cdef Network* net = &self.net
+    cdef Py_ssize_t i, j, row, target, m = net.n_numbers, width = rows.y_width
+    cdef floating* x = <floating*> self.x + self.count * m
+    cdef floating* y = <floating*> self.y + self.count * width
+    cdef floating* weight = <floating*> self.weight + self.count
+    cdef Py_ssize_t apart = rows.stride
+    if rows.kind == CSR or rows.kind == CSR_WIDE:
+        for i in range(n):
+            (<int64_t*> self.plain_starts)[self.count + i] = self.stored
+            _take_sparse(self, rows, _row_of(order, at + i), x + i * m)
+        (<int64_t*> self.plain_starts)[self.count + n] = self.stored
+    elif rows.kind == COLUMNS:
+        fill_rows(rows.columns, m, order, at, n, x)
+    else:
+        if rows.kind == DENSE:
+            apart *= sizeof(floating)
+        for i in range(n):
+            row = _row_of(order, at + i)
+            memcpy(x + i * m, rows.values + row * apart, m * sizeof(floating))
+    for i in range(n):
+        # Targets may be in the order of the batch already.
+        target = first + i if rows.picked else _row_of(order, at + i)
+        for j in range(width):
+            y[i * width + j] = (<const floating*> rows.y)[target * width + j]
+        weight[i] = 1
+        if rows.weight is not NULL:
+            weight[i] = (<const floating*> rows.weight)[target]
+            self.weighted = True
+    self.y_width = width
+    self.count += n
+
+
+cdef class NetworkGradient(Gradient):
+    """Of a network under a loss; see the stub."""
+
+    def __cinit__(self, shape, LossKernel loss, *, bint single):
+        cdef Network* net = &self.net
+        cdef Py_ssize_t widest
+        dtype = "f4" if single else "f8"
+        fixed = {}
+        for name, kind in (
+            ("places", "i8"), ("sizes", "i8"), ("weights", "i8"), ("biases", "i8"), ("bins", "i8"),
+            ("gains", "f8"), ("centre", dtype), ("spread", dtype), ("edges", dtype),
+            ("steepness", dtype), ("output_scale", dtype), ("output_shift", dtype),
+        ):
+            fixed[name] = np.require(getattr(shape, name), kind, ["C", "A"])
+        self._arrays = tuple(fixed.values())
+        self.single = single
+        self.size = shape.size
+        net.loss = loss.spec
+        net.activation = ACTIVATIONS[shape.activation]
+        net.dropout = shape.dropout
+        net.range = shape.range
+        net.bias_gain = shape.bias_gain
+        net.scale_gain = shape.scale_gain
+        net.width = shape.width
+        net.embedding, net.scale = shape.embedding_at, shape.scale_at
+        net.places = <const int64_t*> <uintptr_t> fixed["places"].ctypes.data
+        net.sizes = <const int64_t*> <uintptr_t> fixed["sizes"].ctypes.data
+        net.weights = <const int64_t*> <uintptr_t> fixed["weights"].ctypes.data
+        net.biases = <const int64_t*> <uintptr_t> fixed["biases"].ctypes.data
+        net.bins = <const int64_t*> <uintptr_t> fixed["bins"].ctypes.data
+        net.gains = <const double*> <uintptr_t> fixed["gains"].ctypes.data
+        net.centre = <const char*> <uintptr_t> fixed["centre"].ctypes.data
+        net.spread = <const char*> <uintptr_t> fixed["spread"].ctypes.data
+        net.edges = <const char*> <uintptr_t> fixed["edges"].ctypes.data
+        net.steepness = <const char*> <uintptr_t> fixed["steepness"].ctypes.data
+        net.output_scale = <const char*> <uintptr_t> fixed["output_scale"].ctypes.data
+        net.output_shift = <const char*> <uintptr_t> fixed["output_shift"].ctypes.data
+        net.n_features = len(fixed["places"])
+        net.n_numbers = len(fixed["centre"])
+        net.n_bins = len(fixed["steepness"])
+        net.n_layers = len(fixed["gains"])
+        net.n_dense = net.n_numbers * (1 + net.width)
+        net.n_plain = fixed["sizes"][0] - net.n_dense
+        same_length("bins", len(fixed["bins"]), net.n_numbers + 1)
+        same_length("edges", len(fixed["edges"]), net.n_bins + net.n_numbers)
+        same_length("sizes", len(fixed["sizes"]), net.n_layers + 1)
+        widest = max(net.n_dense, int(fixed["sizes"][1:].max()), 1)
+        net.block = max(FEWEST, min(MOST, ROOM // widest))
+        self.plain_columns, self.plain_values = Room(), Room()
+        self._make_room()
+
+    cdef int _make_room(self) except -1:
+        cdef Network* net = &self.net
+        cdef Py_ssize_t layer, rows = net.block, widest = max(1, net.n_dense)
+        self.layers = <char**> calloc(2 * net.n_layers, sizeof(char*))
+        if self.layers is NULL:
+            raise MemoryError
+        self.slopes = self.layers + net.n_layers
+        for layer in range(net.n_layers):
+            self.layers[layer] = self._room(rows * net.sizes[layer + 1])
+            if layer + 1 < net.n_layers and (net.activation != RELU):
+                self.slopes[layer] = self._room(rows * net.sizes[layer + 1])
+            widest = max(widest, net.sizes[layer + 1])
+        self.plain_starts = self._room(rows + 1, 8)
+        self.x = self._room(rows * net.n_numbers)
+        self.inputs = self._room(rows * net.n_dense)
+        self.at_bin = self._room(rows * net.n_numbers, 8)
+        self.inside = self._room(rows * net.n_numbers)
+        self.back = self._room(rows * widest)
+        self.back_too = self._room(rows * widest)
+        self.y = self._room(rows * net.sizes[net.n_layers])
+        self.weight = self._room(rows)
+        self.first = self._room(net.n_dense * net.sizes[1])
+        self.first_grad = self._room(net.n_dense * net.sizes[1])
+        self.prefix = self._room(net.n_bins * net.width)
+        self.whole_bins = self._room(net.n_bins * net.width)
+        self.part_bins = self._room(net.n_bins * net.width)
+        return 0
+
+    def __dealloc__(self):
+        free(self.layers)
+
+    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
+        array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")
+        self._arrays += (array,)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    cdef int check(self, BlockRows block) except -1:
+        Gradient.check(self, block)
+        same_length("rows of X", block.rows.n_features, self.net.n_features)
+        if block.rows.y_width != 1:
+            same_length("rows of y", block.rows.y_width, self.net.sizes[self.net.n_layers])
+        if self.net.n_plain and block.rows.kind not in (CSR, CSR_WIDE):
+            raise ValueError("a network with plain columns takes CSR rows")
+        return 0
+
+    cdef void begin(self, uint64_t key) noexcept nogil:
+        self.key = dps_mix(key)
+        self.done = self.count = self.stored = 0
+        self.prepared = self.weighted = False
+
+    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil:
+        """Have room for so many plain values; whether there is."""
+        cdef Py_ssize_t itemsize = 4 if self.single else 8
+        if (
+            stored * 8 <= self.plain_columns.nbytes
+            and stored * itemsize <= self.plain_values.nbytes
+        ):
+            return True
+        with gil:
+            try:
+                self.plain_columns.fit(stored * 8)
+                self.plain_values.fit(stored * itemsize)
+            except MemoryError:
+                self.failed = True
+                return False
+        return True
+
+    cdef double add(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, const void* params, void* out,
+    ) noexcept nogil:
+        cdef Py_ssize_t taken = 0, n
+        cdef double loss = 0
+        while taken < m:
+            if self.count == self.net.block:
+                loss += self._take_through(params, out)
+            n = min(m - taken, self.net.block - self.count)
+            if rows.kind == CSR or rows.kind == CSR_WIDE:
+                if not self._fits(self.stored + _stored_in(rows, order, start + taken, n)):
+                    return NAN
+            if self.single:
+                _take(self, rows, order, start + taken, taken, n, <const float*> NULL)
+            else:
+                _take(self, rows, order, start + taken, taken, n, <const double*> NULL)
+            taken += n
+        return loss
+
+    cdef double _take_through(self, const void* params, void* out) noexcept nogil:
+        if self.single:
+            return _through(self, <const float*> params, <float*> out)
+        return _through(self, <const double*> params, <double*> out)
+
+    cdef double finish(self, const void* params, void* out) noexcept nogil:
+        cdef double loss = self._take_through(params, out)
+        if self.single:
+            _fold(self, <const float*> params, <float*> out)
+        else:
+            _fold(self, <const double*> params, <double*> out)
+        self.prepared = False
+        return loss
+
+    cdef int reraise(self) except -1:
+        if self.failed:
+            self.failed = False
+            raise MemoryError("no room for the rows of a batch")
+        return 0
+
+    def raw_batch(self, BlockRows block, order, params, out):
+        """Write the raw outputs of rows ``order``, or of all."""
+        cdef const int64_t[::1] picks = order
+        cdef Py_ssize_t n = len(block) if order is None else len(order)
+        cdef const char* at
+        cdef const int64_t* chosen = &picks[0] if order is not None and n else NULL
+        kind = "float32" if self.single else "float64"
+        self._limit(block, picks, 0, n)
+        at = vector_of("params", params, kind, self.size)
+        self.raw_out = vector_of("out", out, kind, n * self.net.sizes[self.net.n_layers])
+        self.begin(0)
+        try:
+            with nogil:
+                self.add(&block.rows, chosen, 0, n, 0, at, NULL)
+                self._take_through(at, NULL)
+        finally:
+            self.raw_out = NULL
+        self.reraise()

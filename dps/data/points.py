@@ -1,0 +1,132 @@
+"""How the values of each column are distributed: a few hundred of them, with weights.
+
+It knows nothing of workers or models: `points_of` is run wherever a partition is, and
+`combine_points` puts the answers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+__all__ = ["Points", "combine_points", "points_of"]
+
+#: Rows of a partition that are looked at, and points of a column that are kept.
+_SAMPLED, _KEPT = 1 << 15, 256
+
+
+@dataclass(frozen=True)
+class Points:
+    """Values of one column, ascending, and how many rows each stands for.
+
+    Attributes
+    ----------
+    values, rows : (m,) float64 arrays
+
+    Examples
+    --------
+    >>> points = Points(np.array([0.0, 1.0, 5.0]), np.array([6.0, 3.0, 1.0]))
+    >>> points.quantiles([0.25, 0.75]), points.edges(2)
+    (array([0., 1.]), array([0., 1., 5.]))
+    """
+
+    values: NDArray[np.float64]
+    rows: NDArray[np.float64]
+
+    def quantiles(self, shares: Any) -> NDArray[np.float64]:
+        """The values below which such shares of the rows lie."""
+        below = np.cumsum(self.rows)
+        at = np.searchsorted(below, np.asarray(shares) * below[-1], side="left")
+        found: NDArray[np.float64] = self.values[np.minimum(at, len(self.values) - 1)]
+        return found
+
+    def edges(self, bins: int) -> NDArray[np.float64]:
+        """Edges of at most about so many bins, ascending; two at least, equal for a constant.
+
+        As in LightGBM: a value that outweighs a bin is an edge of its own, and the other rows are
+        cut into equal counts.
+        """
+        values, rows = self.values, self.rows
+        if len(values) < 2:
+            return np.repeat(values[:1] if len(values) else np.zeros(1), 2)
+        if len(values) <= bins + 1:
+            return values
+        heavy = np.zeros(len(values), bool)
+        left, rest = bins, float(rows.sum())
+        while True:
+            more = ~heavy & (rows >= rest / max(left, 1))
+            if not more.any() or left - more.sum() < 1:
+                break
+            heavy |= more
+            left, rest = left - int(more.sum()), rest - float(rows[more].sum())
+        light = np.flatnonzero(~heavy)
+        if not len(light):
+            return values
+        within = np.cumsum(rows[light]) - rows[light] / 2
+        at = np.searchsorted(within, np.linspace(0, rest, left + 1))
+        cuts = values[light[np.clip(at, 0, len(light) - 1)]]
+        found: NDArray[np.float64] = np.unique(np.r_[values[heavy], cuts, values[[0, -1]]])
+        return found
+
+
+def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
+    """Look at rows from all over a partition.
+
+    Parameters
+    ----------
+    X : array, CSR matrix or dataframe of numbers, see `as_rows`
+    columns : (n,) int array
+        Those to look at.
+    """
+    total = X.shape[0]
+    most = min(total, _SAMPLED)
+    # One of each stretch: every so many-th might be rows of a kind.
+    within = np.random.default_rng(0).random(most) if most < total else np.zeros(most)
+    picks = ((np.arange(most) + within) * total / max(1, most)).astype(np.int64)
+    if scipy.sparse.issparse(X):
+        some = X[picks][:, columns].tocsc()
+        read = [some[:, [j]].toarray().ravel() for j in range(len(columns))]
+    elif hasattr(X, "iloc"):
+        read = [X.iloc[:, int(j)].to_numpy()[picks] for j in columns]
+    else:
+        read = [X[picks, j] for j in columns]
+    return [_reduced(np.asarray(values, np.float64), total / max(1, most)) for values in read]
+
+
+def _reduced(values: NDArray[np.float64], scale: float) -> Points:
+    return _fewer(*np.unique(values, return_counts=True), scale)
+
+
+def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:
+    """Points that stand for all: heavy ones as they are, of others one a stretch."""
+    counts = np.asarray(counts, np.float64)
+    if len(values) <= _KEPT:
+        return Points(values, counts * scale)
+    middle = np.cumsum(counts) - counts / 2
+    stretch = np.minimum((middle * (_KEPT / counts.sum())).astype(np.int64), _KEPT - 1)
+    first = np.flatnonzero(np.r_[True, np.diff(stretch) > 0])
+    rows = np.add.reduceat(counts, first)
+    # The extremes stay, and of each stretch the value that most rows have, or its middle.
+    last = np.r_[first[1:], len(values)] - 1
+    at = (first + last) // 2
+    heaviest = np.array([a + counts[a : b + 1].argmax() for a, b in zip(first, last, strict=True)])
+    heavy = counts[heaviest] * 2 > rows
+    at = np.where(heavy, heaviest, at)
+    at[0], at[-1] = 0, len(values) - 1
+    return Points(values[at], rows * scale)
+
+
+def combine_points(parts: Sequence[Sequence[Points]]) -> tuple[Points, ...]:
+    """Put the partitions' points together, column by column."""
+    combined = []
+    for of_column in zip(*parts, strict=True):
+        values = np.concatenate([points.values for points in of_column])
+        rows = np.concatenate([points.rows for points in of_column])
+        distinct, inverse = np.unique(values, return_inverse=True)
+        combined.append(_fewer(distinct, np.bincount(inverse, rows, len(distinct)), 1.0))
+    return tuple(combined)

@@ -1,0 +1,492 @@
+"""Multilayer perceptrons that need neither scaling nor tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from dps.data.blocks import features_of
+from dps.data.inspection import DataSummary, Looks
+from dps.data.partitions import Partition
+from dps.data.targets import TargetEncoding
+from dps.estimators.base import DistributedEstimator
+from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
+from dps.estimators.encoding import Encoding
+from dps.estimators.family import Ask, Recipe
+from dps.estimators.tasks import Classifier, Regressor
+from dps.losses import Loss
+from dps.models import Inputs, Network
+from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
+from dps.optimizers.schedules import Constant, Schedule
+from dps.training.plan import batch_rows
+from dps.training.state import TrainState
+from dps.training.stopping import StoppingRule
+
+__all__ = ["MLPClassifier", "MLPRegressor"]
+
+#: Learning rates of AdamW, in the network's own units.
+_RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
+#: The optimizer, and the epochs over which parameters are averaged.
+_ADAMW, _MEAN_EPOCHS = AdamW(beta2=0.95), 2.0
+#: Share of the epochs in which the rate grows.
+_WARM = 0.05
+#: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
+_SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Rows from which some are held out.
+_ROWS_TO_VALIDATE = 100
+#: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
+_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 512
+#: Spreads from zero at which float32 would blur a column.
+_BLURRED = 1e5
+
+
+def auto_batch(rows: int) -> int:
+    """Rows of an update: a fiftieth of all, as a power of two.
+
+    Examples
+    --------
+    >>> auto_batch(150), auto_batch(5000), auto_batch(1_000_000)
+    (32, 128, 256)
+    """
+    return int(min(_LARGEST, max(_SMALLEST, 2 ** round(math.log2(max(rows, 1) / _BATCHES)))))
+
+
+def auto_epochs(rows: int, batch: int) -> int:
+    """Epochs that make about 2,500 updates.
+
+    Examples
+    --------
+    >>> auto_epochs(150, 32), auto_epochs(20_000, 256), auto_epochs(1_000_000, 256)
+    (100, 32, 12)
+    """
+    return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
+
+
+class _Family:
+    """One fit of a network; see `Family` for what its methods do."""
+
+    def __init__(self, asked: Any) -> None:
+        self._asked = asked
+        self._loss: Loss = asked._loss()
+
+    @property
+    def max_iter(self) -> int:
+        """As asked for, or what "auto" may come to."""
+        most = self._asked.max_iter
+        return _MOST_EPOCHS if most == "auto" else int(most)
+
+    def check(self, ask: Ask) -> None:
+        """A loss needs a kernel, and names must be known."""
+        if self._loss.native is None:
+            raise ValueError(f"loss={self._asked.loss!r} is written in Python, for linear models")
+        self._optimizer: Optimizer = _ADAMW
+        if self._asked.solver != "auto":
+            self._optimizer = get_optimizer(self._asked.solver)
+        self._schedule(1.0, 1)
+
+    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+        """Numbers go in by their quantiles."""
+        if ask.start is not None and ask.start.model is not None:
+            return Looks()
+        numbers = None if encoding is None else encoding.encoder.encode.number_columns
+        return Looks(points=True, numbers=numbers)
+
+    def narrow(self, ask: Ask, part: Partition) -> Partition:
+        """As it is."""
+        return part
+
+    def recipe(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Recipe:
+        """AdamW along a cosine, and the mean of the last epochs' parameters."""
+        asked, start = self._asked, ask.start
+        held_out = asked.early_stopping
+        if held_out == "auto":
+            held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
+        rows = summary.total
+        if held_out:
+            rows = max(1, round(rows * (1 - asked.validation_fraction)))
+        batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
+        epochs = ask.max_iter
+        if asked.max_iter == "auto" and not ask.partial:
+            epochs = auto_epochs(rows, min(batch, rows))
+        model = self._model(ask, summary, targets, n_outputs, encoding)
+        params = self._initial(model, ask)
+        optimizer: Optimizer = self._optimizer
+        if asked.average:
+            horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
+            optimizer = Averaged(optimizer, horizon=horizon)
+        state = None if start is None else start.state_for(optimizer, model)
+        if state is None:
+            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
+            optimizer.initialize(state)
+        patience = asked.n_iter_no_change
+        if patience == "auto":
+            patience = max(8, epochs // 3)
+        return Recipe(
+            model=model,
+            optimizer=optimizer,
+            schedule=self._schedule(self._rate(), None if ask.partial else epochs),
+            params=params,
+            state=state,
+            stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
+            l1=0.0,
+            l2=float(asked.alpha),
+            batch_size=batch,
+            n_replicas=asked.n_replicas,
+            ends=True,
+        )
+
+    def _rate(self) -> float:
+        given = self._asked.learning_rate_init
+        if given != "auto":
+            return float(given)
+        if self._asked.solver != "auto":
+            return self._optimizer.default_schedule.rate
+        return _RATE_OF_CLASSES if self._asked._classification else _RATE_OF_NUMBERS
+
+    def _schedule(self, rate: float, epochs: int | None) -> Schedule:
+        given = self._asked.learning_rate
+        if isinstance(given, Schedule):
+            return given
+        if given in ("auto", "cosine"):
+            if epochs is None:
+                return Constant(rate)
+            return Cosine(rate, float(epochs), warmup=_WARM * epochs)
+        if given not in SCHEDULES:
+            raise ValueError(
+                "The 'learning_rate' parameter must be a Schedule or a str among "
+                f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
+            )
+        return SCHEDULES[given](rate)
+
+    def _initial(self, model: Network, ask: Ask) -> NDArray[np.floating]:
+        if ask.start is not None:
+            ask.start.check(model)
+            return ask.start.params
+        initial: NDArray[np.floating] = model.initial(np.random.default_rng(ask.seed))
+        return initial
+
+    def _model(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Network:
+        asked, before = self._asked, None if ask.start is None else ask.start.model
+        if before is not None:
+            inputs, dtype = before.inputs, before.dtype
+            shift, scale = before.output_shift, before.output_scale
+        else:
+            inputs = _inputs(summary, encoding, asked.embedding_size)
+            far = np.abs(inputs.centre) * inputs.spread > _BLURRED
+            dtype = np.dtype("f8" if far.any() else "f4")
+            shift, scale = self._outputs(summary, targets, n_outputs)
+        sizes = asked.hidden_layer_sizes
+        hidden = (sizes,) if isinstance(sizes, Integral) else sizes
+        return Network(
+            inputs, tuple(map(int, hidden)), n_outputs, targets.loss, asked.activation,
+            float(asked.dropout), dtype, shift, scale,
+        )  # fmt: skip
+
+    def _outputs(
+        self, summary: DataSummary, targets: TargetEncoding, n_outputs: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where raw outputs start, and by how much they vary."""
+        scale = np.ones(n_outputs)
+        if not self._asked._classification:
+            mean, std = np.array(summary.target_mean), np.array(summary.target_std)
+            reach = np.asarray(self._loss.reach(mean, std), np.float64)
+            return self._loss.start(mean), np.where(reach > 0, reach, scale)
+        weights = np.full(len(targets.classes), 0.5)  # type: ignore[arg-type]
+        weights[np.searchsorted(targets.classes, summary.classes)] += summary.class_weights  # type: ignore[arg-type]
+        if targets.class_weight is not None:
+            weights *= targets.class_weight
+        if not targets.loss.has_probabilities:
+            return np.zeros(n_outputs), scale
+        if n_outputs == 1:
+            return np.log(np.maximum(weights[1:], 1e-9) / max(weights[0], 1e-9)), scale
+        return np.log(np.maximum(weights, 1e-9) / weights.sum()), scale
+
+    def widened(self, model: Network) -> Network:
+        """As it is."""
+        return model
+
+    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """As they are."""
+        return values
+
+    def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The layers as scikit-learn has them, and the network itself."""
+        coefs, intercepts = model.layers(params)
+        kind = "identity"
+        if self._asked._classification:
+            kind = "logistic" if model.n_outputs == 1 else "softmax"
+        return {
+            "coefs_": coefs,
+            "intercepts_": intercepts,
+            "n_layers_": len(coefs) + 1,
+            "n_outputs_": model.n_outputs,
+            "out_activation_": kind,
+            "_network": model,
+            "_params": params,
+        }
+
+
+def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inputs:
+    """How the columns go in, from what is known of their values."""
+    n = summary.n_features
+    if encoding is not None:
+        numbers = np.array(encoding.encoder.encode.number_columns, np.int64)
+        square = float(len(encoding.encoder.encode.features) - len(numbers))
+    else:
+        numbers = np.arange(n if summary.points is not None else 0)
+        square = 0.0 if len(numbers) else summary.square / summary.total
+        if summary.points is None and not summary.sparse:
+            raise ValueError(
+                f"some partitions of X are sparse, with {n} columns, and others are dense: "
+                "make all of one kind"
+            )
+    places = np.full(n, -1, np.int64)
+    places[numbers] = np.arange(len(numbers))
+    plain = np.flatnonzero(places < 0)
+    places[plain] = -1 - np.arange(len(plain))
+    points = summary.points or ()
+    quartiles = [each.quantiles([0.25, 0.5, 0.75]) for each in points]
+    ranges = [each.values[-1] - each.values[0] for each in points]
+    centre = np.array([middle for _, middle, _ in quartiles])
+    spread = np.array(
+        [
+            1 / (high - low) if high > low else 2 / extent if extent > 0 else 0.0
+            for (low, _, high), extent in zip(quartiles, ranges, strict=True)
+        ]
+    )
+    bins = int(np.clip(summary.total // _ROWS_A_BIN, 2, _BINS))
+    if width == "auto":
+        width = min(_WIDTH, max(0, _INPUTS // max(1, len(numbers)) - 1))
+    return Inputs(
+        places, centre, spread, tuple(each.edges(bins) for each in points), int(width), square
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Raw:
+    """Raw outputs of a network: of float32 in float32, else in float64, whatever it was trained in.
+
+    Parameters
+    ----------
+    network : Network
+    params : (n,) array
+    """
+
+    network: Network
+    params: NDArray[np.floating]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.network.inputs.places)
+
+    @property
+    def dtype(self) -> Any:
+        return self.network.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        if not hasattr(X, "tocsr") and self.network.inputs.n_plain:
+            from scipy.sparse import csr_array
+
+            X = csr_array(X)
+        dtype = np.dtype("f4" if X.dtype == np.float32 else "f8")
+        rows = features_of(X, dtype).rows(0, X.shape[0], None)
+        network = self.network.with_dtype(dtype)
+        raw: NDArray[np.floating] = network.raw(self.params.astype(dtype), rows)
+        return raw
+
+
+_MLP = """
+hidden_layer_sizes : tuple of int, default=(128, 128)
+activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
+alpha : float, default=0.02
+    Strength of the L2 penalty; with the solver "auto" it is the weight decay of AdamW.
+dropout : float, default=0.15
+    Share of the units of each hidden layer that a training row does without.
+embedding_size : int or "auto", default="auto"
+    Outputs into which the place of a number among the quantiles of its column is embedded, beside
+    the scaled number; 0: none. "auto" is 8, or as many as make 512 inputs of all numbers.
+solver : str or Optimizer, default="auto"
+    "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad".
+learning_rate : Schedule or {"auto", "cosine", "constant", "invscaling", "step"}, default="auto"
+    "auto" is a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant.
+learning_rate_init : float or "auto", default="auto"
+    The rate that the schedule starts from. Layers are scaled by the root of their inputs, so that
+    one rate suits all widths.
+average : bool, default=True
+    Whether the parameters are those of an exponential mean over the last two epochs.
+max_iter : int or "auto", default="auto"
+    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs.
+tol : float or None, default=0.0
+    An epoch that does not lower the monitored loss by more than this counts as bad.
+early_stopping : bool or "auto", default="auto"
+    Whether rows are held out; then the parameters are those of the epoch in which their loss was
+    lowest. "auto" holds out where there are 100 rows or more.
+warm_start : bool, default=False
+    Whether `fit` goes on from the network that is there.
+"""
+
+_NETWORK = """
+coefs_ : list of (inputs, outputs) arrays
+    Weights. The first layer's inputs are columns of categories and words, scaled numbers, then
+    the numbers' embeddings.
+intercepts_ : list of (outputs,) arrays
+n_layers_, n_outputs_ : int
+out_activation_ : {"logistic", "softmax", "identity"}
+loss_curve_ : list of float
+    The training loss of each epoch; `history_` has more.
+best_loss_ : float
+    The lowest monitored loss: on held out rows, if there are any.
+"""
+
+_shared = documented(mlp=_MLP, rows=ROWS, places=PLACES, network=_NETWORK, attributes=ATTRIBUTES)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Perceptron(DistributedEstimator):
+    """What the two estimators share."""
+
+    hidden_layer_sizes: Any = field(default=(128, 128), kw_only=False)
+    activation: str = field(default="relu", kw_only=False)
+    alpha: float = 0.02
+    dropout: float = 0.15
+    embedding_size: Any = "auto"
+    solver: Any = "auto"
+    learning_rate: Any = "auto"
+    learning_rate_init: Any = "auto"
+    average: bool = True
+    max_iter: Any = "auto"
+    tol: float | None = 0.0
+    early_stopping: Any = "auto"
+    validation_fraction: float = 0.15
+    n_iter_no_change: Any = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "embedding_size": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+        "solver": [str, Optimizer],
+        "learning_rate": [str, Schedule],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "average": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    }
+
+    def _family(self) -> _Family:
+        return _Family(self)
+
+    def _raw(self) -> _Raw:
+        return _Raw(self._network, self._params)
+
+    def _warm(self) -> TrainState | None:
+        if not hasattr(self, "_network"):
+            return None
+        return TrainState(self._params, self._network)
+
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The training loss of each epoch."""
+        return [epoch["loss"] for epoch in self.history_]
+
+    @property
+    def best_loss_(self) -> float:
+        """The lowest monitored loss: on held out rows, if there are any."""
+        validated = [epoch["validation_loss"] for epoch in self.history_]
+        return float(min(self.loss_curve_ if np.isnan(validated).any() else validated))
+
+
+@_shared
+@dataclass(eq=False, repr=False, kw_only=True)
+class MLPClassifier(_Perceptron, Classifier):
+    """A multilayer perceptron for labels, trained where its data lies.
+
+    Its defaults need neither scaling nor tuning. Numbers go in scaled by their quartiles, and
+    embedded by their place among quantiles of their column; columns of categories and of sparse
+    rows go in as they are.
+
+    Parameters
+    ----------
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
+    class_weight : dict, "balanced" or None, default=None
+    <mlp>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+    <network>
+    <attributes>
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dps import MLPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(MLPClassifier(random_state=0).fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    loss: Any = "log_loss"
+
+
+@_shared
+@dataclass(eq=False, repr=False, kw_only=True)
+class MLPRegressor(_Perceptron, Regressor):
+    """A multilayer perceptron for numbers, trained where its data lies.
+
+    Its defaults need neither scaling nor tuning, as those of :class:`MLPClassifier`.
+
+    Parameters
+    ----------
+    loss : str or Loss, default="squared_error"
+        "squared_error", "huber", "epsilon_insensitive", "quantile" (the median;
+        ``dps.losses.Quantile(0.9)`` another), or "poisson" (counts) and "gamma" (amounts), whose
+        mean is the exponential of the network's output.
+    <mlp>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    <network>
+    <attributes>
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dps import MLPRegressor
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(500, 2))
+    >>> y = X[:, 0] * X[:, 1]
+    >>> bool(MLPRegressor(random_state=0).fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    loss: Any = "squared_error"
+
+    def _several(self) -> int | None:
+        return None if self.n_outputs_ == 1 else self.n_outputs_

@@ -1,0 +1,295 @@
+"""Multilayer networks on rows of numbers and plain columns.
+
+It must not know optimizers, penalties' strengths, ranks or modes.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dps._kernels.network import ACTIVATIONS, NetworkGradient
+from dps.losses import Loss
+from dps.models.base import CSRRows, Rows
+from dps.models.layout import Layout, Tensor
+
+__all__ = ["Inputs", "Network"]
+
+#: How far scaled numbers go: beyond, their bins alone tell them apart.
+_RANGE = 3.0
+#: Gains, by which some tensors learn faster or slower than others at the same rate.
+_BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """How columns go into a network.
+
+    Parameters
+    ----------
+    places : (n_features,) int64 array
+        Which number a column is, or -1 - p for plain column p.
+    centre, spread : (n_numbers,) arrays
+        Numbers go in as ``(x - centre) * spread``.
+    edges : tuple of (bins + 1,) arrays
+        Ascending edges of each number's bins; one bin at least.
+    width : int
+        Of a number's embedding; 0: none.
+    plain_square : float
+        Mean over rows of the sum of squares of plain columns.
+    """
+
+    places: Any
+    centre: Any
+    spread: Any
+    edges: tuple[Any, ...]
+    width: int
+    plain_square: float
+
+    @property
+    def n_numbers(self) -> int:
+        """How many columns are numbers."""
+        return len(self.centre)
+
+    @property
+    def n_plain(self) -> int:
+        """How many go in as they are."""
+        return len(self.places) - self.n_numbers
+
+    @property
+    def n_dense(self) -> int:
+        """Numbers and what they are embedded in."""
+        return self.n_numbers * (1 + self.width)
+
+    @cached_property
+    def bins(self) -> Any:
+        """Where the bins of each number begin, (n_numbers + 1,)."""
+        if not self.width:
+            return np.zeros(self.n_numbers + 1, np.int64)
+        return np.cumsum([0, *(len(edges) - 1 for edges in self.edges)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """What the kernel is made of; see `Network` and network.pxd."""
+
+    places: Any
+    sizes: Any
+    weights: Any
+    biases: Any
+    bins: Any
+    gains: Any
+    centre: Any
+    spread: Any
+    edges: Any
+    steepness: Any
+    output_scale: Any
+    output_shift: Any
+    activation: str
+    dropout: float
+    range: float
+    bias_gain: float
+    scale_gain: float
+    width: int
+    embedding_at: int
+    scale_at: int
+    size: int
+
+
+class Network:
+    """A network under a loss; see ``_kernels/network.pyx`` for what it computes.
+
+    Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
+    its own instance, used by one thread at a time.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    hidden : tuple of int
+        Units of the hidden layers.
+    n_outputs : int
+    loss : Loss
+        With a kernel.
+    activation : {"relu", "silu", "tanh", "logistic", "identity"}
+    dropout : float
+        Share of the hidden units that a training row does without.
+    dtype : dtype
+        float32 or float64.
+    output_shift, output_scale : (n_outputs,) arrays
+        Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
+
+    Examples
+    --------
+    >>> from dps.losses import SquaredError
+    >>> from dps.models import DenseRows
+    >>> numbers = Inputs(np.arange(2), np.zeros(2), np.ones(2), (np.arange(3.0),) * 2, 4, 0.0)
+    >>> network = Network(numbers, (8,), 1, SquaredError(), output_shift=[5.0])
+    >>> network.layout.size, network.raw(network.initial(), DenseRows(np.eye(2))).ravel()
+    (123, array([5., 5.]))
+    """
+
+    by_blas: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        hidden: tuple[int, ...],
+        n_outputs: int,
+        loss: Loss,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        dtype: Any = np.float64,
+        output_shift: Any = None,
+        output_scale: Any = None,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f"The 'activation' parameter must be a str among {sorted(ACTIVATIONS)}. "
+                f"Got {activation!r} instead."
+            )
+        if loss.native is None:
+            raise ValueError(f"a network needs a loss with a kernel, and {loss!r} has none")
+        self.inputs = inputs
+        self.n_outputs = n_outputs
+        self.loss = loss
+        self.activation = activation
+        self.dropout = dropout
+        self.dtype = np.dtype(dtype)
+        self.sizes = (inputs.n_plain + inputs.n_dense, *hidden, n_outputs)
+        self.output_shift = np.zeros(n_outputs) if output_shift is None else output_shift
+        self.output_scale = np.ones(n_outputs) if output_scale is None else output_scale
+        tensors = []
+        if inputs.n_numbers:
+            if inputs.width:
+                tensors.append(Tensor("embedding", (int(inputs.bins[-1]), inputs.width), True))
+            tensors.append(Tensor("scale", (inputs.n_dense,), True))
+        for number, shape in enumerate(zip(self.sizes[:-1], self.sizes[1:], strict=True)):
+            tensors.append(Tensor(f"weights_{number}", shape, True))
+            tensors.append(Tensor(f"biases_{number}", shape[1:], False))
+        self.layout = Layout(tuple(tensors))
+        self._kernel: NetworkGradient | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kernel": None}
+
+    @property
+    def gains(self) -> list[float]:
+        """Factor of each layer's weights: one over the length of what goes in."""
+        length = self.inputs.n_dense + self.inputs.plain_square
+        return [max(length, 1.0) ** -0.5, *(size**-0.5 for size in self.sizes[1:-1])]
+
+    @property
+    def kernel(self) -> NetworkGradient:
+        """The gradient for native loops."""
+        if self._kernel is None:
+            assert self.loss.native is not None
+            single = self.dtype == np.float32
+            self._kernel = NetworkGradient(self._shape(), self.loss.native, single=single)
+        return self._kernel
+
+    def _shape(self) -> _Shape:
+        inputs, at = self.inputs, self.layout.offsets
+        layers = range(len(self.sizes) - 1)
+        edges = [np.asarray(each) for each in inputs.edges] if inputs.width else []
+        steepness = [1 / np.where(np.diff(each) > 0, np.diff(each), np.inf) for each in edges]
+        none = [np.zeros(0)]
+        return _Shape(
+            places=inputs.places,
+            sizes=self.sizes,
+            weights=[at[f"weights_{layer}"] for layer in layers],
+            biases=[at[f"biases_{layer}"] for layer in layers],
+            bins=inputs.bins,
+            gains=self.gains,
+            centre=inputs.centre,
+            spread=inputs.spread,
+            edges=np.concatenate(edges or [np.zeros(inputs.n_numbers)]),
+            steepness=np.concatenate(steepness or none),
+            output_scale=self.output_scale,
+            output_shift=self.output_shift,
+            activation=self.activation,
+            dropout=self.dropout,
+            range=_RANGE,
+            bias_gain=_BIAS_GAIN,
+            scale_gain=_SCALE_GAIN,
+            width=inputs.width,
+            embedding_at=at.get("embedding", 0),
+            scale_at=at.get("scale", 0),
+            size=self.layout.size,
+        )
+
+    def initial(self, rng: Any = None) -> Any:
+        """Return weights drawn by chance, and an output layer of zeros, see `Model.initial`."""
+        rng = np.random.default_rng(0) if rng is None else rng
+        params = np.zeros(self.layout.size, self.dtype)
+        views, last = self.layout.views(params), len(self.sizes) - 2
+        for number in range(last):
+            views[f"weights_{number}"][:] = rng.standard_normal(views[f"weights_{number}"].shape)
+        if "scale" in views:
+            views["scale"][:] = 1 / _SCALE_GAIN
+        if "embedding" in views:
+            per_bin = np.repeat(np.diff(self.inputs.bins), np.diff(self.inputs.bins))
+            drawn = rng.standard_normal(views["embedding"].shape)
+            views["embedding"][:] = drawn / np.sqrt(per_bin)[:, None]
+        return params
+
+    def loss_gradient(
+        self,
+        params: Any,
+        X: Rows,
+        y: Any,
+        weight: Any,
+        out: Any,
+        rng: Any = None,
+        state: Any = None,
+    ) -> float:
+        """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
+        key = 0 if rng is None else int(rng.integers(2**63))
+        block = X.block(y, weight)
+        return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
+
+    def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
+        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
+        raw = self.raw(params, X)
+        return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs in a new array, see `Model.raw`."""
+        out = np.empty((len(X), self.n_outputs), self.dtype)
+        rows = len(X.indptr) - 1 if isinstance(X, CSRRows) else len(X.values)
+        nothing = np.zeros((rows, 1), self.dtype)
+        plain = type(X)(**{**_fields(X), "order": None})
+        self.kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
+        return out
+
+    def with_dtype(self, dtype: Any) -> Self:
+        """Return the same network for parameters and rows of another dtype."""
+        other = copy(self)
+        other.dtype, other._kernel = np.dtype(dtype), None
+        return other
+
+    def layers(self, params: Any) -> tuple[list[Any], list[Any]]:
+        """Return weights and biases as a network without gains and scales has them.
+
+        Returns
+        -------
+        coefs : list of (inputs, outputs) arrays
+            The first one's inputs are plain columns, scaled numbers, then their embeddings.
+        intercepts : list of (outputs,) arrays
+        """
+        views, gains, first = self.layout.views(params), self.gains, self.inputs.n_plain
+        coefs = [gain * views[f"weights_{layer}"] for layer, gain in enumerate(gains)]
+        intercepts = [_BIAS_GAIN * views[f"biases_{layer}"] for layer in range(len(gains))]
+        if "scale" in views:
+            coefs[0][first:] *= _SCALE_GAIN * views["scale"][:, None]
+        coefs[-1] = coefs[-1] * self.output_scale
+        intercepts[-1] = self.output_shift + self.output_scale * intercepts[-1]
+        as_is = [np.asarray(each, self.dtype) for each in (*coefs, *intercepts)]
+        return as_is[: len(coefs)], as_is[len(coefs) :]
+
+
+def _fields(X: Any) -> dict[str, Any]:
+    return {name: getattr(X, name) for name in X.__slots__}
