@@ -42,7 +42,7 @@ _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
-_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 512
+_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
 
@@ -90,6 +90,7 @@ class _Family:
         if self._asked.solver != "auto":
             self._optimizer = get_optimizer(self._asked.solver)
         self._schedule(1.0, 1)
+        self._hidden()
 
     def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
         """Numbers go in by their quantiles."""
@@ -149,6 +150,13 @@ class _Family:
             ends=True,
         )
 
+    def _hidden(self) -> tuple[int, ...]:
+        sizes = self._asked.hidden_layer_sizes
+        hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
+            raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
+        return tuple(map(int, hidden))
+
     def _rate(self) -> float:
         given = self._asked.learning_rate_init
         if given != "auto":
@@ -190,16 +198,20 @@ class _Family:
         asked, before = self._asked, None if ask.start is None else ask.start.model
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
+            if len(inputs.places) != summary.n_features:
+                raise ValueError(
+                    f"the fit cannot start from the last one: that has {len(inputs.places)} "
+                    f"features, and X has {summary.n_features}; train a clone, or with "
+                    "warm_start=False"
+                )
             shift, scale = before.output_shift, before.output_scale
         else:
             inputs = _inputs(summary, encoding, asked.embedding_size)
             far = np.abs(inputs.centre) * inputs.spread > _BLURRED
             dtype = np.dtype("f8" if far.any() else "f4")
             shift, scale = self._outputs(summary, targets, n_outputs)
-        sizes = asked.hidden_layer_sizes
-        hidden = (sizes,) if isinstance(sizes, Integral) else sizes
         return Network(
-            inputs, tuple(map(int, hidden)), n_outputs, targets.loss, asked.activation,
+            inputs, self._hidden(), n_outputs, targets.loss, asked.activation,
             float(asked.dropout), dtype, shift, scale,
         )  # fmt: skip
 
@@ -212,15 +224,16 @@ class _Family:
             mean, std = np.array(summary.target_mean), np.array(summary.target_std)
             reach = np.asarray(self._loss.reach(mean, std), np.float64)
             return self._loss.start(mean), np.where(reach > 0, reach, scale)
-        weights = np.full(len(targets.classes), 0.5)  # type: ignore[arg-type]
-        weights[np.searchsorted(targets.classes, summary.classes)] += summary.class_weights  # type: ignore[arg-type]
+        weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
+        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
         if targets.class_weight is not None:
             weights *= targets.class_weight
+        weights += 0.5  # of a class without rows, too, something is expected
         if not targets.loss.has_probabilities:
             return np.zeros(n_outputs), scale
         if n_outputs == 1:
-            return np.log(np.maximum(weights[1:], 1e-9) / max(weights[0], 1e-9)), scale
-        return np.log(np.maximum(weights, 1e-9) / weights.sum()), scale
+            return np.log(weights[1:] / weights[0]), scale
+        return np.log(weights / weights.sum()), scale
 
     def widened(self, model: Network) -> Network:
         """As it is."""
@@ -325,7 +338,7 @@ dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
     Outputs into which the place of a number among the quantiles of its column is embedded, beside
-    the scaled number; 0: none. "auto" is 8, or as many as make 512 inputs of all numbers.
+    the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
 solver : str or Optimizer, default="auto"
     "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad".
 learning_rate : Schedule or {"auto", "cosine", "constant", "invscaling", "step"}, default="auto"

@@ -49,6 +49,7 @@ class LinearModel:
     (5.0, array([-1., -3., -4.]))
     """
 
+    draws: ClassVar[bool] = False
     by_blas: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
 
@@ -128,7 +129,6 @@ class LinearModel:
         weight: Any,
         out: Any,
         rng: Any = None,
-        state: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
         gradient = self._gradient

@@ -96,6 +96,13 @@ class Job:
     on_epochs: OnEpochs | None = None
     name: str = ""
 
+    @property
+    def method(self) -> str:
+        """How steps are made, in the words of people."""
+        if self.full_batch is not None:
+            return "L-BFGS"
+        return type(getattr(self.optimizer, "base", self.optimizer)).__name__
+
 
 @dataclass(frozen=True)
 class FitResult:

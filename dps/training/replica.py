@@ -179,7 +179,7 @@ def run_replica(
                 decide=partial(_decision, spec.stopping),
             )
         else:
-            with one_thread_each() if spec.model.by_blas else nullcontext():
+            with one_thread_each() if getattr(spec.model, "by_blas", False) else nullcontext():
                 _train(spec, channel, source)
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:

@@ -204,7 +204,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     return FitReport(
         name=name,
         mode=job.mode.name,
-        method=type(job.optimizer).__name__ if job.full_batch is None else "L-BFGS",
+        method=job.method,
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
