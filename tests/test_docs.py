@@ -42,7 +42,7 @@ def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]
 
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
-    assert len(recipes) == 4
+    assert len(recipes) == 6
     module = ModuleType("recipes")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "recipes", module)
     for recipe in recipes:

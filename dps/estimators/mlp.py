@@ -13,14 +13,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary, Looks
-from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Recipe
+from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.tasks import Classifier, Regressor
-from dps.losses import Loss
 from dps.models import Inputs, Network
 from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
@@ -69,26 +67,22 @@ def auto_epochs(rows: int, batch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-class _Family:
+class _Family(Family):
     """One fit of a network; see `Family` for what its methods do."""
-
-    def __init__(self, asked: Any) -> None:
-        self._asked = asked
-        self._loss: Loss = asked._loss()
 
     @property
     def max_iter(self) -> int:
         """As asked for, or what "auto" may come to."""
-        most = self._asked.max_iter
+        most = self.asked.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
 
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
-        if self._loss.native is None:
-            raise ValueError(f"loss={self._asked.loss!r} is written in Python, for linear models")
+        if self.loss.native is None:
+            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
         self._optimizer: Optimizer = _ADAMW
-        if self._asked.solver != "auto":
-            self._optimizer = get_optimizer(self._asked.solver)
+        if self.asked.solver != "auto":
+            self._optimizer = get_optimizer(self.asked.solver)
         self._schedule(1.0, 1)
         self._hidden()
 
@@ -99,10 +93,6 @@ class _Family:
         numbers = None if encoding is None else encoding.encoder.encode.number_columns
         return Looks(points=True, numbers=numbers)
 
-    def narrow(self, ask: Ask, part: Partition) -> Partition:
-        """As it is."""
-        return part
-
     def recipe(
         self,
         ask: Ask,
@@ -112,7 +102,7 @@ class _Family:
         encoding: Encoding | None,
     ) -> Recipe:
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
-        asked, start = self._asked, ask.start
+        asked, start = self.asked, ask.start
         held_out = asked.early_stopping
         if held_out == "auto":
             held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
@@ -151,22 +141,22 @@ class _Family:
         )
 
     def _hidden(self) -> tuple[int, ...]:
-        sizes = self._asked.hidden_layer_sizes
+        sizes = self.asked.hidden_layer_sizes
         hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
         if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
             raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
         return tuple(map(int, hidden))
 
     def _rate(self) -> float:
-        given = self._asked.learning_rate_init
+        given = self.asked.learning_rate_init
         if given != "auto":
             return float(given)
-        if self._asked.solver != "auto":
+        if self.asked.solver != "auto":
             return self._optimizer.default_schedule.rate
-        return _RATE_OF_CLASSES if self._asked._classification else _RATE_OF_NUMBERS
+        return _RATE_OF_CLASSES if self.asked._classification else _RATE_OF_NUMBERS
 
     def _schedule(self, rate: float, epochs: int | None) -> Schedule:
-        given = self._asked.learning_rate
+        given = self.asked.learning_rate
         if isinstance(given, Schedule):
             return given
         if given in ("auto", "cosine"):
@@ -195,7 +185,7 @@ class _Family:
         n_outputs: int,
         encoding: Encoding | None,
     ) -> Network:
-        asked, before = self._asked, None if ask.start is None else ask.start.model
+        asked, before = self.asked, None if ask.start is None else ask.start.model
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
             if len(inputs.places) != summary.n_features:
@@ -220,10 +210,10 @@ class _Family:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where raw outputs start, and by how much they vary."""
         scale = np.ones(n_outputs)
-        if not self._asked._classification:
+        if not self.asked._classification:
             mean, std = np.array(summary.target_mean), np.array(summary.target_std)
-            reach = np.asarray(self._loss.reach(mean, std), np.float64)
-            return self._loss.start(mean), np.where(reach > 0, reach, scale)
+            reach = np.asarray(self.loss.reach(mean, std), np.float64)
+            return self.loss.start(mean), np.where(reach > 0, reach, scale)
         weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
         weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
         if targets.class_weight is not None:
@@ -235,19 +225,11 @@ class _Family:
             return np.log(weights[1:] / weights[0]), scale
         return np.log(weights / weights.sum()), scale
 
-    def widened(self, model: Network) -> Network:
-        """As it is."""
-        return model
-
-    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """As they are."""
-        return values
-
     def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
         """The layers as scikit-learn has them, and the network itself."""
         coefs, intercepts = model.layers(params)
         kind = "identity"
-        if self._asked._classification:
+        if self.asked._classification:
             kind = "logistic" if model.n_outputs == 1 else "softmax"
         return {
             "coefs_": coefs,
@@ -499,7 +481,7 @@ class MLPRegressor(_Perceptron, Regressor):
     True
     """
 
-    loss: Any = "squared_error"
+    loss: Any = field(default="squared_error", kw_only=False)
 
     def _several(self) -> int | None:
         return None if self.n_outputs_ == 1 else self.n_outputs_
