@@ -38,7 +38,7 @@ tol : float or None, default=1e-4
     `n_iter_no_change` passes in a row each gain less than a tenth; in a
     regression times the squared derivative of the loss at a standard deviation of y.
 early_stopping : bool, default=False
-    Whether rows are held out and their loss decides when to stop.
+    Whether rows are held out; their loss decides when to stop, and which epoch is kept.
 warm_start : bool, default=False
     Whether `fit` starts from the coefficients that are there.
 average : bool or int, default=False
