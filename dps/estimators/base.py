@@ -456,7 +456,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             elif spread is not None:
                 set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
         full_batch = choose_full_batch(
-            self, self._loss(), mode, summary, tol, alpha * (1.0 - share), wide
+            self, self._loss(), mode, summary, tol, alpha * share, alpha * (1.0 - share), wide
         )
         return Job(
             fit=fit,

@@ -1,0 +1,260 @@
+"""The step of a proximal quasi-Newton search: to where a quadratic model and an L1 norm are least.
+
+The model is L-BFGS's own in compact form (Byrd, Nocedal and Schnabel, 1994); it is minimised by
+coordinate descent, which ends at exact zeros (Scheinberg and Tang, 2016). It must not know where
+gradients come from, or how far the search goes. All in double.
+"""
+from libc.math cimport copysign, sqrt
+from libc.stdint cimport uintptr_t
+from libc.string cimport memset
+
+import numpy as np
+
+from dps._kernels.checks cimport same_length
+from dps._kernels.pairs cimport CurvaturePairs
+from dps._kernels.room cimport Room
+
+cdef extern from "vectors.h" nogil:
+    double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
+
+cdef enum:
+    SWEEPS = 60             # over the coordinates, at the most
+
+cdef double SETTLED = 1e-2  # of the first sweep's largest gain: another one is not worth it
+cdef double REGULAR = 1e-10  # of the largest pivot or curvature: less is rounding error
+
+
+cdef inline double _shrunk(double x, double by) noexcept nogil:
+    cdef double size = abs(x) - by
+    return copysign(size, x) if size > 0 else 0
+
+
+cdef bint _invert(double* m, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
+    """Invert a positive definite matrix in place, by Gauss and Jordan; whether it is one."""
+    cdef Py_ssize_t i, j, row
+    cdef double pivot, factor, largest = 0
+    for i in range(n):
+        largest = max(largest, m[i * stride + i])
+    for i in range(n):
+        pivot = m[i * stride + i]
+        if not pivot > REGULAR * largest:
+            return False
+        m[i * stride + i] = 1
+        for j in range(n):
+            m[i * stride + j] /= pivot
+        for row in range(n):
+            factor = m[row * stride + i]
+            if row == i or factor == 0:
+                continue
+            m[row * stride + i] = 0
+            for j in range(n):
+                m[row * stride + j] -= factor * m[i * stride + j]
+    return True
+
+
+cdef class ProximalStep:
+    """See the stub."""
+
+    def __init__(self, CurvaturePairs pairs, weights):
+        self._weights = np.ascontiguousarray(weights, np.float64)
+        same_length("weights", self._weights.size, pairs.size)
+        self.weights = <const double*> <uintptr_t> self._weights.ctypes.data
+        self.pairs = pairs
+        self.steps = np.zeros((pairs.rows, pairs.rows))
+        self.crossed = np.zeros((pairs.rows, pairs.rows))
+        self.lower = np.zeros((pairs.rows, pairs.rows))
+        self.inverse = np.zeros((2 * pairs.rows, 2 * pairs.rows))
+        self.along = np.zeros(2 * pairs.rows)
+        self.free, self.wide, self.turned = Room(), Room(), Room()
+
+    def norm_of(self, const double[::1] point):
+        same_length("point", point.shape[0], self.pairs.size)
+        return self.norm(&point[0]) if point.shape[0] else 0.0
+
+    def take_in_pair(self):
+        self.take_in()
+
+    def direction(self, const double[::1] at, const double[::1] gradient, double[::1] out):
+        for name, length in (
+            ("at", at.shape[0]), ("gradient", gradient.shape[0]), ("out", out.shape[0])
+        ):
+            same_length(name, length, self.pairs.size)
+        return self.turn(&at[0], &gradient[0], &out[0]) if out.shape[0] else 0.0
+
+    cdef double norm(self, const double* point) noexcept nogil:
+        """The L1 norm with weights."""
+        cdef double total = 0
+        cdef Py_ssize_t i
+        for i in range(self.pairs.size):
+            total += self.weights[i] * abs(point[i])
+        return total
+
+    cdef void take_in(self) noexcept nogil:
+        """Multiply the newest pair by all others."""
+        cdef Py_ssize_t newest = self.row(0), n = self.pairs.size, age, row
+        cdef double product
+        for age in range(self.pairs.kept):
+            row = self.row(age)
+            product = dps_dot(&self.pairs.steps[newest, 0], &self.pairs.steps[row, 0], n)
+            self.steps[newest, row] = self.steps[row, newest] = product
+            self.crossed[newest, row] = dps_dot(
+                &self.pairs.steps[newest, 0], &self.pairs.changes[row, 0], n
+            )
+            self.crossed[row, newest] = dps_dot(
+                &self.pairs.steps[row, 0], &self.pairs.changes[newest, 0], n
+            )
+
+    cdef double turn(
+        self, const double* at, const double* gradient, double* out
+    ) except? 1 nogil:
+        """`direction`, without a look at what it is given."""
+        cdef double slope = self._turn(at, gradient, out)
+        if slope <= 0:
+            return slope
+        self.pairs.kept = 0     # rounding has made the model worthless: begin with a new one
+        return min(0.0, self._turn(at, gradient, out))
+
+    cdef double _turn(
+        self, const double* at, const double* gradient, double* out
+    ) except? 1 nogil:
+        cdef Py_ssize_t width = 2 * self.pairs.kept, count, c, j
+        cdef double curvature = 1 / self.pairs.scale, slope, steep, before, after
+        cdef double most, first = 0, total = 0
+        cdef double* along = &self.along[0]
+        cdef Py_ssize_t* free
+        cdef double* wide
+        cdef double* turned
+        cdef int sweep
+        if not self._invert(curvature):
+            return 1
+        count = self._choose(at, gradient, out)
+        free = <Py_ssize_t*> self.free.at
+        if not self._gather(curvature, count):
+            return 1
+        wide, turned = <double*> self.wide.at, <double*> self.turned.at
+        memset(along, 0, width * sizeof(double))
+        # A row of `turned` ends with the curvature along its coordinate.
+        for sweep in range(SWEEPS):
+            most = 0
+            for c in range(count):
+                j = free[c]
+                slope = gradient[j] + curvature * out[j]
+                slope -= _product(wide + c * width, along, width)
+                steep = turned[c * (width + 1) + width]
+                before = at[j] + out[j]
+                after = _shrunk(before - slope / steep, self.weights[j] / steep)
+                if after == before:
+                    continue
+                # To zero, not nearly to it.
+                out[j] = after - at[j]
+                most = max(most, steep * (after - before) ** 2)
+                _add(along, turned + c * (width + 1), after - before, width)
+            if sweep == 0:
+                first = most
+            if (most <= SETTLED * first and sweep) or most == 0:
+                break
+        for c in range(count):
+            j = free[c]
+            total += gradient[j] * out[j] + self.weights[j] * (abs(at[j] + out[j]) - abs(at[j]))
+        return total
+
+    cdef Py_ssize_t _choose(
+        self, const double* at, const double* gradient, double* out
+    ) except -1 nogil:
+        """The coordinates that may move; how many they are."""
+        cdef Py_ssize_t j, count = 0
+        cdef Py_ssize_t* free
+        for j in range(self.pairs.size):
+            out[j] = 0
+            count += at[j] != 0 or abs(gradient[j]) > self.weights[j]
+        free = <Py_ssize_t*> self.free.fit(count * sizeof(Py_ssize_t))
+        count = 0
+        for j in range(self.pairs.size):
+            if at[j] != 0 or abs(gradient[j]) > self.weights[j]:
+                free[count] = j
+                count += 1
+        return count
+
+    cdef bint _invert(self, double curvature) noexcept nogil:
+        """Invert the middle matrix ``[[A, L], [L', -I]]`` of the compact form.
+
+        Of pairs whose curvature is made one: A is the curvature times the products of their steps,
+        L what is below the diagonal of those of steps and changes. The inverse is
+        ``[[K, K L], [L' K, L' K L - I]]`` with K that of ``A + L L'``. Whether there is one.
+        """
+        cdef Py_ssize_t kept = self.pairs.kept, a, b, c, i, j
+        cdef double weight, total
+        for a in range(kept):  # from the newest to the oldest
+            i = self.row(a)
+            for b in range(kept):
+                j = self.row(b)
+                weight = self.length(i) * self.length(j)
+                self.inverse[a, b] = curvature * weight * self.steps[i, j]
+                self.lower[a, b] = weight * self.crossed[i, j] if a < b else 0
+        for a in range(kept):
+            for b in range(kept):
+                total = 0
+                for c in range(max(a, b) + 1, kept):
+                    total += self.lower[a, c] * self.lower[b, c]
+                self.inverse[a, b] += total
+        if not _invert(&self.inverse[0, 0], kept, self.inverse.shape[1]):
+            return False
+        for a in range(kept):
+            for b in range(kept):
+                total = 0
+                for c in range(b):
+                    total += self.inverse[a, c] * self.lower[c, b]
+                self.inverse[a, kept + b] = self.inverse[kept + b, a] = total
+        for a in range(kept):
+            for b in range(kept):
+                total = -1 if a == b else 0
+                for c in range(a):
+                    total += self.lower[c, a] * self.inverse[c, kept + b]
+                self.inverse[kept + a, kept + b] = total
+        return True
+
+    cdef Py_ssize_t row(self, Py_ssize_t age) noexcept nogil:
+        """Where the pair is that so many newer ones follow."""
+        return (self.pairs.following - 1 - age + self.pairs.rows) % self.pairs.rows
+
+    cdef double length(self, Py_ssize_t row) noexcept nogil:
+        """What makes the curvature of a pair one."""
+        return 1 / sqrt(self.pairs.curvatures[row])
+
+    cdef bint _gather(self, double curvature, Py_ssize_t count) except -1 nogil:
+        """The pairs at the free coordinates, and times the inverse; whether all curve upwards."""
+        cdef Py_ssize_t kept = self.pairs.kept, width = 2 * kept, a, c, i, row
+        cdef Py_ssize_t* free = <Py_ssize_t*> self.free.at
+        cdef double* wide = <double*> self.wide.fit(count * width * sizeof(double))
+        cdef double* turned = <double*> self.turned.fit(count * (width + 1) * sizeof(double))
+        cdef double* here
+        cdef double left, weight
+        for a in range(kept):
+            row = self.row(a)
+            weight = self.length(row)
+            for c in range(count):
+                wide[c * width + a] = curvature * weight * self.pairs.steps[row, free[c]]
+                wide[c * width + kept + a] = weight * self.pairs.changes[row, free[c]]
+        for c in range(count):
+            here = turned + c * (width + 1)
+            for i in range(width):
+                here[i] = _product(&self.inverse[i, 0], wide + c * width, width)
+            left = curvature - _product(here, wide + c * width, width)
+            if not left > REGULAR * curvature:
+                return False
+            here[width] = left
+        return True
+
+
+cdef inline double _product(const double* a, const double* b, Py_ssize_t n) noexcept nogil:
+    cdef double total = 0
+    cdef Py_ssize_t i
+    for i in range(n):
+        total += a[i] * b[i]
+    return total
+
+
+cdef inline void _add(double* out, const double* x, double by, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] += by * x[i]
