@@ -32,7 +32,7 @@ cdef extern from "vectors.h" nogil:
 cdef double OF_A_PASS = 10      # a pass's gain that counts, in gains that another one must promise
 cdef double NARROWER = 10       # times, from one rounding of the kinks to the next
 cdef double NARROWEST = 1e-7    # of the first one; then rounding errors are all that is left
-cdef double ROUGHLY = 100       # times the tolerance, at first: a wide rounding is no end
+cdef double ROUGHLY = 1000       # times the tolerance, at first: a wide rounding is no end
 
 cdef enum:
     BAD_START = 100

@@ -455,8 +455,13 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:
                 set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
-        full_batch = choose_full_batch(
-            self, self._loss(), mode, summary, tol, alpha * share, alpha * (1.0 - share), wide
+        passes = choose_full_batch(
+            self, self._loss(), summary, tol, alpha * share, alpha * (1.0 - share), wide
+        )
+        steps = passes is None or takes_steps(self, self._loss(), mode, tol)
+        full_batch, finish = (None, passes) if steps else (passes, None)
+        stopping = StoppingRule(
+            max_iter, tol, self.n_iter_no_change, self.early_stopping, finish is not None
         )
         return Job(
             fit=fit,
@@ -467,7 +472,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             l1=alpha * share,
             l2=alpha * (1.0 - share),
             mode=mode,
-            stopping=StoppingRule(max_iter, tol, self.n_iter_no_change, self.early_stopping),
+            stopping=stopping,
             params=params,
             state=state,
             version=start.version,
@@ -481,6 +486,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             validation_fraction=self.validation_fraction if self.early_stopping else 0.0,
             timeout=float(self.timeout),
             full_batch=full_batch,
+            finish=finish,
             name=type(self).__name__,
         )
 

@@ -16,7 +16,16 @@ from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import GAIN, NEAR, NEAR_L1, PROMISE, SHARP, WIDE_BATCH, auto_schedule
+from dps.training.defaults import (
+    GAIN,
+    NEAR,
+    NEAR_L1,
+    PROMISE,
+    SHARP,
+    SHARP_L1,
+    WIDE_BATCH,
+    auto_schedule,
+)
 from dps.training.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
@@ -104,41 +113,46 @@ def choose_replicas(
 
 
 def takes_steps(asked: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
-    """Whether steps are stochastic, whatever the data."""
+    """Whether there are stochastic steps, whatever the data.
+
+    Also where passes over all rows are possible, if replicas need not wait for each other.
+    """
     if asked.optimizer == "lbfgs":
         return False
-    return (
-        asked.optimizer != "auto"
-        or not mode.deterministic  # nobody waits, which L-BFGS asks for
-        or tol is None
-        or any(_obstacles(asked, loss))
-    )
+    return not (mode.deterministic and _passes_end_it(asked, loss, tol))
+
+
+def _passes_end_it(asked: Any, loss: Loss, tol: float | None) -> bool:
+    """Whether the fit may end with passes over all rows, which nobody has asked for."""
+    return asked.optimizer == "auto" and tol is not None and not any(_obstacles(asked, loss))
 
 
 def choose_full_batch(
     asked: Any,
     loss: Loss,
-    mode: Mode,
     summary: DataSummary,
     tol: float | None,
     l1: float,
     l2: float,
     wide: bool,
 ) -> FullBatch | None:
-    """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows."""
-    better = not wide and not takes_steps(asked, loss, mode, tol)
+    """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows.
+
+    Where there are stochastic steps, too, see `takes_steps`, it comes after them.
+    """
+    better = not wide and _passes_end_it(asked, loss, tol)
     if asked.optimizer != "lbfgs" and not better:
         return None
     kinks = _has_kinks(loss)
     # The last digits decide which coefficients are zero, and which rows lie at a kink.
-    sharp = kinks or l1 > 0
+    sharp = (SHARP_L1 if l1 else SHARP) if kinks or l1 else 0.0
     width = (summary.reach(loss) or 1.0) if kinks else 0.0
     unit = width or _unit(loss, summary)
     return FullBatch(
         l2=l2,
         l1=l1,
-        tolerance=(tol or 0.0) * PROMISE * unit,
-        relative=(tol or 0.0) * (SHARP if sharp else PROMISE),
+        tolerance=(tol or 0.0) * (10 * sharp or PROMISE) * unit,
+        relative=(tol or 0.0) * (sharp or PROMISE),
         patience=asked.n_iter_no_change,
         least=-np.inf if tol is None or l1 else np.inf if kinks else tol * GAIN * unit,
         width=width,

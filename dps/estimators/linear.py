@@ -204,6 +204,7 @@ class LinearClassifier(ClassifierMixin, _Linear):
     ----------
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber"} or Loss, default="log_loss"
     penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
+        L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
     alpha : float or "auto", default="auto"
         Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
     l1_ratio : float, default=0.15
@@ -214,8 +215,9 @@ class LinearClassifier(ClassifierMixin, _Linear):
     tol : float or None, default=1e-4
         An epoch of stochastic steps that does not lower the loss by this much counts as
         bad. L-BFGS ends when a step promises less than a hundredth of it, or when
-        `n_iter_no_change` passes in a row each gain less than a tenth; in a
-        regression times the squared derivative of the loss at a standard deviation of y.
+        `n_iter_no_change` passes in a row each gain less than a tenth; in a regression
+        times the squared derivative of the loss at a standard deviation of y, and of the
+        objective where that is less. With L1, or where a loss has a kink, it is stricter.
     shuffle : bool or "global", default=True
         Whether stochastic steps take rows in a fresh order in each epoch: each replica mixes
         what lies on its worker. "global" first gives every row to a worker by chance, once a
@@ -243,12 +245,12 @@ class LinearClassifier(ClassifierMixin, _Linear):
     optimizer : str or Optimizer, default="auto"
         One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad" and "adam".
         "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
-        features vary alike; features need not be scaled. It asks for a smooth loss and no
-        L1. "auto" is L-BFGS where that is possible, replicas wait for each other anyway
-        (sync, allreduce) and nothing else was asked for that only stochastic steps have:
-        `learning_rate`, `batch_size`, `average`, `early_stopping`, ``tol=None``. Otherwise
-        it is scaled Adagrad, for which features need not be scaled, either; for the others
-        scale them. Where sparse rows say little of each column (text) and `alpha` is small,
+        features vary alike; features need not be scaled. "auto" is L-BFGS, unless something
+        was asked for that only stochastic steps have: `learning_rate`, `batch_size`,
+        `average`, `early_stopping`, ``tol=None``. Then it is scaled Adagrad, for which
+        features need not be scaled, either; for the others scale them. In async it is scaled
+        Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
+        each other. Where sparse rows say little of each column (text) and `alpha` is small,
         it is Adagrad in every mode.
     learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
     batch_size : int or "auto", default="auto"
@@ -287,7 +289,8 @@ class LinearClassifier(ClassifierMixin, _Linear):
         Mean training loss seen during the last epoch, without penalty.
     history_ : History
         A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
-        `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness.
+        `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness,
+        and `full_batch`: whether it was a pass over all rows, which replicas wait for.
         ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
     plan_ : Plan
         Which replica had which rows.

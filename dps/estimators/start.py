@@ -61,7 +61,7 @@ class Start:
 
     def after(self, job: Job, model: Any, result: FitResult) -> Start:
         """Where a fit has got to that started here."""
-        stepped = job.full_batch is None  # else the state is as it was made
+        stepped = not result.history[-1].full_batch  # else the state is as it was made
         return Start(
             params=result.raw_params,
             centre=model.centre,

@@ -39,6 +39,7 @@ __all__ = [
     "NEAR_L1",
     "PROMISE",
     "SHARP",
+    "SHARP_L1",
     "WIDE_BATCH",
     "asks_for_spread",
     "auto_optimizer",
@@ -58,10 +59,11 @@ _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 #: passes in a row have each gained less than the other. Its passes are cheap for what they
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 PROMISE, GAIN = 0.01, 0.1
-#: With L1 or a kinked loss it ends when a step promises less than this share of `tol`, of the
-#: objective, and when less than so many times `tol`, of it likewise, is lost to rounded kinks, as
-#: is proven. With L1 that decides on zeros, too: 5 left up to four of 40 wrong.
-SHARP, NEAR, NEAR_L1 = 1e-3, 5.0, 1.0
+#: Of a loss with kinks, or with L1, a search ends when a step promises less than this share of
+#: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
+#: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with
+#: L1 5 left up to four of 40 zeros wrong.
+SHARP, SHARP_L1, NEAR, NEAR_L1 = 1e-4, 1e-5, 5.0, 0.1
 
 
 #: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as

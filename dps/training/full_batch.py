@@ -1,10 +1,10 @@
-"""Training by L-BFGS, or proximal steps for L1: each from the gradient of all rows.
+"""Training by L-BFGS: each step from the gradient of all rows.
 
-It is the same in every mode, and all replicas wait for each other. A pass over the rows
-is one epoch: every rank sums the gradient of its rows at the same point, the channel
-brings the sums together, rank 0 decides on the next point and hands it to the others.
-Ranks therefore hold identical bits also on unlike processors. A crash at any point leaves
-the snapshot of the last closed epoch, which holds the best point so far.
+It is the same in every mode, and all replicas wait for each other; in async it comes after
+stochastic steps. A pass over the rows is one epoch: every rank sums the gradient of its rows
+at the same point, the channel brings the sums together, rank 0 decides on the next point and
+hands it to the others. Ranks therefore hold identical bits also on unlike processors. A crash
+at any point leaves the snapshot of the last closed epoch, which holds the best point so far.
 
 As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
 for stochastic epochs in front: steps taken where features vary alike made them pointless
@@ -88,6 +88,7 @@ def train_full_batch(
     source: Source,
     state_rows: int,
     decide: Callable[[int], Any],
+    first: int = 0,
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
@@ -103,6 +104,8 @@ def train_full_batch(
         Rows of optimizer state in a snapshot; there is none here.
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
+    first : int, default=0
+        The first epoch; stochastic steps have made those before it.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
     kept_loss = 0.0
@@ -110,13 +113,13 @@ def train_full_batch(
     descent = _Descent(how, rank, channel, model, rows, best=keep[0])
     descent.search_some()
     # The start is looked at before the first epoch, so that each epoch is one step.
-    for epoch in itertools.count(-1):
+    for epoch in itertools.count(first - 1):
         began = time.monotonic()
         loss, accepted = descent.step()
         if accepted:
             kept_loss = loss
-        if epoch < 0:
-            channel.activity.begin_epoch(1)
+        if epoch < first:
+            channel.activity.begin_epoch(first + 1)
             continue
         report = EpochReport(
             kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
