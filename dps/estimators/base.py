@@ -424,7 +424,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         share = l1_ratio(self)
         if self.penalty is None:
             alpha = 0.0
-        wide = may_be_wide and is_wide(summary, alpha)
+        wide = may_be_wide and is_wide(summary, alpha, alpha * share)
         batch_size = choose_batch_size(self, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         bold = wide and optimizer is None and self.learning_rate == "auto"

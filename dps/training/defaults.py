@@ -11,7 +11,7 @@ Where sparse rows say little of each column (text) and the penalty is weak, L-BF
 passes, on vectors that cost more than a pass. A few stochastic epochs classify as well: on hashed
 mails ten instead of 64. With a penalty as strong as LogisticRegression's default, L-BFGS needs
 few, and steps as bold would end far from the optimum. Their rate and accumulator are in units of
-the stored values, so that these may be of any size.
+the stored values, so that these may be of any size. With L1 they would leave twice the columns.
 """
 
 from __future__ import annotations
@@ -73,10 +73,14 @@ _SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 30, 512
 _WIDE_RATE, _WIDE_START = 0.6, 2e-4
 
 
-def is_wide(summary: DataSummary, alpha: float) -> bool:
-    """Whether labelled rows are sparse, say little of each column, and are hardly penalised."""
+def is_wide(summary: DataSummary, alpha: float, l1: float) -> bool:
+    """Whether labelled rows are sparse, say little of each column, and are hardly penalised.
+
+    Not where L1 is to select columns.
+    """
     return (
-        summary.sparse
+        l1 == 0
+        and summary.sparse
         and len(summary.classes) > 0
         and summary.n_features >= WIDE
         and summary.elements < _SELDOM * summary.n_features
