@@ -73,6 +73,8 @@ class Recipe:
         Whether training is planned to its last epoch, so that to get there is no failure.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
+    finish : FullBatch or None
+        Do so once these have settled.
     """
 
     model: Any
@@ -87,6 +89,7 @@ class Recipe:
     n_replicas: int | str
     ends: bool = False
     full_batch: FullBatch | None = None
+    finish: FullBatch | None = None
 
 
 class Raw(Protocol):

@@ -96,7 +96,7 @@ class LinearFamily(Family):
         if asked.penalty is None:
             alpha = 0.0
         unscaled = encoding is not None and encoding.unscaled
-        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha)
+        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
         batch_size = choose_batch_size(asked, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         optimizer = self._optimizer
@@ -125,9 +125,11 @@ class LinearFamily(Family):
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:
                 set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
-        full_batch = choose_full_batch(
-            asked, loss, ask.mode, summary, ask.tol, alpha * (1.0 - share), wide
+        passes = choose_full_batch(
+            asked, loss, summary, ask.tol, alpha * share, alpha * (1.0 - share), wide
         )
+        steps = passes is None or takes_steps(asked, loss, ask.mode, ask.tol)
+        full_batch, finish = (None, passes) if steps else (passes, None)
         few_replicas = wide and full_batch is None
         return Recipe(
             model=model,
@@ -136,7 +138,11 @@ class LinearFamily(Family):
             params=params,
             state=state,
             stopping=StoppingRule(
-                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping
+                ask.max_iter,
+                ask.tol,
+                asked.n_iter_no_change,
+                asked.early_stopping,
+                finishes=finish is not None,
             ),
             l1=alpha * share,
             l2=alpha * (1.0 - share),
@@ -145,6 +151,7 @@ class LinearFamily(Family):
                 asked, ask.mode, summary, batch, model.layout.size, few_replicas
             ),
             full_batch=full_batch,
+            finish=finish,
         )
 
     def _initial(

@@ -63,6 +63,8 @@ class Job:
         Seconds without progress that are an error.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
+    finish : FullBatch or None
+        Do so once these have settled.
     on_epochs : callable, optional
         Called in the caller's thread, a few times a second, with the records of the epochs that
         have been closed since, and a function that returns the parameters after the last of
@@ -93,6 +95,7 @@ class Job:
     validation_fraction: float
     timeout: float
     full_batch: FullBatch | None = None
+    finish: FullBatch | None = None
     on_epochs: OnEpochs | None = None
     name: str = ""
 
