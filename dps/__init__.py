@@ -1,12 +1,20 @@
 """Data-parallel training on Dask: estimators on the workers that hold your data.
 
->>> from dps import LinearClassifier, LinearRegressor
+Estimators are imported when they are first asked for: workers, which import parts of dps to run
+replicas, do without scikit-learn.
+
+>>> from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
 """
 
 from __future__ import annotations
 
-from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dps.modes import AllReduce, Async, Sync
+
+if TYPE_CHECKING:
+    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
 
 __version__ = "0.1.0"
 
@@ -20,3 +28,16 @@ __all__ = [
     "Sync",
     "__version__",
 ]
+
+_ESTIMATORS = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ESTIMATORS})
