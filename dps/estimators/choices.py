@@ -44,13 +44,19 @@ __all__ = [
 _WORTH = 4
 
 
-def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
+def choose_optimizer(asked: Any, loss: Loss, tol: float | None) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
     names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
     if isinstance(asked.optimizer, str) and asked.optimizer not in names:
         raise ValueError(
             f"The 'optimizer' parameter must be an Optimizer or a str among {names}. "
             f"Got {asked.optimizer!r} instead."
+        )
+    if asked.standardize and asked.optimizer != "lbfgs" and not _passes_end_it(asked, loss, tol):
+        raise ValueError(
+            "standardize=True asks for passes over all rows: it is not possible with partial_fit, "
+            "tol=None, early_stopping, average, or an optimizer, learning_rate or batch_size of "
+            "your own"
         )
     if asked.optimizer != "lbfgs":
         return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
@@ -151,6 +157,7 @@ def choose_full_batch(
     return FullBatch(
         l2=l2,
         l1=l1,
+        standardize=asked.standardize,
         tolerance=(tol or 0.0) * (10 * sharp or PROMISE) * unit,
         relative=(tol or 0.0) * (sharp or PROMISE),
         patience=asked.n_iter_no_change,

@@ -28,6 +28,9 @@ penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
 alpha : float or "auto", default="auto"
     Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
+standardize : bool, default=False
+    Whether the penalty is of the coefficients that features of deviation one would have, as in
+    glmnet and Spark; `coef_` is of the features as they are. It asks for L-BFGS.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True
@@ -93,6 +96,7 @@ class _Linear(DistributedEstimator):
 
     penalty: Any = "l2"
     alpha: Any = "auto"
+    standardize: bool = False
     l1_ratio: float = 0.15
     fit_intercept: bool = True
     average: bool | int = False
@@ -102,6 +106,7 @@ class _Linear(DistributedEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "standardize": ["boolean"],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
         "average": ["boolean", Interval(Integral, 1, None, closed="left")],

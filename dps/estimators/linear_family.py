@@ -57,7 +57,7 @@ class LinearFamily(Family):
         asked = self.asked
         if ask.partial:
             check_stochastic(asked)
-        self._optimizer = choose_optimizer(asked, self.loss)
+        self._optimizer = choose_optimizer(asked, self.loss, ask.tol)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
 
     def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
@@ -96,7 +96,8 @@ class LinearFamily(Family):
         if asked.penalty is None:
             alpha = 0.0
         unscaled = encoding is not None and encoding.unscaled
-        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
+        possible = ask.tol is not None and not unscaled and not asked.standardize
+        wide = possible and is_wide(summary, alpha, alpha * share)
         batch_size = choose_batch_size(asked, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         optimizer = self._optimizer

@@ -177,7 +177,7 @@ class LinearModel:
         """Return parameters of this model with the intercept at zero."""
         return params if self.centre is None else self.about(None, params, self.centre)
 
-    def standardised(self, mean: Any, variance: Any, l2: float, width: float = 0.0) -> Standardised:
+    def standardised(self, mean: Any, variance: Any, l2: Any, width: float = 0.0) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
 
         The penalty curves it as that much more variance of a feature would. A feature
@@ -186,7 +186,7 @@ class LinearModel:
         Parameters
         ----------
         mean, variance : ndarray of shape (n_features,)
-        l2 : float
+        l2 : float or ndarray of shape (n_features,)
         width : float, default=0.0
             Of the parabolas in place of kinks of the loss; 0: it has none.
         """

@@ -52,6 +52,8 @@ class FullBatch:
     ----------
     l2, l1 : float
         Factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters.
+    standardize : bool
+        Whether these are the parameters that features of deviation one would have.
     tolerance : float
         The gain in the objective that another pass must promise.
     relative : float
@@ -70,6 +72,7 @@ class FullBatch:
 
     l2: float
     l1: float
+    standardize: bool
     tolerance: float
     relative: float
     patience: int
@@ -159,13 +162,13 @@ class _Descent:
     ) -> None:
         self._rank, self._channel, self._best = rank, channel, best
         self.point = np.array(channel.pull())
-        coordinates = _coordinates(model, channel, rows, how)
+        coordinates, units = _coordinates(model, channel, rows, how)
         counted = np.zeros(len(self.point))
         for first, last, penalised in model.layout.segments(0, len(self.point)):
-            counted[first:last] = penalised
+            counted[first:last] = units[first:last] if penalised else 0.0
         precision = 4 * float(np.finfo(self.point.dtype).eps)
         self._search = Search(  # of rank 0 only
-            self.point, coordinates, how.l2 * counted, how.tolerance, precision, how.least,
+            self.point, coordinates, how.l2 * counted**2, how.tolerance, precision, how.least,
             how.patience, relative=how.relative, l1=how.l1 * counted if how.l1 else None,
             width=how.width, near=how.near,
         )  # fmt: skip
@@ -237,12 +240,19 @@ def _no_start(channel: Channel) -> NonFiniteError:
     )
 
 
-def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -> Coordinates:
-    """Coordinates in which the objective curves alike, where the model has features."""
+def _coordinates(
+    model: Model, channel: Channel, rows: Pieces, how: FullBatch
+) -> tuple[Coordinates, NDArray[np.float64]]:
+    """Coordinates in which the objective curves alike, where the model has features.
+
+    And the units in which the penalty counts parameters: one, or the deviation of their feature.
+    """
+    units = np.ones(model.layout.size)
     if not isinstance(model, WithFeatures):
-        return Coordinates(model.layout.size)
+        return Coordinates(model.layout.size), units
     elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
-    some = rows.thinned(max(1, round(elements / _SAMPLED)))
+    # A penalty is what was asked for: its units are of all rows.
+    some = rows.thinned(1 if how.standardize else max(1, round(elements / _SAMPLED)))
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
         sums = some.moments(model.n_features, centre)
@@ -253,7 +263,11 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -
     # Where little is left of the difference, much of that is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
-    return model.standardised(mean, variance, how.l2, how.width)
+    if not how.standardize:
+        return model.standardised(mean, variance, how.l2, how.width), units
+    variance = np.maximum(variance, 0.0)
+    model.layout.views(units)["coef"][:] = np.sqrt(variance)[:, None]
+    return model.standardised(mean, variance, how.l2 * variance, how.width), units
 
 
 def _over_ranks(
