@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
 from dps.modes import AllReduce, Async, Sync
 
 __version__ = "0.1.0"
@@ -19,4 +19,5 @@ __all__ = [
     "MLPRegressor",
     "Sync",
     "__version__",
+    "load",
 ]
