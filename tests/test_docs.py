@@ -40,6 +40,19 @@ def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]
     assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # skl2onnx's
+def test_the_examples_of_the_page_on_saving_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("skl2onnx")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "saving.md", "python"):
+        exec(example, names)
+    assert "MinMaxScaler" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx"}
+
+
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 4

@@ -64,7 +64,7 @@ def _scalers(estimator: Any, inputs: Inputs) -> list[Any]:
     scale = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1.0), 1.0)
     centre = np.asarray(inputs.centre, np.float64)[inputs.places]
     n = len(centre)
-    most = max([RANGE, *(abs(knots[[0, -1]]).max() for knots in _knots(inputs))])
+    most = float(max([RANGE, *(abs(knots[[0, -1]]).max() for knots in _knots(inputs))]))
     bounds = np.full(n, most)
     return [
         filled(
