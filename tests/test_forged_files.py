@@ -172,6 +172,7 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
         "items"].append({"kind": "feature:cross", "n_buckets": 3, "members": {
             "kind": "tuple", "items": ["kind", "town"]}}), "_network"),
     "an encoder without a layout": (put(None, *LAYOUT), "encoder_"),
+    "other names": (put("elsewhere", "fitted", "feature_names_in_", "items", 1), "feature_names"),
     "other columns": (put(3, "fitted", "n_features_in_"), "n_features_in_|encoder_"),
     "classes out of order": (array("classes_", lambda a: a[::-1]), "classes_"),
     "characters that are none": (lambda _, a: a["classes_"].fill(1 << 30), "text"),

@@ -133,6 +133,11 @@ def test_numbers_that_are_not_embedded_suit_any_activation(
     same(model, checked(model.fit(X, Y), X), FAR)
 
 
+def test_a_network_that_has_seen_nothing_but_constants_says_the_same_of_all_rows() -> None:
+    model = dps.MLPRegressor(4, max_iter=2, random_state=0).fit(np.ones((ROWS, 2)), Y)
+    same(model, checked(model, np.ones((5, 2))), X[:, :2])
+
+
 def test_a_network_on_columns_with_names_keeps_them() -> None:
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = dps.MLPRegressor(8, max_iter=2, random_state=0).fit(frame, Y)

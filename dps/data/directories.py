@@ -107,6 +107,7 @@ def _file_system(path: Any) -> tuple[str, Any, str]:
     if not isinstance(shown, str):
         raise TypeError(f"path must be a str or a path of one. Got {path!r} instead.")
     fs, root = url_to_fs(shown)
+    fs.invalidate_cache()  # others write there too
     return shown, fs, root.rstrip("/") or root
 
 

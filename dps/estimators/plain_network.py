@@ -138,9 +138,9 @@ class _Ramps:
             found += [(column, -1.0, float(knot)) for knot in left]
             found += [(column, 1.0, float(knot)) for knot in right]
         self.weights: _Floats = np.concatenate(weights)
-        self._columns = np.array([column for column, _, _ in found])
-        self._signs = np.array([sign for _, sign, _ in found])
-        self._knots = np.array([knot for _, _, knot in found])
+        self._columns = np.array([column for column, _, _ in found], np.int64)
+        self._signs = np.array([sign for _, sign, _ in found], np.float64)
+        self._knots = np.array([knot for _, _, knot in found], np.float64)
         size = len(inputs.places) * len(found)
         if size > _MOST_ELEMENTS:
             raise ValueError(
