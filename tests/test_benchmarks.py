@@ -21,6 +21,7 @@ NAMES = (
     "little",
     "memory",
     "monitoring",
+    "network",
     "optimizers",
     "scaling",
     "skewed",
@@ -130,6 +131,13 @@ def test_optimizers() -> None:
     names = ["dps sgd", "dps momentum", "dps adagrad", "dps adam"]
     assert list(rows(printed, "dps "))[:4] == names
     check_peer(printed, "PyTorch", "torch", "PyTorch Adam (fused)")
+
+
+def test_network() -> None:
+    printed = run("network")
+    assert list(rows(printed, "dps sync")) == ["dps sync"]
+    check_peer(printed, "PyTorch", "torch", "PyTorch DDP over gloo")
+    assert float(rows(printed)["network: times scikit-learn"][0]) > 0
 
 
 def test_memory() -> None:

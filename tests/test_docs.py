@@ -55,7 +55,7 @@ def test_the_examples_of_the_page_on_saving_run(
 
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
-    assert len(recipes) == 4
+    assert len(recipes) == 6
     module = ModuleType("recipes")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "recipes", module)
     for recipe in recipes:
@@ -74,7 +74,7 @@ def test_the_example_of_files_runs_without_a_cluster_too(
 EXAMPLES = {
     "compare_modes.py": "allreduce",
     "larger_than_memory.py": "10,000,000 rows",
-    "numpy_only.py": "modified_huber  accuracy 0.967",
+    "numpy_only.py": "modified_huber  accuracy 0.965",
     "text.py": "of 1,600 mails are told apart",
 }
 

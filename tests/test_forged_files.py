@@ -34,7 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network of a frame: it has everything."""
     path = tmp_path_factory.mktemp("saved") / "model"
     labels = np.array(["no", "yes", "what"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
-    model = dps.MLPClassifier(8, max_iter=2, n_replicas=1, random_state=0)
+    model = dps.MLPClassifier(hidden_layer_sizes=8, max_iter=2, n_replicas=1, random_state=0)
     model.fit(FRAME, labels).save(path)
     return path
 

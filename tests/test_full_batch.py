@@ -72,7 +72,10 @@ def descend(bowls: list[Bowl], steps: int = 50) -> list[float | Exception]:
     model: Any = SimpleNamespace(
         layout=LinearModel(1, 1, SquaredError(), fit_intercept=False).layout
     )
-    how = FullBatch(l2=0.0, tolerance=1e-12, patience=5, least=0.0, row_elements=1.0)
+    how = FullBatch(
+        l2=0.0, l1=0.0, tolerance=1e-12, relative=np.inf, patience=5, least=0.0, width=0.0,
+        near=0.0, row_elements=1.0,
+    )  # fmt: skip
 
     def work(rank: int, channel: Channel) -> float:
         rows: Any = bowls[rank]
@@ -120,7 +123,10 @@ def pieces(model: LinearModel, rank: int, channel: Channel, length: int = 500) -
 def test_models_in_python_and_ranks_that_are_far_have_the_same_bits(
     n_ranks: int,
 ) -> None:
-    how = FullBatch(l2=1e-3, tolerance=1e-9, patience=5, least=1e-12, row_elements=3.0)
+    how = FullBatch(
+        l2=1e-3, l1=0.0, tolerance=1e-9, relative=np.inf, patience=5, least=1e-12, width=0.0,
+        near=0.0, row_elements=3.0,
+    )  # fmt: skip
 
     class InPython(LinearModel):
         kernel = None  # type: ignore[assignment]
@@ -154,7 +160,10 @@ def test_after_a_rehearsal_the_search_goes_on_from_its_best_point(
 ) -> None:
     monkeypatch.setattr(full_batch, "_SHARES", (4, 2))
     monkeypatch.setattr(full_batch, "_ROWS_A_PARAMETER", 1)
-    how = FullBatch(l2=0.0, tolerance=0.0, patience=99, least=0.0, row_elements=3.0)
+    how = FullBatch(
+        l2=0.0, l1=0.0, tolerance=0.0, relative=np.inf, patience=99, least=0.0, width=0.0,
+        near=0.0, row_elements=3.0,
+    )  # fmt: skip
 
     def work(rank: int, channel: Channel) -> Any:
         model = LinearModel(3, 1, LogLoss())

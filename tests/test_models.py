@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from dps import LinearRegressor
 from dps.losses import LOSSES, Hinge, OneVsRest, SquaredError
 from dps.models import MODELS, CSRRows, DenseRows, Layout, LinearModel, Tensor
 
@@ -195,3 +196,30 @@ def test_digest_is_the_same_in_another_process_and_tells_layouts_apart():
 def test_tensors_of_one_name_are_refused():
     with pytest.raises(ValueError, match="must have different names"):
         Layout((Tensor("a", (1,), True), Tensor("a", (2,), True)))
+
+
+def test_a_model_that_draws_is_given_a_generator_of_its_batch(monkeypatch):
+    # One that drops features by chance, in Python.
+    drawn = []
+
+    class Dropping(LinearModel):
+        draws = True
+
+        def loss_gradient(self, params, X, y, weight, out, rng=None):
+            drawn.append(int(rng.integers(2**62)))
+            return super().loss_gradient(params, X, y, weight, out)
+
+    monkeypatch.setattr("dps.estimators.linear_family.LinearModel", Dropping)
+    X, y = np.eye(8), np.arange(8.0)
+
+    def train():
+        drawn.clear()
+        model = LinearRegressor(
+            optimizer="sgd", batch_size=2, n_replicas=1, max_iter=3, tol=None, random_state=0
+        )
+        model.fit(X, y)
+        return list(drawn)
+
+    first = train()
+    assert len(set(first)) == len(first) >= 12  # another one each step of each epoch
+    assert train() == first

@@ -54,6 +54,22 @@ def test_a_logistic_regression_ends_where_scipy_does() -> None:
     assert logistic(best)[0] == pytest.approx(peer.fun, rel=1e-10)
 
 
+def test_an_l1_norm_ends_where_scipy_does_with_its_zeros() -> None:
+    weights = np.array([3.0, 1.0, 20.0, 0.0, 5.0])
+
+    def split(v: Any) -> tuple[float, Any]:
+        value, slope = logistic(v[:5] - v[5:])
+        return value + weights @ (v[:5] + v[5:]), np.concatenate([slope + weights, weights - slope])
+
+    search = LBFGS(np.zeros(5), 1e-14, 1e-16, weights=weights)
+    while not search.converged:
+        search.tell(*logistic(search.point))
+    peer = minimize(split, np.zeros(10), jac=True, bounds=[(0, None)] * 10, tol=1e-14)
+    assert logistic(search.best)[0] + weights @ np.abs(search.best) <= peer.fun * (1 + 1e-9)
+    assert ((search.best == 0) == (np.abs(peer.x[:5] - peer.x[5:]) < 1e-6)).all()
+    assert 0 < (search.best == 0).sum() < 5
+
+
 def test_a_point_without_a_value_shortens_the_step() -> None:
     def barrier(x: Any) -> tuple[float, Any]:
         if x[0] <= 0:

@@ -51,8 +51,11 @@ SAVED = {
     "sparse": (dps.LinearClassifier(), scipy.sparse.csr_array(np.where(X > 0, X, 0))),
     "linear regressor": (dps.LinearRegressor(optimizer="momentum", learning_rate=0.01), X),
     "counts": (dps.LinearRegressor(loss="poisson"), X),
-    "classifying network": (dps.MLPClassifier(16, max_iter=3), X),
-    "network": (dps.MLPRegressor((8, 8), loss="huber", max_iter=3), X.astype(np.float32)),
+    "classifying network": (dps.MLPClassifier(hidden_layer_sizes=16, max_iter=3), X),
+    "network": (
+        dps.MLPRegressor(hidden_layer_sizes=(8, 8), loss="huber", max_iter=3),
+        X.astype(np.float32),
+    ),
     "linear model of a frame": (
         dps.LinearRegressor(
             encoder=FrameEncoder(missing="indicator", interactions=[("kind", "town")], n_hash=32)
@@ -60,7 +63,7 @@ SAVED = {
         FRAME,
     ),
     "network of a frame": (
-        dps.MLPClassifier(8, max_iter=2, encoder=FrameEncoder(missing="mean")),
+        dps.MLPClassifier(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(missing="mean")),
         FRAME.drop(columns="words"),
     ),
 }
@@ -116,7 +119,7 @@ def test_labels_of_any_type_come_back(name: str, tmp_path: Path) -> None:
 
 def test_several_targets_and_names_of_columns_come_back(tmp_path: Path) -> None:
     frame = pd.DataFrame(X, columns=list("abcd"))
-    for model in (dps.LinearRegressor(), dps.MLPRegressor(8, max_iter=2)):
+    for model in (dps.LinearRegressor(), dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2)):
         model.fit(frame, np.c_[Y, X[:, 0]])
         model.save(tmp_path / "model")
         loaded = dps.load(tmp_path / "model")
@@ -146,7 +149,7 @@ def test_an_unfitted_estimator_comes_back_with_all_of_its_parameters(tmp_path: P
     assert not hasattr(loaded, "coef_")
     for regressor in (
         dps.LinearRegressor(Quantile(0.9)),
-        dps.MLPRegressor((5, 3), solver=Momentum(0.5)),
+        dps.MLPRegressor(hidden_layer_sizes=(5, 3), solver=Momentum(0.5)),
     ):
         regressor.save(tmp_path / "other")
         assert repr(dps.load(tmp_path / "other")) == repr(regressor)

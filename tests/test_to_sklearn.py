@@ -38,6 +38,14 @@ METHODS = ("predict", "predict_proba", "decision_function")
 FAR = X * RNG.normal(size=(ROWS, 1)) * 100  # where no row was
 
 
+def classifier(units: Any, **options: Any) -> Any:
+    return dps.MLPClassifier(hidden_layer_sizes=units, random_state=0, **options)
+
+
+def regressor(units: Any, **options: Any) -> Any:
+    return dps.MLPRegressor(hidden_layer_sizes=units, random_state=0, **options)
+
+
 def same(model: Any, plain: Any, data: Any, rtol: float = 1e-9) -> None:
     check_is_fitted(plain)
     for method in METHODS:
@@ -108,7 +116,7 @@ def test_options_of_losses_and_names_of_columns_are_kept() -> None:
 @pytest.mark.parametrize("labels", LABELS)
 def test_a_classifying_network_becomes_one_of_scikit_learn(labels: str) -> None:
     y = LABELS[labels]
-    model = dps.MLPClassifier((16, 8), max_iter=4, random_state=0).fit(X, y)
+    model = classifier((16, 8), max_iter=4).fit(X, y)
     plain = checked(model, X)
     same(model, plain, FAR)
     assert plain.score(X, y) == model.score(X, y)
@@ -120,7 +128,7 @@ def test_a_classifying_network_becomes_one_of_scikit_learn(labels: str) -> None:
 def test_a_network_of_numbers_becomes_one_of_scikit_learn(loss: str, several: bool) -> None:
     y = np.abs(Y) + 0.1 if loss in ("poisson", "gamma") else Y
     y = np.c_[y, y[::-1]] if several else y
-    model = dps.MLPRegressor(16, loss=loss, max_iter=4, random_state=0).fit(X, y)
+    model = regressor(16, loss=loss, max_iter=4).fit(X, y)
     same(model, checked(model, X), FAR)
 
 
@@ -129,18 +137,24 @@ def test_a_network_of_numbers_becomes_one_of_scikit_learn(loss: str, several: bo
 def test_numbers_that_are_not_embedded_suit_any_activation(
     activation: str, hidden: tuple[int, ...]
 ) -> None:
-    model = dps.MLPRegressor(hidden, activation, embedding_size=0, max_iter=3, random_state=0)
+    model = dps.MLPRegressor(
+        hidden_layer_sizes=hidden,
+        activation=activation,
+        embedding_size=0,
+        max_iter=3,
+        random_state=0,
+    )
     same(model, checked(model.fit(X, Y), X), FAR)
 
 
 def test_a_network_that_has_seen_nothing_but_constants_says_the_same_of_all_rows() -> None:
-    model = dps.MLPRegressor(4, max_iter=2, random_state=0).fit(np.ones((ROWS, 2)), Y)
+    model = regressor(4, max_iter=2).fit(np.ones((ROWS, 2)), Y)
     same(model, checked(model, np.ones((5, 2))), X[:, :2])
 
 
 def test_a_network_on_columns_with_names_keeps_them() -> None:
     frame = pd.DataFrame(X, columns=list("abcde"))
-    model = dps.MLPRegressor(8, max_iter=2, random_state=0).fit(frame, Y)
+    model = regressor(8, max_iter=2).fit(frame, Y)
     plain = checked(model, frame)
     assert list(plain.feature_names_in_) == list("abcde")
 
@@ -149,7 +163,9 @@ def test_a_network_on_columns_with_names_keeps_them() -> None:
 def test_a_network_on_wide_sparse_rows_is_itself(activation: str) -> None:
     rows = scipy.sparse.random_array((ROWS, 2000), density=0.02, rng=RNG, format="csr")
     rows.data -= 0.5
-    model = dps.MLPClassifier(8, activation, max_iter=3, random_state=0).fit(rows, LABELS["three"])
+    model = dps.MLPClassifier(hidden_layer_sizes=8, activation=activation, max_iter=3).fit(
+        rows, LABELS["three"]
+    )
     plain = checked(model, rows)
     assert type(plain).__name__ == "MLPClassifier"
     same(model, plain, rows.toarray())
@@ -157,7 +173,7 @@ def test_a_network_on_wide_sparse_rows_is_itself(activation: str) -> None:
 
 def test_a_network_on_narrow_sparse_rows_takes_dense_ones() -> None:
     rows = scipy.sparse.csr_array(np.where(X > 0, X, 0))
-    model = dps.MLPClassifier(8, max_iter=3, random_state=0).fit(rows, LABELS["three"])
+    model = classifier(8, max_iter=3).fit(rows, LABELS["three"])
     checked(model, rows.toarray())
 
 
@@ -169,8 +185,8 @@ FRAME = pd.DataFrame({"size": X[:, 0], "year": X[:, 1], "town": ["Ulm", "Bonn"] 
     "model",
     [
         dps.LinearClassifier(max_iter=20),
-        dps.MLPClassifier(8, max_iter=3),
-        dps.MLPClassifier(8, max_iter=3, embedding_size=0),
+        classifier(8, max_iter=3),
+        classifier(8, max_iter=3, embedding_size=0),
     ],
     ids=["linear", "network", "not embedded"],
 )
@@ -185,9 +201,18 @@ def test_a_model_of_dataframes_becomes_a_pipeline_with_the_encoder(model: Any, d
 
 
 REFUSED = {
-    "silu": (dps.MLPRegressor(4, "silu", max_iter=1), "no activation='silu': use 'relu'"),
-    "tanh": (dps.MLPRegressor(4, "tanh", max_iter=1), "embedded numbers.*use activation='relu'"),
-    "hinge": (dps.MLPClassifier(4, loss="hinge", max_iter=1), "use loss='log_loss'"),
+    "silu": (
+        regressor(4, activation="silu", max_iter=1),
+        "no activation='silu': use 'relu'",
+    ),
+    "tanh": (
+        regressor(4, activation="tanh", max_iter=1),
+        "embedded numbers.*use activation='relu'",
+    ),
+    "hinge": (
+        classifier(4, loss="hinge", max_iter=1),
+        "use loss='log_loss'",
+    ),
 }
 
 
@@ -202,13 +227,16 @@ def test_what_scikit_learn_lacks_is_said(name: str) -> None:
 
 def test_a_layer_of_too_many_weights_is_refused() -> None:
     encoder = FrameEncoder(n_hash=1 << 14)
-    model = dps.MLPClassifier(2, max_iter=1, encoder=encoder).fit(FRAME, LABELS["two"])
+    model = classifier(2, max_iter=1, encoder=encoder).fit(FRAME, LABELS["two"])
     with pytest.raises(ValueError, match=r"16,386 columns.*smaller FrameEncoder"):
         model.to_sklearn()
 
 
 def test_what_was_made_needs_no_dps(tmp_path: Path) -> None:
-    models = [dps.LinearClassifier(max_iter=20), dps.MLPClassifier(8, max_iter=2, random_state=0)]
+    models = [
+        dps.LinearClassifier(max_iter=20),
+        classifier(8, max_iter=2),
+    ]
     for number, model in enumerate(models):
         model.fit(X, LABELS["two"])
         (tmp_path / f"{number}.pickle").write_bytes(pickle.dumps(model.to_sklearn()))
@@ -225,9 +253,9 @@ ONNX = {
     "hinge": (dps.LinearClassifier("hinge", max_iter=20, tol=0.1), "two"),
     "amounts": (dps.LinearRegressor("gamma", max_iter=20), "amounts"),
     "targets": (dps.LinearRegressor("huber", max_iter=20, tol=0.1), "targets"),
-    "network of two": (dps.MLPClassifier((16, 8), max_iter=4), "two"),
-    "network of three": (dps.MLPClassifier((16, 8), max_iter=4), "whole"),
-    "network of numbers": (dps.MLPRegressor((16, 8), max_iter=4), "numbers"),
+    "network of two": (classifier((16, 8), max_iter=4), "two"),
+    "network of three": (classifier((16, 8), max_iter=4), "whole"),
+    "network of numbers": (regressor((16, 8), max_iter=4), "numbers"),
 }
 
 

@@ -104,3 +104,16 @@ def test_few_rows_few_columns_and_often_used_columns_are_not_wide(jobs: list[Job
         with warnings.catch_warnings(action="ignore"):
             dps.LinearClassifier(random_state=0, max_iter=1, alpha=1e-6).fit(data, labels)
     assert [job.full_batch is None for job in jobs] == [False, False, False, True]
+
+
+def test_l1_selects_columns_of_wide_rows_too(jobs: list[Job]) -> None:
+    X, sense = text(1.0)
+    y = sense + 6 * np.random.default_rng(2).normal(size=len(sense)) > np.median(sense)
+    alpha = WORDS / TRAINED / 100
+    model = dps.LinearClassifier(penalty="l1", alpha=alpha).fit(X[TRAIN], y[TRAIN])
+    theirs = LogisticRegression(
+        l1_ratio=1.0, solver="liblinear", C=1 / alpha / TRAINED, intercept_scaling=100, tol=1e-6
+    ).fit(X[TRAIN], y[TRAIN])
+    assert isinstance(jobs[0].full_batch, FullBatch)
+    chosen, known = np.count_nonzero(model.coef_), np.count_nonzero(theirs.coef_)
+    assert abs(chosen - known) <= 0.01 * known + 1

@@ -389,6 +389,9 @@ cdef class LinearGradient(Gradient):
             &self.model, <const double*> rows.values, rows, order, start, m, ahead, keys
         )
 
+    cdef void round(self, double width, bint gap) noexcept nogil:
+        self.model.loss.width, self.model.loss.gap = width, gap
+
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)
         same_length("rows of X", block.rows.n_features, self.model.f)

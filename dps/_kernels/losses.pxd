@@ -3,11 +3,14 @@ from cython cimport floating
 cdef struct LossSpec:
     int kind
     double epsilon
+    double width    # of the parabola in place of a kink; 0: none
+    bint gap        # what that takes from what is proven, in place of the loss
 
 
 cdef class LossKernel:
     cdef LossSpec spec
     cdef readonly str name
+    cdef readonly bint kinked
 
 
 cdef double evaluate(

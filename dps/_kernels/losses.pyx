@@ -33,6 +33,9 @@ cdef enum:
     GAMMA
     SOFTMAX
 
+# The losses with a kink, which a width rounds.
+cdef frozenset KINKED = frozenset(["hinge", "epsilon_insensitive", "quantile"])
+
 cdef dict KINDS = {
     "squared": SQUARED,
     "log": LOG,
@@ -122,6 +125,63 @@ cdef inline double _loop(
                 target = y[i * k + j]
             total += <double> (w * _element(kind, target, raw[i * k + j], epsilon, &derivative))
             out[i * k + j] = w * derivative
+    return total
+
+
+cdef inline floating _rounded(
+    floating z, floating width, bint gap, floating* slope
+) noexcept nogil:
+    """``max(z, 0)`` with a parabola of so wide a range in place of the kink.
+
+    Or the ``gap`` between ``max(z, 0)`` itself and the line through zero of that slope, which lies
+    below it everywhere.
+    """
+    cdef floating half = 0.5, t = z / width + half
+    if t <= 0:
+        slope[0] = 0
+        return 0
+    if t >= 1:
+        slope[0] = 1
+        return 0 if gap else z
+    slope[0] = t
+    if gap:
+        return (z if z > 0 else 0) - t * z
+    return half * width * t * t
+
+
+cdef double _rounded_loop(
+    LossSpec loss, const floating* y, const floating* raw, const floating* weight, floating* out,
+    Py_ssize_t n, Py_ssize_t k, bint codes,
+) noexcept nogil:
+    """As `_loop`, of a loss whose kinks are rounded."""
+    cdef Py_ssize_t i, j
+    cdef double total = 0
+    cdef floating epsilon = <floating> loss.epsilon, width = <floating> loss.width
+    cdef floating value, target, z, up = 0, down = 0, w = 1
+    for i in range(n):
+        if weight is not NULL:
+            w = weight[i]
+        for j in range(k):
+            if codes:
+                target = 1 if y[i] == j else -1
+            else:
+                target = y[i * k + j]
+            z = raw[i * k + j]
+            if loss.kind == HINGE:
+                value = _rounded(1 - target * z, width, loss.gap, &up)
+                out[i * k + j] = w * (-target * up)
+            elif loss.kind == QUANTILE:
+                z -= target
+                value = _rounded(z, width, loss.gap, &up)
+                if not loss.gap:
+                    value -= epsilon * z
+                out[i * k + j] = w * (up - epsilon)
+            else:
+                z -= target
+                value = _rounded(z - epsilon, width, loss.gap, &up)
+                value += _rounded(-z - epsilon, width, loss.gap, &down)
+                out[i * k + j] = w * (up - down)
+            total += <double> (w * value)
     return total
 
 
@@ -261,6 +321,8 @@ cdef double evaluate(
     """The weighted sum over n rows of k outputs; one column of y beside several is class codes."""
     cdef bint codes = y_width != k
     cdef floating epsilon = <floating> loss.epsilon
+    if loss.width > 0:
+        return _rounded_loop(loss, y, raw, weight, out, n, k, codes)
     # Each call names a constant, so that the branches on the kind are outside of the loops.
     if loss.kind == SQUARED:
         return _loop(SQUARED, y, raw, weight, out, n, k, codes, epsilon)
@@ -288,15 +350,21 @@ cdef double evaluate(
 cdef class LossKernel:
     """A loss by name, for arrays here and for other kernels through `evaluate`."""
 
-    def __init__(self, str name, double epsilon=0.0):
+    def __init__(self, str name, double epsilon=0.0, double width=0.0, bint gap=False):
         if name not in KINDS:
             raise ValueError(f"there is no loss {name!r}, only {sorted(KINDS)}")
         self.name = name
+        self.kinked = name in KINKED
+        if width > 0 and not self.kinked:
+            raise ValueError(f"the loss {name!r} has no kink")
         self.spec.kind = KINDS[name]
         self.spec.epsilon = epsilon
+        self.spec.width = width
+        self.spec.gap = gap
 
     def __reduce__(self):
-        return LossKernel, (self.name, self.spec.epsilon)
+        spec = self.spec
+        return LossKernel, (self.name, spec.epsilon, spec.width, bool(spec.gap))
 
     def evaluate(
         self, const floating[:, ::1] y, const floating[:, ::1] raw, const floating[::1] weight,

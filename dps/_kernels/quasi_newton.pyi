@@ -11,6 +11,8 @@ class LBFGS:
     ``s . y`` is never negative; a pair in which it vanishes is left out. Coordinates should
     be such that the function curves by about one: the first step relies on it.
 
+    With an L1 norm the steps are proximal ones, see `ProximalStep`, and end at exact zeros.
+
     Parameters
     ----------
     start : (n,) array
@@ -18,12 +20,19 @@ class LBFGS:
         The gain that the quadratic model must still promise for another step.
     precision : float
         Relative error of the values told.
-    memory : int, default=10
-        Pairs of steps and gradient differences that are kept.
+    relative : float, default=inf
+        The same, as a share of the value, where that is less; a hundredth of it at least.
+    weights : (n,) array, optional
+        Of an L1 norm, which is minimised with the function that is told.
     """
 
     def __init__(
-        self, start: Any, tolerance: float, precision: float, memory: int = 10
+        self,
+        start: Any,
+        tolerance: float,
+        precision: float,
+        relative: float = ...,
+        weights: NDArray[np.float64] | None = None,
     ) -> None: ...
     @property
     def size(self) -> int: ...

@@ -171,6 +171,9 @@ cdef class Gradient:
         """
         return 0
 
+    cdef void round(self, double width, bint gap) noexcept nogil:
+        """Round the kinks of the loss from now on, see `LossKernel`; 0: no more."""
+
     cdef int check(self, BlockRows block) except -1:
         """Raise if this block is not of the model's kind."""
         if self.single != block.rows.single:

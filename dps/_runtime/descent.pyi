@@ -26,7 +26,25 @@ class Search:
         A gain in the objective that counts.
     patience : int
         Accepted steps in a row of less than that which are enough.
+    relative : float, default=inf
+        The gain that another pass must promise as a share of the objective, where that is less.
+    l1 : (n,) float64 array, optional
+        The objective has the sum of its products with the sizes of the parameters.
+    width : float, default=0.0
+        Of the parabolas that stand for kinks of the loss at first; 0: it has none.
+    near : float, default=0.0
+        The share of the objective that these may take in the end, as is proven, see `LossKernel`.
+
+    Attributes
+    ----------
+    width : float
+        Of the parabolas at the point that is looked at next.
+    gap : bool
+        Whether what they take is to be told of it, in place of the loss.
     """
+
+    width: float
+    gap: bool
 
     def __init__(
         self,
@@ -37,6 +55,11 @@ class Search:
         precision: float,
         least: float,
         patience: int,
+        *,
+        relative: float = ...,
+        l1: NDArray[np.float64] | None = None,
+        width: float = ...,
+        near: float = ...,
     ) -> None: ...
     @property
     def enough(self) -> bool:

@@ -1,7 +1,8 @@
 """A step of L-BFGS over all ranks: sums, their mean, the next point.
 
 Owns what is minimised, the mean loss and its penalty, and when nothing is gained any more: rank 0's
-`Search` decides. It must not know modes, or where rows come from.
+`Search` decides. A loss with kinks is minimised with these rounded, ever less (Nesterov, 2005),
+until what is proven of the rounding is little. It must not know modes, or where rows come from.
 """
 from cython cimport floating
 from libc.math cimport INFINITY
@@ -18,6 +19,7 @@ from dps._runtime.passes cimport Pass
 from dps._runtime.step cimport Step
 from dps._kernels.quasi_newton cimport LBFGS
 from dps._kernels.reduce cimport is_finite
+from dps._kernels.rows cimport Gradient
 
 from dps._runtime.step import ENDINGS as STEP_ENDINGS
 
@@ -26,6 +28,11 @@ cdef extern from "vectors.h" nogil:
     void dps_add_weighted(
         double* out, const double* x, const double* w, const double* at, Py_ssize_t n
     ) noexcept
+
+cdef double OF_A_PASS = 10      # a pass's gain that counts, in gains that another one must promise
+cdef double NARROWER = 10       # times, from one rounding of the kinks to the next
+cdef double NARROWEST = 1e-7    # of the first one; then rounding errors are all that is left
+cdef double ROUGHLY = 1000       # times the tolerance, at first: a wide rounding is no end
 
 cdef enum:
     BAD_START = 100
@@ -52,6 +59,8 @@ cdef class Search:
     """See the stub."""
 
     cdef readonly bint enough
+    cdef readonly double width  # of the rounded kinks
+    cdef readonly bint gap      # what the rounding takes is looked at, and no loss
     cdef Coordinates coordinates
     cdef LBFGS search
     cdef Py_ssize_t size
@@ -64,6 +73,9 @@ cdef class Search:
     cdef double tolerance
     cdef double least
     cdef double best
+    cdef double first_width
+    cdef double near
+    cdef double relative
     cdef double rows
     cdef double share
     cdef Py_ssize_t patience
@@ -71,7 +83,8 @@ cdef class Search:
 
     def __init__(
         self, start, Coordinates coordinates, penalty, double tolerance, double precision,
-        double least, Py_ssize_t patience,
+        double least, Py_ssize_t patience, *, double relative=INFINITY, l1=None, double width=0,
+        double near=0,
     ):
         cdef double* vectors
         same_length("start", start.size, coordinates.size)
@@ -84,7 +97,11 @@ cdef class Search:
         self.penalty, self.at = vectors, vectors + self.size
         self.slope, self.turned = vectors + 2 * self.size, vectors + 3 * self.size
         self.coordinates = coordinates
-        self.search = LBFGS(coordinates.point(self._vectors[1]), tolerance, precision)
+        # Coordinates scale each parameter, and mix into them only what has no such penalty.
+        weights = None if l1 is None else coordinates.gradient(l1)
+        point = coordinates.point(self._vectors[1])
+        self.search = LBFGS(point, tolerance, precision, relative, weights)
+        self.first_width, self.near, self.relative = width, near, relative
         self.tolerance = tolerance
         self.least = least
         self.patience = patience
@@ -94,6 +111,8 @@ cdef class Search:
             raise ValueError(f"nothing can be learned of {rows} rows, one of each {share}")
         self.rows, self.share = rows, share
         self.search.resume(share * self.tolerance)
+        self.width, self.gap = self.first_width, False
+        self._set_pace()
         self.best = INFINITY
         self.idle = 0
         self.enough = False
@@ -112,9 +131,12 @@ cdef class Search:
 
     cdef int take(self, double total, const char* mean) except -1 nogil:
         """Native `tell`; NULL where there is no gradient."""
-        cdef double value
+        cdef double value, least
         cdef double* gradient = NULL
         cdef bint accepted = False
+        if self.gap:
+            self._narrow_down(total / self.rows)
+            return False
         if not self.search.converged:
             value = (
                 total / self.rows + dps_weighted_squares(self.penalty, self.at, self.size) / 2
@@ -128,11 +150,34 @@ cdef class Search:
                 dps_add_weighted(self.slope, self.turned, self.penalty, self.at, self.size)
                 self.coordinates.to_gradient(self.slope, gradient)
             accepted = self.search.take(value, gradient)
+            value = self.search.value
             if accepted and not self.search.extending:  # its length is right
-                self.idle = 0 if value <= self.best - self.share * self.least else self.idle + 1
+                least = min(self.share * self.least, OF_A_PASS * self.search.worthwhile())
+                self.idle = 0 if value <= self.best - least else self.idle + 1
                 self.best = min(self.best, value)
         self.enough = self.search.converged or self.idle >= self.patience
+        if self.first_width > 0 and self.share == 1:
+            if self.width == 0:  # the loss itself, where the last search has ended
+                self.enough = True
+            elif self.enough:
+                self.enough, self.gap = False, True
+                self.search.restart()
         return accepted
+
+    cdef void _narrow_down(self, double gap) noexcept nogil:
+        """Go on from the best point with narrower parabolas, or with none if that is near."""
+        self.gap = False
+        self.width /= NARROWER
+        if gap <= self.near * abs(self.best) or self.width < NARROWEST * self.first_width:
+            self.width = 0
+        self._set_pace()
+        self.best = INFINITY
+        self.idle = 0
+
+    cdef void _set_pace(self) noexcept nogil:
+        """The wider the rounding, the sooner its search ends."""
+        cdef double narrow = self.width / self.first_width if self.first_width > 0 else 0
+        self.search.relative = self.relative * max(1.0, ROUGHLY * narrow)
 
     cdef void put(self, char* out) noexcept nogil:
         """Native `write`."""
@@ -164,7 +209,7 @@ cdef class DescentStep:
         self.rows = rows
         self.ranks = ranks
         self.search = search
-        gradient = rows.sum.gradient
+        cdef Gradient gradient = rows.sum.gradient
         if not gradient.single == ranks.single == search.single:
             raise ValueError("the gradient, the ranks' steps and the search are of different types")
         for name, size in (("rows", gradient.size), ("ranks", ranks.size)):
@@ -173,6 +218,7 @@ cdef class DescentStep:
         self.itemsize = 4 if search.single else 8
         self.point = search._look_at("point", point)
         self.best = search._look_at("best", best)
+        gradient.round(search.width, search.gap)
         ahead = np.empty_like(point)
         self.ahead = <char*> <uintptr_t> ahead.ctypes.data
         self._arrays = [point, best, ahead]
@@ -209,11 +255,13 @@ cdef class DescentStep:
             accepted = self.search.take(total, self.ranks.total if finite else NULL)
             self.search.put(self.ahead)
         notes[0], notes[1] = accepted, self.search.enough
+        notes[2], notes[3] = self.search.width, self.search.gap
         status = self.ranks.broadcast(self.ahead if self.ranks.rank == 0 else NULL, notes)
         if status != RAN:
             return status
         self.accepted = self.ranks.notes[0] != 0
         self.enough = self.ranks.notes[1] != 0
+        self.rows.sum.gradient.round(self.ranks.notes[2], self.ranks.notes[3] != 0)
         if self.accepted:
             memcpy(self.best, self.point, self.size * self.itemsize)
         memcpy(self.point, self.ranks.total, self.size * self.itemsize)

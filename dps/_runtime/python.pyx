@@ -4,7 +4,7 @@ Owns how rows reach a model in Python, and how what it raises reaches the interp
 not know ranks or modes.
 """
 from libc.math cimport NAN
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 import numpy as np
@@ -19,6 +19,10 @@ cdef class PythonGradient(Gradient):
     cdef object model
     cdef object dtype
     cdef object error
+    cdef object rng
+    cdef bint draws
+    cdef bint begun
+    cdef uint64_t key
 
     def __init__(self, model, Py_ssize_t most):
         self.model = model
@@ -26,6 +30,11 @@ cdef class PythonGradient(Gradient):
         self.size = model.layout.size
         self.single = self.dtype.itemsize == 4
         self.most = most
+        self.draws = getattr(model, "draws", False)
+
+    cdef void begin(self, uint64_t key) noexcept nogil:
+        self.key = key
+        self.begun = True
 
     cdef BlockRows rows_of(self, block):
         cdef BlockRows rows = BlockRows.__new__(BlockRows)
@@ -57,9 +66,13 @@ cdef class PythonGradient(Gradient):
         segment = (<object> rows.block).segment(start, start + m, picks)
         point = view(params, self.dtype, self.size)
         point.flags.writeable = False
-        return self.model.loss_gradient(
-            point, segment.X, segment.y, segment.weight, out=view(out, self.dtype, self.size)
-        )
+        options = {"out": view(out, self.dtype, self.size)}
+        if self.draws:
+            if self.begun:
+                self.rng = np.random.Generator(np.random.Philox(key=self.key))
+                self.begun = False
+            options["rng"] = self.rng
+        return self.model.loss_gradient(point, segment.X, segment.y, segment.weight, **options)
 
     cdef int reraise(self) except -1:
         if self.failed:

@@ -16,7 +16,16 @@ from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import GAIN, PROMISE, WIDE_BATCH, auto_schedule
+from dps.training.defaults import (
+    GAIN,
+    NEAR,
+    NEAR_L1,
+    PROMISE,
+    SHARP,
+    SHARP_L1,
+    WIDE_BATCH,
+    auto_schedule,
+)
 from dps.training.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
@@ -59,14 +68,19 @@ def check_stochastic(asked: Any) -> None:
 def _obstacles(asked: Any, loss: Loss) -> Iterator[str]:
     """Parameters that L-BFGS cannot honour."""
     given = {
-        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf,
-        f"penalty={asked.penalty!r}, whose derivative jumps": l1_ratio(asked) > 0,
+        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf
+        and not _has_kinks(loss),
         f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
         f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
         f"average={asked.average!r}": asked.average,
         "early_stopping": asked.early_stopping,
     }
     return (what for what, is_given in given.items() if is_given)
+
+
+def _has_kinks(loss: Loss) -> bool:
+    """Whether the derivative jumps where parabolas can stand for that."""
+    return loss.native is not None and loss.native.kinked
 
 
 def _refuse(what: str) -> NoReturn:
@@ -99,36 +113,50 @@ def choose_replicas(
 
 
 def takes_steps(asked: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
-    """Whether steps are stochastic, whatever the data."""
+    """Whether there are stochastic steps, whatever the data.
+
+    Also where passes over all rows are possible, if replicas need not wait for each other.
+    """
     if asked.optimizer == "lbfgs":
         return False
-    return (
-        asked.optimizer != "auto"
-        or not mode.deterministic  # nobody waits, which L-BFGS asks for
-        or tol is None
-        or any(_obstacles(asked, loss))
-    )
+    return not (mode.deterministic and _passes_end_it(asked, loss, tol))
+
+
+def _passes_end_it(asked: Any, loss: Loss, tol: float | None) -> bool:
+    """Whether the fit may end with passes over all rows, which nobody has asked for."""
+    return asked.optimizer == "auto" and tol is not None and not any(_obstacles(asked, loss))
 
 
 def choose_full_batch(
     asked: Any,
     loss: Loss,
-    mode: Mode,
     summary: DataSummary,
     tol: float | None,
+    l1: float,
     l2: float,
     wide: bool,
 ) -> FullBatch | None:
-    """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows."""
-    better = not wide and not takes_steps(asked, loss, mode, tol)
+    """L-BFGS, where it was asked for or is the better choice, which it is not on wide rows.
+
+    Where there are stochastic steps, too, see `takes_steps`, it comes after them.
+    """
+    better = not wide and _passes_end_it(asked, loss, tol)
     if asked.optimizer != "lbfgs" and not better:
         return None
-    unit = _unit(loss, summary)
+    kinks = _has_kinks(loss)
+    # The last digits decide which coefficients are zero, and which rows lie at a kink.
+    sharp = (SHARP_L1 if l1 else SHARP) if kinks or l1 else 0.0
+    width = (summary.reach(loss) or 1.0) if kinks else 0.0
+    unit = width or _unit(loss, summary)
     return FullBatch(
         l2=l2,
-        tolerance=0.0 if tol is None else tol * PROMISE * unit,
+        l1=l1,
+        tolerance=(tol or 0.0) * (10 * sharp or PROMISE) * unit,
+        relative=(tol or 0.0) * (sharp or PROMISE),
         patience=asked.n_iter_no_change,
-        least=-np.inf if tol is None else tol * GAIN * unit,
+        least=-np.inf if tol is None or l1 else np.inf if kinks else tol * GAIN * unit,
+        width=width,
+        near=(tol or 0.0) * (NEAR_L1 if l1 else NEAR),
         row_elements=summary.elements / summary.total,
     )
 

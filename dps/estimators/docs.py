@@ -80,7 +80,8 @@ loss_ : float
     Mean training loss seen during the last epoch, without penalty.
 history_ : History
     A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
-    `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness.
+    `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness,
+    and `full_batch`: whether it was a pass over all rows, which replicas wait for.
     ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
 plan_ : Plan
     Which replica had which rows.

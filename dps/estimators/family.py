@@ -6,6 +6,7 @@ leaves) is the same for all and knows nothing of coefficients.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from dps.data.inspection import DataSummary, Looks
 from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
+from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
@@ -71,6 +73,8 @@ class Recipe:
         Whether training is planned to its last epoch, so that to get there is no failure.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
+    finish : FullBatch or None
+        Do so once these have settled.
     """
 
     model: Any
@@ -85,6 +89,7 @@ class Recipe:
     n_replicas: int | str
     ends: bool = False
     full_batch: FullBatch | None = None
+    finish: FullBatch | None = None
 
 
 class Raw(Protocol):
@@ -102,22 +107,36 @@ class Raw(Protocol):
         """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
 
 
-class Family(Protocol):
-    """One fit's view of a kind of model."""
+class Family(ABC):
+    """One fit's view of a kind of model. What is not written here is as of most models.
+
+    Parameters
+    ----------
+    asked : estimator
+        Its parameters count, and whether it classifies.
+    """
+
+    def __init__(self, asked: Any) -> None:
+        self.asked = asked
+        self.loss: Loss = asked._loss()
 
     @property
     def max_iter(self) -> int:
         """Epochs at the most, as far as is known before data has been seen."""
+        return int(self.asked.max_iter)
+
+    def check(self, ask: Ask) -> None:  # noqa: B027 (most have nothing to check)
+        """Raise where parameters do not go together; nothing has been read yet."""
 
     def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
         """What is to be looked at before training, once an encoder has learned."""
-
-    def check(self, ask: Ask) -> None:
-        """Raise where parameters do not go together; nothing has been read yet."""
+        return Looks()
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """The data to train on, of data that came in one piece."""
+        return part
 
+    @abstractmethod
     def recipe(
         self,
         ask: Ask,
@@ -130,10 +149,13 @@ class Family(Protocol):
 
     def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Rows of parameters and state of all data, from those of what `narrow` left."""
+        return values
 
     def widened(self, model: Any) -> Any:
         """The model of all data."""
+        return model
 
+    @abstractmethod
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """The fitted attributes that parameters of that model make."""
 

@@ -228,6 +228,7 @@ def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Re
         validation_fraction=estimator.validation_fraction if recipe.stopping.validate else 0.0,
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
+        finish=recipe.finish,
         name=type(estimator).__name__,
     )
 

@@ -26,6 +26,7 @@ __all__ = ["LinearClassifier", "LinearRegressor"]
 
 _LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
+    L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
 alpha : float or "auto", default="auto"
     Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
 l1_ratio : float, default=0.15
@@ -36,10 +37,11 @@ max_iter : int, default=1000
 tol : float or None, default=1e-4
     An epoch of stochastic steps that does not lower the loss by this much counts as
     bad. L-BFGS ends when a step promises less than a hundredth of it, or when
-    `n_iter_no_change` passes in a row each gain less than a tenth; in a
-    regression times the squared derivative of the loss at a standard deviation of y.
+    `n_iter_no_change` passes in a row each gain less than a tenth; in a regression
+    times the squared derivative of the loss at a standard deviation of y, and of the
+    objective where that is less. With L1, or where a loss has a kink, it is stricter.
 early_stopping : bool, default=False
-    Whether rows are held out and their loss decides when to stop.
+    Whether rows are held out; their loss decides when to stop, and which epoch is kept.
 warm_start : bool, default=False
     Whether `fit` starts from the coefficients that are there.
 average : bool or int, default=False
@@ -48,12 +50,12 @@ average : bool or int, default=False
 optimizer : str or Optimizer, default="auto"
     One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad" and "adam".
     "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
-    features vary alike; features need not be scaled. It asks for a smooth loss and no
-    L1. "auto" is L-BFGS where that is possible, replicas wait for each other anyway
-    (sync, allreduce) and nothing else was asked for that only stochastic steps have:
-    `learning_rate`, `batch_size`, `average`, `early_stopping`, ``tol=None``. Otherwise
-    it is scaled Adagrad, for which features need not be scaled, either; for the others
-    scale them. Where sparse rows say little of each column (text) and `alpha` is small,
+    features vary alike; features need not be scaled. "auto" is L-BFGS, unless something
+    was asked for that only stochastic steps have: `learning_rate`, `batch_size`,
+    `average`, `early_stopping`, ``tol=None``. Then it is scaled Adagrad, for which
+    features need not be scaled, either; for the others scale them. In async it is scaled
+    Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
+    each other. Where sparse rows say little of each column (text) and `alpha` is small,
     it is Adagrad in every mode.
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
 """

@@ -26,7 +26,7 @@ from dps.estimators.choices import (
     takes_steps,
 )
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Recipe
+from dps.estimators.family import Ask, Family, Recipe
 from dps.models import LinearModel
 from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.training.defaults import (
@@ -45,46 +45,33 @@ from dps.training.stopping import StoppingRule
 __all__ = ["LinearFamily"]
 
 
-class LinearFamily:
-    """One fit of a linear model; see `Family` for what its methods do.
-
-    Parameters
-    ----------
-    asked : estimator
-        Its parameters count, and whether it classifies.
-    """
+class LinearFamily(Family):
+    """One fit of a linear model; see `Family` for what its methods do."""
 
     def __init__(self, asked: Any) -> None:
-        self._asked = asked
-        self._loss = asked._loss()
+        super().__init__(asked)
         self._columns: Columns | None = None
-
-    @property
-    def max_iter(self) -> int:
-        """As asked for."""
-        most: int = self._asked.max_iter
-        return most
 
     def check(self, ask: Ask) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""
-        asked = self._asked
+        asked = self.asked
         if ask.partial:
             check_stochastic(asked)
-        self._optimizer = choose_optimizer(asked, self._loss)
+        self._optimizer = choose_optimizer(asked, self.loss)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
 
     def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
         """Steps in units of the features ask how these vary."""
-        asked = self._asked
+        asked = self.asked
         before = None if ask.start is None else ask.start.optimizer
-        steps = takes_steps(asked, self._loss, ask.mode, ask.tol)
+        steps = takes_steps(asked, self.loss, ask.mode, ask.tol)
         return Looks(spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before))
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """Without columns that have no value: their coefficients start at zero, and stay there."""
         in_kernels = self._optimizer is None or self._optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
-        if ask.start is not None or self._asked.average or not in_kernels:
+        if ask.start is not None or self.asked.average or not in_kernels:
             return part
         X, self._columns = occurring(part.X)
         return Partition(X, part.y, part.weight)
@@ -98,7 +85,7 @@ class LinearFamily:
         encoding: Encoding | None,
     ) -> Recipe:
         """L-BFGS, or stochastic steps in units of the features."""
-        asked, start, loss = self._asked, ask.start, self._loss
+        asked, start, loss = self.asked, ask.start, self.loss
         dtype = summary.dtype if start is None else start.params.dtype
         model = LinearModel(summary.n_features, n_outputs, targets.loss, asked.fit_intercept, dtype)
         if start is not None:
@@ -109,7 +96,7 @@ class LinearFamily:
         if asked.penalty is None:
             alpha = 0.0
         unscaled = encoding is not None and encoding.unscaled
-        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha)
+        wide = ask.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
         batch_size = choose_batch_size(asked, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         optimizer = self._optimizer
@@ -138,9 +125,11 @@ class LinearFamily:
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:
                 set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
-        full_batch = choose_full_batch(
-            asked, loss, ask.mode, summary, ask.tol, alpha * (1.0 - share), wide
+        passes = choose_full_batch(
+            asked, loss, summary, ask.tol, alpha * share, alpha * (1.0 - share), wide
         )
+        steps = passes is None or takes_steps(asked, loss, ask.mode, ask.tol)
+        full_batch, finish = (None, passes) if steps else (passes, None)
         few_replicas = wide and full_batch is None
         return Recipe(
             model=model,
@@ -149,7 +138,11 @@ class LinearFamily:
             params=params,
             state=state,
             stopping=StoppingRule(
-                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping
+                ask.max_iter,
+                ask.tol,
+                asked.n_iter_no_change,
+                asked.early_stopping,
+                finishes=finish is not None,
             ),
             l1=alpha * share,
             l2=alpha * (1.0 - share),
@@ -158,6 +151,7 @@ class LinearFamily:
                 asked, ask.mode, summary, batch, model.layout.size, few_replicas
             ),
             full_batch=full_batch,
+            finish=finish,
         )
 
     def _initial(
@@ -170,9 +164,9 @@ class LinearFamily:
             moved: NDArray[np.floating] = model.about(model.centre, start.params, before)
             return moved
         params: NDArray[np.floating] = model.initial()
-        if model.fit_intercept and not self._asked._classification:
+        if model.fit_intercept and not self.asked._classification:
             views = model.layout.views(params)
-            views["intercept"][:] = self._loss.start(np.array(summary.target_mean))
+            views["intercept"][:] = self.loss.start(np.array(summary.target_mean))
         return params
 
     def widened(self, model: LinearModel) -> LinearModel:
@@ -207,7 +201,7 @@ class LinearFamily:
         intercept = (
             views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
         )
-        if not self._asked._classification and model.n_outputs == 1:
+        if not self.asked._classification and model.n_outputs == 1:
             coef = coef[0]
         return {"coef_": coef, "intercept_": intercept}
 

@@ -14,15 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary, Looks
-from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Recipe
+from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.plain_network import plain_network
 from dps.estimators.tasks import Classifier, Regressor
-from dps.losses import Loss
 from dps.models import Inputs, Network
 from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
@@ -44,7 +42,7 @@ _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
-_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 512
+_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
 
@@ -71,27 +69,24 @@ def auto_epochs(rows: int, batch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-class _Family:
+class _Family(Family):
     """One fit of a network; see `Family` for what its methods do."""
-
-    def __init__(self, asked: Any) -> None:
-        self._asked = asked
-        self._loss: Loss = asked._loss()
 
     @property
     def max_iter(self) -> int:
         """As asked for, or what "auto" may come to."""
-        most = self._asked.max_iter
+        most = self.asked.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
 
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
-        if self._loss.native is None:
-            raise ValueError(f"loss={self._asked.loss!r} is written in Python, for linear models")
+        if self.loss.native is None:
+            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
         self._optimizer: Optimizer = _ADAMW
-        if self._asked.solver != "auto":
-            self._optimizer = get_optimizer(self._asked.solver)
+        if self.asked.solver != "auto":
+            self._optimizer = get_optimizer(self.asked.solver)
         self._schedule(1.0, 1)
+        self._hidden()
 
     def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
         """Numbers go in by their quantiles."""
@@ -99,10 +94,6 @@ class _Family:
             return Looks()
         numbers = None if encoding is None else encoding.encoder.encode.number_columns
         return Looks(points=True, numbers=numbers)
-
-    def narrow(self, ask: Ask, part: Partition) -> Partition:
-        """As it is."""
-        return part
 
     def recipe(
         self,
@@ -113,7 +104,7 @@ class _Family:
         encoding: Encoding | None,
     ) -> Recipe:
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
-        asked, start = self._asked, ask.start
+        asked, start = self.asked, ask.start
         held_out = asked.early_stopping
         if held_out == "auto":
             held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
@@ -151,16 +142,23 @@ class _Family:
             ends=True,
         )
 
+    def _hidden(self) -> tuple[int, ...]:
+        sizes = self.asked.hidden_layer_sizes
+        hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
+            raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
+        return tuple(map(int, hidden))
+
     def _rate(self) -> float:
-        given = self._asked.learning_rate_init
+        given = self.asked.learning_rate_init
         if given != "auto":
             return float(given)
-        if self._asked.solver != "auto":
+        if self.asked.solver != "auto":
             return self._optimizer.default_schedule.rate
-        return _RATE_OF_CLASSES if self._asked._classification else _RATE_OF_NUMBERS
+        return _RATE_OF_CLASSES if self.asked._classification else _RATE_OF_NUMBERS
 
     def _schedule(self, rate: float, epochs: int | None) -> Schedule:
-        given = self._asked.learning_rate
+        given = self.asked.learning_rate
         if isinstance(given, Schedule):
             return given
         if given in ("auto", "cosine"):
@@ -189,19 +187,23 @@ class _Family:
         n_outputs: int,
         encoding: Encoding | None,
     ) -> Network:
-        asked, before = self._asked, None if ask.start is None else ask.start.model
+        asked, before = self.asked, None if ask.start is None else ask.start.model
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
+            if len(inputs.places) != summary.n_features:
+                raise ValueError(
+                    f"the fit cannot start from the last one: that has {len(inputs.places)} "
+                    f"features, and X has {summary.n_features}; train a clone, or with "
+                    "warm_start=False"
+                )
             shift, scale = before.output_shift, before.output_scale
         else:
             inputs = _inputs(summary, encoding, asked.embedding_size)
             far = np.abs(inputs.centre) * inputs.spread > _BLURRED
             dtype = np.dtype("f8" if far.any() else "f4")
             shift, scale = self._outputs(summary, targets, n_outputs)
-        sizes = asked.hidden_layer_sizes
-        hidden = (sizes,) if isinstance(sizes, Integral) else sizes
         return Network(
-            inputs, tuple(map(int, hidden)), n_outputs, targets.loss, asked.activation,
+            inputs, self._hidden(), n_outputs, targets.loss, asked.activation,
             float(asked.dropout), dtype, shift, scale,
         )  # fmt: skip
 
@@ -210,33 +212,26 @@ class _Family:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where raw outputs start, and by how much they vary."""
         scale = np.ones(n_outputs)
-        if not self._asked._classification:
+        if not self.asked._classification:
             mean, std = np.array(summary.target_mean), np.array(summary.target_std)
-            reach = np.asarray(self._loss.reach(mean, std), np.float64)
-            return self._loss.start(mean), np.where(reach > 0, reach, scale)
-        weights = np.full(len(targets.classes), 0.5)  # type: ignore[arg-type]
-        weights[np.searchsorted(targets.classes, summary.classes)] += summary.class_weights  # type: ignore[arg-type]
+            reach = np.asarray(self.loss.reach(mean, std), np.float64)
+            return self.loss.start(mean), np.where(reach > 0, reach, scale)
+        weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
+        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
         if targets.class_weight is not None:
             weights *= targets.class_weight
+        weights += 0.5  # of a class without rows, too, something is expected
         if not targets.loss.has_probabilities:
             return np.zeros(n_outputs), scale
         if n_outputs == 1:
-            return np.log(np.maximum(weights[1:], 1e-9) / max(weights[0], 1e-9)), scale
-        return np.log(np.maximum(weights, 1e-9) / weights.sum()), scale
-
-    def widened(self, model: Network) -> Network:
-        """As it is."""
-        return model
-
-    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """As they are."""
-        return values
+            return np.log(weights[1:] / weights[0]), scale
+        return np.log(weights / weights.sum()), scale
 
     def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
         """The layers as scikit-learn has them, and the network itself."""
         coefs, intercepts = model.layers(params)
         kind = "identity"
-        if self._asked._classification:
+        if self.asked._classification:
             kind = "logistic" if model.n_outputs == 1 else "softmax"
         return {
             "coefs_": coefs,
@@ -327,7 +322,7 @@ dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
     Outputs into which the place of a number among the quantiles of its column is embedded, beside
-    the scaled number; 0: none. "auto" is 8, or as many as make 512 inputs of all numbers.
+    the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
 solver : str or Optimizer, default="auto"
     "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad".
 learning_rate : Schedule or {"auto", "cosine", "constant", "invscaling", "step"}, default="auto"
@@ -522,7 +517,7 @@ class MLPRegressor(_Perceptron, Regressor):
     True
     """
 
-    loss: Any = "squared_error"
+    loss: Any = field(default="squared_error", kw_only=False)
 
     def _several(self) -> int | None:
         return None if self.n_outputs_ == 1 else self.n_outputs_

@@ -49,7 +49,7 @@ class Loss(ABC):
     task : {"classification", "regression"}
     curvature : float
         The largest second derivative, of an exponential loss that at a mean of 1; infinite where
-        the derivative jumps. Quasi-Newton methods need a finite one.
+        the derivative jumps. Quasi-Newton methods need a finite one, or a kernel that rounds kinks.
     domain : str or None
         What targets of a regression must be, in words, see `allows`.
     kernel : LossKernel or None

@@ -90,7 +90,7 @@ class WithFeatures(Protocol):
 
     n_features: int
 
-    def standardised(self, mean: Any, variance: Any, l2: float) -> Coordinates:
+    def standardised(self, mean: Any, variance: Any, l2: float, width: float = 0.0) -> Coordinates:
         """Return coordinates in which an objective with such features curves alike."""
 
 
@@ -109,8 +109,12 @@ class Model(Protocol):
         """The dtype of parameters, values, targets and weights."""
 
     @property
+    def draws(self) -> bool:
+        """Whether `loss_gradient` draws by chance, in Python; a model need not have it."""
+
+    @property
     def by_blas(self) -> bool:
-        """Whether its gradient is mostly products of matrices."""
+        """Whether its gradient is mostly products of matrices; a model need not have it."""
 
     @property
     def kernel(self) -> Gradient | None:
@@ -132,7 +136,6 @@ class Model(Protocol):
         weight: Any,
         out: Any,
         rng: Any = None,
-        state: Any = None,
     ) -> float:
         """Add the gradient of a batch's weighted losses to ``out`` and return their sum.
 
@@ -145,10 +148,9 @@ class Model(Protocol):
         weight : ndarray of shape (m,) or None
         out : ndarray of shape (layout.size,)
             A sum, not a mean, is added to it.
-        rng : object, optional
-            The generator of this batch.
-        state : object, optional
-            What the model keeps that is no gradient.
+        rng : numpy.random.Generator or None
+            The batch's own, keyed by the fit's seed, the rank, the epoch and the step; None where
+            `draws` is not true.
 
         Returns
         -------

@@ -49,6 +49,7 @@ class LinearModel:
     (5.0, array([-1., -3., -4.]))
     """
 
+    draws: ClassVar[bool] = False
     by_blas: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
 
@@ -128,7 +129,6 @@ class LinearModel:
         weight: Any,
         out: Any,
         rng: Any = None,
-        state: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
         gradient = self._gradient
@@ -177,7 +177,7 @@ class LinearModel:
         """Return parameters of this model with the intercept at zero."""
         return params if self.centre is None else self.about(None, params, self.centre)
 
-    def standardised(self, mean: Any, variance: Any, l2: float) -> Standardised:
+    def standardised(self, mean: Any, variance: Any, l2: float, width: float = 0.0) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
 
         The penalty curves it as that much more variance of a feature would. A feature
@@ -187,18 +187,21 @@ class LinearModel:
         ----------
         mean, variance : ndarray of shape (n_features,)
         l2 : float
+        width : float, default=0.0
+            Of the parabolas in place of kinks of the loss; 0: it has none.
         """
+        bend = 1 / width if width else self.loss.curvature
         # What rounding leaves of a constant feature is no variance.
         rounding = 64 * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)
         if not self.fit_intercept:  # nothing takes the means up
             variance = variance + mean**2
             mean = np.zeros_like(mean)
-        curvature = self.loss.curvature * variance + l2
+        elif self.centre is not None:
+            mean = mean - self.centre
+        curvature = bend * variance + l2
         scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
-        return Standardised(
-            mean, scale, self.loss.curvature**0.5, self.n_outputs, self.fit_intercept
-        )
+        return Standardised(mean, scale, bend**0.5, self.n_outputs, self.fit_intercept)
 
     def _tensors(self, flat: Any) -> tuple[Any, Any]:
         views = self.layout.views(flat)

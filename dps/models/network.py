@@ -23,6 +23,8 @@ __all__ = ["RANGE", "Inputs", "Network"]
 RANGE = 3.0
 #: Gains, by which some tensors learn faster or slower than others at the same rate.
 _BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
+#: How large weights of plain columns begin: what a rare word has not been taught is noise.
+_PLAIN = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +134,7 @@ class Network:
     (123, array([5., 5.]))
     """
 
+    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
     by_blas: ClassVar[bool] = True
 
     def __init__(
@@ -228,6 +231,8 @@ class Network:
         views, last = self.layout.views(params), len(self.sizes) - 2
         for number in range(last):
             views[f"weights_{number}"][:] = rng.standard_normal(views[f"weights_{number}"].shape)
+        if last:
+            views["weights_0"][: self.inputs.n_plain] *= _PLAIN
         if "scale" in views:
             views["scale"][:] = 1 / _SCALE_GAIN
         if "embedding" in views:
@@ -244,7 +249,6 @@ class Network:
         weight: Any,
         out: Any,
         rng: Any = None,
-        state: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
         key = 0 if rng is None else int(rng.integers(2**63))

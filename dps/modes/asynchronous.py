@@ -1,8 +1,8 @@
 """Async: the shards hold the parameters, and a gradient is applied when it comes.
 
-Nobody waits for anybody. Reads are not coordinated with writes, and two replicas that
-push at once may each lose element updates of the other; what one replica alone does is
-bit for bit sequential training. The protocol is in ``_runtime/asynchronous.pyx``.
+Nobody waits for anybody while steps are taken. Reads are not coordinated with writes, and two
+replicas that push at once may each lose element updates of the other; what one replica alone does
+is bit for bit sequential training. The protocol is in ``_runtime/asynchronous.pyx``.
 """
 
 from __future__ import annotations

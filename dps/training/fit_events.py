@@ -103,12 +103,11 @@ class FitEvents:
 def _started(
     job: Job, plan: Plan, placement: Placement, unshared: Sequence[str | None]
 ) -> dict[str, Any]:
-    optimizer = "lbfgs" if job.full_batch is not None else type(job.optimizer).__name__.lower()
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
         "mode": job.mode.name,
-        "optimizer": optimizer,
+        "optimizer": job.method.replace("-", "").lower(),
         "loss": type(job.targets.loss).__name__,
         "dtype": str(job.model.dtype),
         "parameters": job.model.layout.size,

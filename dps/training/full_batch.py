@@ -1,10 +1,10 @@
 """Training by L-BFGS: each step from the gradient of all rows.
 
-It is the same in every mode, and all replicas wait for each other. A pass over the rows
-is one epoch: every rank sums the gradient of its rows at the same point, the channel
-brings the sums together, rank 0 decides on the next point and hands it to the others.
-Ranks therefore hold identical bits also on unlike processors. A crash at any point leaves
-the snapshot of the last closed epoch, which holds the best point so far.
+It is the same in every mode, and all replicas wait for each other; in async it comes after
+stochastic steps. A pass over the rows is one epoch: every rank sums the gradient of its rows
+at the same point, the channel brings the sums together, rank 0 decides on the next point and
+hands it to the others. Ranks therefore hold identical bits also on unlike processors. A crash
+at any point leaves the snapshot of the last closed epoch, which holds the best point so far.
 
 As in "A Reliable Effective Terascale Linear Learning System" (Agarwal et al., 2014), but
 for stochastic epochs in front: steps taken where features vary alike made them pointless
@@ -50,22 +50,32 @@ class FullBatch:
 
     Parameters
     ----------
-    l2 : float
-        Factor of ``|w|_2^2 / 2`` over the penalised parameters.
+    l2, l1 : float
+        Factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters.
     tolerance : float
         The gain in the objective that another pass must promise.
+    relative : float
+        The same, as a share of the objective, where that is less.
     patience : int
         Passes in a row that each gain less than `least` and end the fit.
     least : float
         A gain in the objective that counts.
+    width : float
+        Of the parabolas that stand for kinks of the loss at first; 0: it has none.
+    near : float
+        The share of the objective by which these may miss the least value in the end.
     row_elements : float
         Stored values of X a row.
     """
 
     l2: float
+    l1: float
     tolerance: float
+    relative: float
     patience: int
     least: float
+    width: float
+    near: float
     row_elements: float
 
 
@@ -78,6 +88,7 @@ def train_full_batch(
     source: Source,
     state_rows: int,
     decide: Callable[[int], Any],
+    first: int = 0,
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
@@ -93,6 +104,8 @@ def train_full_batch(
         Rows of optimizer state in a snapshot; there is none here.
     decide : callable
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
+    first : int, default=0
+        The first epoch; stochastic steps have made those before it.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
     kept_loss = 0.0
@@ -100,13 +113,13 @@ def train_full_batch(
     descent = _Descent(how, rank, channel, model, rows, best=keep[0])
     descent.search_some()
     # The start is looked at before the first epoch, so that each epoch is one step.
-    for epoch in itertools.count(-1):
+    for epoch in itertools.count(first - 1):
         began = time.monotonic()
         loss, accepted = descent.step()
         if accepted:
             kept_loss = loss
-        if epoch < 0:
-            channel.activity.begin_epoch(1)
+        if epoch < first:
+            channel.activity.begin_epoch(first + 1)
             continue
         report = EpochReport(
             kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
@@ -146,14 +159,16 @@ class _Descent:
     ) -> None:
         self._rank, self._channel, self._best = rank, channel, best
         self.point = np.array(channel.pull())
-        coordinates = _coordinates(model, channel, rows, how.l2)
-        penalty = np.zeros(len(self.point))
+        coordinates = _coordinates(model, channel, rows, how)
+        counted = np.zeros(len(self.point))
         for first, last, penalised in model.layout.segments(0, len(self.point)):
-            penalty[first:last] = how.l2 if penalised else 0.0
+            counted[first:last] = penalised
         precision = 4 * float(np.finfo(self.point.dtype).eps)
         self._search = Search(  # of rank 0 only
-            self.point, coordinates, penalty, how.tolerance, precision, how.least, how.patience
-        )
+            self.point, coordinates, how.l2 * counted, how.tolerance, precision, how.least,
+            how.patience, relative=how.relative, l1=how.l1 * counted if how.l1 else None,
+            width=how.width, near=how.near,
+        )  # fmt: skip
         channel.activity.lap(COMPUTE)
         self._begin(rows, 1)
 
@@ -222,7 +237,7 @@ def _no_start(channel: Channel) -> NonFiniteError:
     )
 
 
-def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> Coordinates:
+def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -> Coordinates:
     """Coordinates in which the objective curves alike, where the model has features."""
     if not isinstance(model, WithFeatures):
         return Coordinates(model.layout.size)
@@ -238,7 +253,7 @@ def _coordinates(model: Model, channel: Channel, rows: Pieces, l2: float) -> Coo
     # Where little is left of the difference, much of that is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
-    return model.standardised(mean, variance, l2)
+    return model.standardised(mean, variance, how.l2, how.width)
 
 
 def _over_ranks(

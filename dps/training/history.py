@@ -89,6 +89,10 @@ class EpochRecord:
         Whether the fit ended here.
     converged : bool
         Whether it did because nothing is gained any more.
+    full_batch : bool
+        Whether it was a pass over all rows at one point, which all replicas wait for.
+    settled : int
+        The epoch after which steps gain so little that such passes follow; 0: not yet.
     rows_per_replica : tuple of int
         Training rows that each replica has seen, in rank order; they sum to `rows`.
     """
@@ -105,6 +109,8 @@ class EpochRecord:
     bad_epochs: int
     last: bool
     converged: bool
+    full_batch: bool
+    settled: int
     rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:
@@ -117,20 +123,20 @@ class EpochRecord:
         """From doubles."""
         (
             epoch, loss, validation, rows, seconds, mean, largest, best, kept, bad, last, converged,
-            n, *replicas,
+            full_batch, settled, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
             int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(kept),
-            int(bad), bool(last), bool(converged), tuple(map(int, replicas[: int(n)])),
+            int(bad), bool(last), bool(converged), bool(full_batch), int(settled),
+            tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        return cls(
-            epoch, nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, (0,) * n_replicas
-        )
+        values = nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, False, 0
+        return cls(epoch, *values, (0,) * n_replicas)
 
     @property
     def rows_per_second(self) -> float:
@@ -145,7 +151,7 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, (500, 500)
+        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0, (500, 500)
         ... ).line()
         'epoch 3: loss 0.5, validation loss 0.625, 0.25 s, 4,000 rows/s'
         """
@@ -159,7 +165,7 @@ class EpochRecord:
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
         shown = dict(vars(self))  # of numbers and tuples
-        for internal in ("best", "kept", "bad_epochs", "last", "converged"):
+        for internal in ("best", "kept", "bad_epochs", "last", "converged", "settled"):
             del shown[internal]
         shown["rows_per_second"] = self.rows_per_second
         return shown

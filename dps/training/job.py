@@ -63,6 +63,8 @@ class Job:
         Seconds without progress that are an error.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
+    finish : FullBatch or None
+        Do so once these have settled.
     on_epochs : callable, optional
         Called in the caller's thread, a few times a second, with the records of the epochs that
         have been closed since, and a function that returns the parameters after the last of
@@ -93,8 +95,16 @@ class Job:
     validation_fraction: float
     timeout: float
     full_batch: FullBatch | None = None
+    finish: FullBatch | None = None
     on_epochs: OnEpochs | None = None
     name: str = ""
+
+    @property
+    def method(self) -> str:
+        """How steps are made, in the words of people."""
+        if self.full_batch is not None:
+            return "L-BFGS"
+        return type(getattr(self.optimizer, "base", self.optimizer)).__name__
 
 
 @dataclass(frozen=True)

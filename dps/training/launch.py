@@ -210,6 +210,7 @@ class Launch:
                 validation_fraction=job.validation_fraction,
                 epochs_before=job.epochs_before,
                 full_batch=job.full_batch,
+                finish=job.finish,
             )
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks

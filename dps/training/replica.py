@@ -76,6 +76,8 @@ class ReplicaSpec:
         Epochs done by earlier fits that this one carries on from.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
+    finish : FullBatch or None
+        Do so once these have settled.
     """
 
     fit: str
@@ -94,6 +96,7 @@ class ReplicaSpec:
     validation_fraction: float
     epochs_before: int
     full_batch: FullBatch | None
+    finish: FullBatch | None
 
 
 @dataclass(frozen=True)
@@ -168,19 +171,22 @@ def run_replica(
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         channel.activity.lap(LOAD)
-        if spec.full_batch is not None:
+        how, done = spec.full_batch, 0
+        if how is None:
+            with one_thread_each() if getattr(spec.model, "by_blas", False) else nullcontext():
+                done = _train(spec, channel, source)
+            how = spec.finish
+        if how is not None and done < spec.stopping.max_iter:
             train_full_batch(
-                spec.full_batch,
+                how,
                 rank=rank,
                 channel=channel,
                 model=copy.deepcopy(spec.model),
                 source=source,
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec.stopping),
+                first=done,
             )
-        else:
-            with one_thread_each() if spec.model.by_blas else nullcontext():
-                _train(spec, channel, source)
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
         _say(channel, lambda channel: channel.account())
@@ -200,7 +206,8 @@ def run_replica(
     return Outcome(rank, activity=_activity(spec, channel))
 
 
-def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
+def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
+    """Take stochastic steps until they end the fit, or have settled; the epochs of them."""
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
@@ -222,10 +229,16 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> None:
             loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes,
             digest=channel.digest(),
         )  # fmt: skip
-        record = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
+        row = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
         activity.lap(PUSH)
-        if record is not None and EpochRecord.from_row(record).last:
-            return
+        record = None if row is None else EpochRecord.from_row(row)
+        if record is not None and record.last:
+            break
+        # Some ranks know of this epoch's close already, and all of the one before it.
+        if record is not None and 0 < record.settled <= epoch:
+            channel.flush(epoch)
+            return epoch + 1
+    return spec.stopping.max_iter
 
 
 def _decision(rule: StoppingRule, epoch: int) -> Decide:

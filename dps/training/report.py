@@ -204,7 +204,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     return FitReport(
         name=name,
         mode=job.mode.name,
-        method=type(job.optimizer).__name__ if job.full_batch is None else "L-BFGS",
+        method=_method(job, result),
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
@@ -221,6 +221,13 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
             if why is not None
         ),
     )
+
+
+def _method(job: Job, result: FitResult) -> str:
+    first = sum(not record.full_batch for record in result.history)
+    if first == 0 or not result.history[-1].full_batch:
+        return job.method
+    return f"{job.method} for {first} epochs, then in step by L-BFGS"
 
 
 def _account(activity: RankActivity) -> Account:

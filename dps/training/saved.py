@@ -24,8 +24,9 @@ __all__ = ["KINDS", "count", "floats", "kinds_by_name"]
 
 _HISTORY = (
     "epoch", "loss", "validation_loss", "rows", "seconds", "staleness_mean", "staleness_max",
-    "rows_per_second",
+    "full_batch", "rows_per_second",
 )  # fmt: skip
+_NO_FLOATS = {"epoch": np.int64, "rows": np.int64, "full_batch": np.bool_}
 _RANKS = "rows_per_replica"
 
 
@@ -168,10 +169,11 @@ def _fields_of_history(history: History) -> dict[str, Any]:
 
 
 def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
-    given = {**columns, _RANKS: rows_per_replica, "n_replicas": n_replicas}
+    given = {_RANKS: rows_per_replica, "n_replicas": n_replicas}
+    dtypes: dict[str, Any] = {**dict.fromkeys(given, np.int64), **_NO_FLOATS}
+    given |= columns
     for name, column in given.items():
-        whole = name in ("epoch", "rows", "n_replicas", _RANKS)
-        if _of(column, np.ndarray, name).dtype != (np.int64 if whole else np.float64):
+        if _of(column, np.ndarray, name).dtype != dtypes.get(name, np.float64):
             raise ValueError(f"{name} is of {column.dtype}")
     lengths = {name: column.shape for name, column in given.items() if name != _RANKS}
     if len(set(lengths.values())) != 1 or n_replicas.ndim != 1:

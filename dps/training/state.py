@@ -60,7 +60,7 @@ class TrainState:
     @classmethod
     def after(cls, start: TrainState | None, job: Job, model: Any, result: FitResult) -> TrainState:
         """Where a fit has got to that started there."""
-        stepped = job.full_batch is None  # else the state is as it was made
+        stepped = not result.history[-1].full_batch  # else the state is as it was made
         return cls(
             params=result.raw_params,
             model=model,

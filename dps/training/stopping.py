@@ -19,6 +19,10 @@ from dps.training.history import EpochRecord, EpochReport
 
 __all__ = ["StoppingRule"]
 
+#: An epoch of steps that lowers the loss by less than this share has settled: passes over all rows
+#: gain more in the same time.
+_SETTLED = 0.01
+
 
 @dataclass(frozen=True)
 class StoppingRule:
@@ -34,6 +38,8 @@ class StoppingRule:
         Epochs in a row without one that end the fit.
     validate : bool
         Whether the validation loss is monitored rather than the training loss.
+    finishes : bool, default=False
+        Whether steps only settle, and passes over all rows end the fit.
 
     Examples
     --------
@@ -48,6 +54,7 @@ class StoppingRule:
     tol: float | None
     n_iter_no_change: int
     validate: bool
+    finishes: bool = False
 
     def decide(
         self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
@@ -96,7 +103,11 @@ class StoppingRule:
         bad = 0 if previous is None else previous.bad_epochs
         if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
-        converged = bad >= self.n_iter_no_change or summed.converged > 0
+        settled = 0 if previous is None else previous.settled
+        if self.finishes and not settled and monitored > best - _SETTLED * abs(best):
+            settled = epoch + 1
+        stays = bad >= self.n_iter_no_change and not self.finishes
+        converged = stays or summed.converged > 0
         return EpochRecord(
             epoch=epoch + 1,
             loss=loss,
@@ -110,5 +121,7 @@ class StoppingRule:
             bad_epochs=bad,
             last=converged or epoch + 1 >= self.max_iter,
             converged=converged,
+            full_batch=summed.full_batch > 0,
+            settled=settled,
             rows_per_replica=tuple(int(seen) for seen in values[1]),
         )

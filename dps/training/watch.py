@@ -188,7 +188,7 @@ class Watcher:
     def _result(self, error: BaseException | None) -> FitResult:
         values, version = self._snapshot()
         optimizer = self._job.optimizer
-        if self._job.full_batch is not None:  # its snapshots have no state
+        if self._history[-1].full_batch:  # whose snapshot has no state
             optimizer.initialize(values[1:])
         return FitResult(
             params=np.array(optimizer.result(values[0], values[1:])),

@@ -1,5 +1,7 @@
 """Loss kernels against the definitions in NumPy."""
 
+import pickle
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -191,3 +193,52 @@ def test_log_loss_has_the_same_bits_alone_and_in_a_block(dtype):
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="there is no loss 'lof'"):
         LossKernel("lof")
+
+
+def rounded(z, width):
+    """``max(z, 0)`` with a parabola in place of the kink, and its slope."""
+    t = np.clip(z / width + 0.5, 0, 1)
+    return np.where(t < 1, width * t**2 / 2, z), t
+
+
+def parts(name, y, raw):
+    """The arguments of ``max(z, 0)`` in a loss, their slopes in raw, and what is linear."""
+    r = raw - y
+    return {
+        "hinge": ([(1 - y * raw, -y)], 0 * r, 0 * r),
+        "epsilon_insensitive": ([(r - EPSILON, 1), (-r - EPSILON, -1)], 0 * r, 0 * r),
+        "quantile": ([(r, 1)], -EPSILON * r, 0 * r - EPSILON),
+    }[name]
+
+
+@pytest.mark.parametrize("width", [0.1, 2.0])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["hinge", "epsilon_insensitive", "quantile"])
+def test_kinks_are_rounded_by_parabolas(name, dtype, n, width):
+    y, raw, weight = example(name, n, 3, dtype)
+    pieces, linear, slope = parts(name, y.astype(float), raw.astype(float))
+    value, gap = linear, 0
+    for z, way in pieces:
+        near, t = rounded(z, width)
+        value, slope = value + near, slope + t * way
+        gap = gap + np.maximum(z, 0) - t * z
+    out = np.empty_like(raw)
+    total = LossKernel(name, EPSILON, width).evaluate(y, raw, weight, out)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(total, (weight[:, None] * value).sum(), rtol=tolerance)
+    np.testing.assert_allclose(out, weight[:, None] * slope, atol=10 * tolerance)
+    total = LossKernel(name, EPSILON, width, gap=True).evaluate(y, raw, weight, out)
+    np.testing.assert_allclose(
+        total, (weight[:, None] * gap).sum(), rtol=tolerance, atol=n * tolerance
+    )
+    assert total >= 0
+
+
+def test_only_kinks_are_rounded_and_nan_stays():
+    with pytest.raises(ValueError, match="'squared' has no kink"):
+        LossKernel("squared", width=0.1)
+    bad, out = np.array([[np.nan]]), np.empty((1, 1))
+    assert np.isnan(LossKernel("hinge", width=0.1).evaluate(np.ones((1, 1)), bad, None, out))
+    again = pickle.loads(pickle.dumps(LossKernel("quantile", 0.3, 0.1, True)))
+    assert again.__reduce__() == LossKernel("quantile", 0.3, 0.1, True).__reduce__()
