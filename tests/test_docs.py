@@ -21,11 +21,12 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
+def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    exec(example, names)
+    for example in blocks(ROOT / "README.md", "python"):
+        exec(example, names)
     assert names["model"].score(names["X"], names["y"]) > 0.85
+    assert type(names["plain"]).__name__ == "LogisticRegression"
     assert "dask.array" in capsys.readouterr().out
 
 
