@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
 
 __version__ = "0.1.0"
 
@@ -27,17 +27,18 @@ __all__ = [
     "MLPRegressor",
     "Sync",
     "__version__",
+    "load",
 ]
 
-_ESTIMATORS = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor")
+_FACE = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ESTIMATORS:
+    if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS})
+    return sorted({*globals(), *_FACE})

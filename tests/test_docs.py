@@ -21,11 +21,12 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
+def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    exec(example, names)
+    for example in blocks(ROOT / "README.md", "python"):
+        exec(example, names)
     assert names["model"].score(names["X"], names["y"]) > 0.85
+    assert type(names["plain"]).__name__ == "LogisticRegression"
     assert "dask.array" in capsys.readouterr().out
 
 
@@ -38,6 +39,19 @@ def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]
     assert "chunktype=scipy.csr_matrix" in printed
     assert names["search"].best_score_ > 0.9
     assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # skl2onnx's
+def test_the_examples_of_the_page_on_saving_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("skl2onnx")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "saving.md", "python"):
+        exec(example, names)
+    assert "MinMaxScaler" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx"}
 
 
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:

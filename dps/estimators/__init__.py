@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
+from dps.estimators.saving import load
 
-__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor"]
+__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load"]

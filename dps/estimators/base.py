@@ -137,6 +137,31 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             classes = getattr(self, "classes_", None)
         return self._run(X, y, sample_weight, start=start, classes=classes)
 
+    def save(self, path: Any) -> None:
+        """Write the estimator to a directory, from which :func:`dps.load` makes it again.
+
+        Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
+        is replaced in one step, when the new files are whole. Of a fitted estimator the state of
+        the training is written too, so that `partial_fit` carries on. Not written are `client`,
+        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps.
+
+        Parameters
+        ----------
+        path : str or path
+            Of a directory that holds nothing else; with a protocol for other file systems than
+            the local one, such as ``"s3://bucket/model"``, by fsspec.
+
+        Raises
+        ------
+        TypeError
+            A parameter is code of one's own, such as a loss written in Python: which one.
+        FileExistsError
+            There are other files at the path.
+        """
+        from dps.estimators.saving import save
+
+        save(self, path)
+
     @with_callbacks
     def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
         """Fit, and keep what came of it; see `fit_on`."""

@@ -16,6 +16,7 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
 from dps.estimators.encoding import coefficient_names
 from dps.estimators.linear_family import LinearFamily
+from dps.estimators.plain import plain_linear
 from dps.estimators.tasks import Classifier, Regressor
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
@@ -128,6 +129,38 @@ class _Linear(DistributedEstimator):
         if self.fit_intercept:
             parts.append(np.ravel(self.intercept_))
         return TrainState(np.concatenate(parts).astype(self.coef_.dtype))
+
+    def to_sklearn(self) -> Any:
+        """A fitted estimator of scikit-learn that predicts the same, to rounding.
+
+        ``LogisticRegression``, or ``SGDClassifier`` for the other losses of labels; ``Ridge``,
+        ``QuantileRegressor``, ``PoissonRegressor``, ``GammaRegressor``, or ``SGDRegressor``, for
+        several targets in a ``MultiOutputRegressor``. It is made to predict: of its parameters
+        only the loss and `fit_intercept` are those of this estimator. It knows neither dps nor
+        Dask, and skl2onnx makes ONNX of it. Where dataframes are encoded, it is a ``Pipeline`` of
+        the encoder, which is of dps, and such an estimator.
+
+        Returns
+        -------
+        estimator of scikit-learn
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing trained yet.
+        ValueError
+            scikit-learn has no such loss.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from dps import LinearClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> LinearClassifier().fit(X, y).to_sklearn().predict(X[:2])
+        array([0, 0])
+        """
+        check_is_fitted(self)
+        return plain_linear(self)
 
     def coefficients(self) -> Any:
         """The coefficients by the names of their columns.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary, Looks
@@ -18,6 +19,7 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.plain_network import plain_network
 from dps.estimators.tasks import Classifier, Regressor
 from dps.models import Inputs, Network
 from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
@@ -401,6 +403,40 @@ class _Perceptron(DistributedEstimator):
         if not hasattr(self, "_network"):
             return None
         return TrainState(self._params, self._network)
+
+    def to_sklearn(self) -> Any:
+        """A fitted network of scikit-learn that predicts the same, to rounding.
+
+        Scaling and embedding of numbers become one more hidden layer, of ReLU units. It is a
+        ``Pipeline``: where all columns are numbers, of ``StandardScaler``, ``MinMaxScaler`` (which
+        cuts off what lies outside all bins) and scikit-learn's ``MLPClassifier`` or
+        ``MLPRegressor``, which take dense rows and which skl2onnx makes ONNX of; where dataframes
+        are encoded, of the encoder, which is of dps, and the network. Of wide sparse rows, whose
+        columns go in as they are, it is the network alone, and takes sparse rows too.
+
+        Returns
+        -------
+        estimator of scikit-learn
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing trained yet.
+        ValueError
+            scikit-learn has no such network: it has no ``activation="silu"``, others than "relu"
+            only with ``embedding_size=0`` and without categories, and of the losses of labels the
+            log loss only.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from dps import MLPClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> MLPClassifier(random_state=0).fit(X, y).to_sklearn().predict(X[:2])
+        array([0, 0])
+        """
+        check_is_fitted(self)
+        return plain_network(self)
 
     @property
     def loss_curve_(self) -> list[float]:

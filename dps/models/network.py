@@ -17,10 +17,10 @@ from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
-__all__ = ["Inputs", "Network"]
+__all__ = ["RANGE", "Inputs", "Network"]
 
 #: How far scaled numbers go: beyond, their bins alone tell them apart.
-_RANGE = 3.0
+RANGE = 3.0
 #: Gains, by which some tensors learn faster or slower than others at the same rate.
 _BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
 #: How large weights of plain columns begin: what a rare word has not been taught is noise.
@@ -215,7 +215,7 @@ class Network:
             output_shift=self.output_shift,
             activation=self.activation,
             dropout=self.dropout,
-            range=_RANGE,
+            range=RANGE,
             bias_gain=_BIAS_GAIN,
             scale_gain=_SCALE_GAIN,
             width=inputs.width,

@@ -202,6 +202,17 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
             interactions=self.interactions,
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
         )
+        return self._learned()
+
+    def restored(self, layout: Layout) -> Self:
+        """Be what an encoder was that had learned this."""
+        self._layout, self._names = layout, layout.columns
+        self.n_features_in_ = len(layout.columns)
+        if all(isinstance(name, str) for name in layout.columns):
+            self.feature_names_in_ = np.array(layout.columns, object)
+        return self._learned()
+
+    def _learned(self) -> Self:
         self.n_features_out_ = self._layout.width
         self.dtype_ = np.dtype(self._layout.dtype)
         return self

@@ -25,14 +25,14 @@ from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 from dps.preprocessing.writers import Writer
 
-__all__ = ["Layout", "Missing", "make_layout"]
+__all__ = ["MOST_COLUMNS", "Layout", "Missing", "make_layout"]
 
 Missing = Literal["error", "indicator", "mean"]
 
 #: Buckets of interactions and of lists where none were asked for.
 BUCKETS = 1 << 16
 #: Encoded columns that can be numbered in 32 bits.
-_MOST = (1 << 31) - 1
+MOST_COLUMNS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,9 @@ def make_layout(
                 )
         features.append(Cross(tuple(members), n_hash or BUCKETS))
     width = sum(feature.width for feature in features)
-    if width > _MOST:
+    if width > MOST_COLUMNS:
         raise ValueError(
-            f"X has {width:,} encoded columns, up to {_MOST:,} are possible: lower n_hash"
+            f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_hash"
         )
     if dtype == "auto":
         exact = all(column.exact for column in survey.columns.values())

@@ -1,0 +1,207 @@
+"""A directory of arrays and a manifest, on any file system: written whole or not at all.
+
+The arrays are safetensors, and their file is named by its digest. The manifest is JSON, comes last,
+and takes the place of an older one in one step: whoever reads finds the old state or the new one.
+It knows nothing of what the manifest says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["read_directory", "write_directory"]
+
+#: Of the way in which files are laid out; what a manifest says inside has no other.
+_VERSION = 1
+_FORMAT = "dps"
+_MANIFEST = "manifest.json"
+_OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|\..*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a directory, or put it in the place of an older one.
+
+    Parameters
+    ----------
+    path : str or path
+        Of a directory, with a protocol where it is on no local file system.
+    content : what `json.dumps` takes
+    arrays : mapping of str to array
+
+    Raises
+    ------
+    FileExistsError
+        There is a file of that name, or a directory with files of others.
+    """
+    from safetensors.numpy import save
+
+    shown, fs, root = _file_system(path)
+    found = _names(fs, root) if fs.exists(root) else []
+    if fs.isfile(root):
+        raise FileExistsError(f"{shown} is a file: give the path of a directory")
+    others = sorted(name for name in found if not _OURS.fullmatch(name))
+    if others:
+        raise FileExistsError(f"{shown} holds other files, such as {others[0]!r}: give a new path")
+    fs.makedirs(root, exist_ok=True)
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    digest = sha256(data).hexdigest()
+    manifest = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "arrays": {"sha256": digest, "bytes": len(data)},
+        "content": content,
+    }
+    text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, allow_nan=False)
+    kept = _arrays_file(digest)
+    _write(fs, root, kept, data)
+    _write(fs, root, _MANIFEST, text.encode())
+    for name in found:
+        if name.startswith("arrays-") and name != kept:
+            fs.rm_file(f"{root}/{name}")
+
+
+def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Read what was written, after a look at version and digests.
+
+    Returns
+    -------
+    content : what `json.loads` returns
+    arrays : dict of str to array
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no directory, or a file is missing from it.
+    ValueError
+        It is damaged, or of another version.
+    """
+    shown, fs, root = _file_system(path)
+    if not fs.exists(root):
+        raise FileNotFoundError(f"{shown} does not exist")
+    raw = _read(
+        fs, shown, root, _MANIFEST, "what was saved there was not saved to its end: save it again"
+    )
+    manifest = _manifest(raw, shown)
+    expected = manifest["arrays"]["sha256"]
+    data = _read(fs, shown, root, _arrays_file(expected), "copy the directory whole")
+    if sha256(data).hexdigest() != expected or len(data) != manifest["arrays"]["bytes"]:
+        raise _damaged(shown, f"{_arrays_file(expected)} is not what was saved")
+    return manifest["content"], _arrays(data, shown)
+
+
+def _file_system(path: Any) -> tuple[str, Any, str]:
+    from fsspec.core import url_to_fs
+
+    shown = os.fspath(path)
+    if not isinstance(shown, str):
+        raise TypeError(f"path must be a str or a path of one. Got {path!r} instead.")
+    fs, root = url_to_fs(shown)
+    fs.invalidate_cache()  # others write there too
+    return shown, fs, root.rstrip("/") or root
+
+
+def _names(fs: Any, root: str) -> list[str]:
+    return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)]
+
+
+def _arrays_file(digest: str) -> str:
+    return f"arrays-{digest[:16]}.safetensors"
+
+
+def _digest(manifest: Any) -> str:
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(text.encode()).hexdigest()
+
+
+def _damaged(shown: str, what: str) -> ValueError:
+    return ValueError(f"{shown} is damaged, {what}: save it again, or restore a copy")
+
+
+def _manifest(raw: bytes, shown: str) -> dict[str, Any]:
+    try:
+        manifest = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(shown, f"its {_MANIFEST} is no JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise ValueError(f"{shown} was not saved by dps: its {_MANIFEST} does not say so")
+    version = manifest.get("version")
+    if version != _VERSION:
+        raise ValueError(
+            f"{shown} is of version {version!r} of the format, and this dps reads {_VERSION}: "
+            "load it with the dps that saved it"
+        )
+    given = manifest.pop("sha256", None)
+    if given != _digest(manifest):
+        raise _damaged(shown, f"its {_MANIFEST} is not what was saved")
+    unknown = set(manifest) ^ {"format", "version", "arrays", "content"}
+    arrays = manifest.get("arrays")
+    if unknown or not isinstance(arrays, dict) or set(arrays) != {"sha256", "bytes"}:
+        raise _damaged(shown, f"its {_MANIFEST} has other keys than it should have")
+    if not isinstance(arrays["sha256"], str) or not _DIGEST.fullmatch(arrays["sha256"]):
+        raise _damaged(shown, f"its {_MANIFEST} has no digest of the arrays")
+    return manifest
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _arrays(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        found = load(data)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise _damaged(shown, f"its arrays are no safetensors ({error})") from error
+    # Of their own memory, aligned and to be written to.
+    return {name: np.array(array) for name, array in found.items()}
+
+
+def _read(fs: Any, shown: str, root: str, name: str, remedy: str) -> bytes:
+    try:
+        return bytes(fs.cat_file(f"{root}/{name}"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{shown} has no {name}; {remedy}") from None
+
+
+def _write(fs: Any, root: str, name: str, data: bytes) -> None:
+    """Write a file beside its place, and put it there when it is whole."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    beside, place = f"{root}/.{name}.{uuid.uuid4().hex}", f"{root}/{name}"
+    try:
+        if isinstance(fs, LocalFileSystem):
+            with open(beside, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, place)
+            _sync(root)
+        else:
+            fs.pipe_file(beside, data)
+            fs.mv(beside, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fs.rm_file(beside)
+        raise
+
+
+def _sync(root: str) -> None:
+    """Have a local directory remember the names of its files."""
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

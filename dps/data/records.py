@@ -1,0 +1,299 @@
+"""Values as JSON and named arrays, and back: what a file may say, and no more.
+
+A value is of a kind that is known here (numbers, texts, arrays, lists) or that the caller names.
+Reading makes values of these kinds alone: it imports nothing, calls nothing by a name of the file,
+and believes no dtype, shape or field that it has not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Kind", "RecordReader", "RecordWriter", "dataclass_kind"]
+
+#: Dtypes of arrays: bool, integers, floats, dates, durations and texts of a fixed width.
+_DTYPES = "biufMmUS"
+_LAST_CHARACTER = 0x10FFFF
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value, by the fields that make it.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in files.
+    type : type
+        Whose instances they are; those of subclasses are not.
+    fields : tuple of str
+    write : callable
+        From a value to its fields, which are values themselves.
+    read : callable
+        From fields, as keywords, to a value; raises ValueError or TypeError.
+    """
+
+    name: str
+    type: type
+    fields: tuple[str, ...]
+    write: Callable[[Any], Mapping[str, Any]]
+    read: Callable[..., Any]
+
+
+def dataclass_kind(name: str, cls: Any, read: Callable[..., Any] | None = None) -> Kind:
+    """The kind of a dataclass's instances, all of whose fields are parameters."""
+    names = tuple(field.name for field in fields(cls))
+    return Kind(
+        name, cls, names, lambda value: {each: getattr(value, each) for each in names}, read or cls
+    )
+
+
+class RecordWriter:
+    """Makes records of values, and keeps their arrays.
+
+    Parameters
+    ----------
+    kinds : iterable of Kind
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        What the records name.
+
+    Examples
+    --------
+    >>> writer = RecordWriter([])
+    >>> writer({"a": (1, 2.5)}, "given")
+    {'kind': 'dict', 'items': [['a', {'kind': 'tuple', 'items': [1, 2.5]}]]}
+    >>> RecordReader([], writer.arrays)(writer({"a": (1, 2.5)}, "given"), "given")
+    {'a': (1, 2.5)}
+    """
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self._kinds = {kind.type: kind for kind in kinds}
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, value: Any, path: str) -> Any:
+        """The record of a value.
+
+        Parameters
+        ----------
+        value : object
+        path : str
+            Where it belongs; arrays are named by it.
+
+        Raises
+        ------
+        TypeError
+            It is of no known kind, or something in it.
+        """
+        kind = self._kinds.get(type(value))
+        if kind is not None:
+            written = kind.write(value)
+            inside = {name: self(written[name], f"{path}.{name}") for name in kind.fields}
+            return {"kind": kind.name, **inside}
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            value = value.item()
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"kind": "float", "is": repr(value)}
+        if type(value) is list:
+            return self._items(value, path)
+        if type(value) is tuple:
+            return {"kind": "tuple", "items": self._items(value, path)}
+        if type(value) is dict:
+            pairs = value.items()
+            return {"kind": "dict", "items": [self._items(pair, path) for pair in pairs]}
+        if type(value) is np.ndarray:
+            return self._array(value, path)
+        if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
+            return {"kind": "dtype", "is": np.dtype(value).str}
+        if isinstance(value, np.datetime64 | np.timedelta64):
+            return {"kind": "scalar", "of": self._array(np.array([value]), path)}
+        if type(value) is np.random.RandomState:
+            name, keys, *rest = value.get_state(legacy=True)
+            return {"kind": "RandomState", "of": [name, self(keys, f"{path}.keys"), *rest]}
+        raise TypeError(f"{path} is {value!r}, of the type {type(value).__name__}")
+
+    def _items(self, values: Iterable[Any], path: str) -> list[Any]:
+        return [self(value, f"{path}.{number}") for number, value in enumerate(values)]
+
+    def _array(self, value: NDArray[Any], path: str) -> Any:
+        if value.dtype == object:
+            if value.ndim != 1:
+                raise TypeError(f"{path} is an array of objects of {value.ndim} dimensions")
+            return {"kind": "objects", "items": self._items(value.tolist(), path)}
+        if id(value) not in self._known:
+            dtype = value.dtype.newbyteorder("<")
+            stored = _stored(dtype)
+            flat = np.ascontiguousarray(value, dtype).reshape(-1)
+            self.arrays[path] = flat.view(stored[0]).reshape((*value.shape, *stored[1]))
+            record = {"kind": "array", "name": path, "dtype": dtype.str, "shape": [*value.shape]}
+            self._known[id(value)] = record, value  # which is held, so that its id is its own
+        return self._known[id(value)][0]
+
+
+class RecordReader:
+    """Makes values of records.
+
+    Parameters
+    ----------
+    kinds : iterable of Kind
+    arrays : mapping of str to array
+
+    Attributes
+    ----------
+    left : set of str
+        Arrays that no record has named so far.
+    """
+
+    def __init__(self, kinds: Iterable[Kind], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._arrays = arrays
+        self._own: dict[str, Callable[[Any, str], Any]] = {
+            "float": self._float,
+            "tuple": lambda r, path: tuple(self._items(r, path)),
+            "dict": lambda r, path: dict(self._pairs(r, path)),
+            "dtype": lambda r, path: _dtype(_field(r, "is", str, path), path),
+            "array": self._array,
+            "objects": self._objects,
+            "scalar": self._scalar,
+            "RandomState": self._random_state,
+        }
+        self.left = set(arrays)
+
+    def __call__(self, record: Any, path: str) -> Any:
+        """The value of a record.
+
+        Parameters
+        ----------
+        record : what `json.loads` returns
+        path : str
+
+        Raises
+        ------
+        ValueError
+            It is no record, or not as one of its kind is.
+        """
+        if record is None or isinstance(record, bool | int | float | str):
+            return record
+        if isinstance(record, list):
+            return [self(item, f"{path}.{number}") for number, item in enumerate(record)]
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            raise ValueError(f"{path} is {record!r}, which has no kind")
+        name = record["kind"]
+        given = {each: value for each, value in record.items() if each != "kind"}
+        if name in self._own:
+            return self._own[name](given, path)
+        kind = self._kinds.get(name)
+        if kind is None:
+            raise ValueError(f"{path} is of the kind {name!r}, and there are {sorted(self._kinds)}")
+        if set(given) != set(kind.fields):
+            raise ValueError(f"{path} has {sorted(given)}, and a {name} has {sorted(kind.fields)}")
+        values = {each: self(value, f"{path}.{each}") for each, value in given.items()}
+        try:
+            return kind.read(**values)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def _items(self, record: dict[str, Any], path: str) -> list[Any]:
+        items: list[Any] = self(_field(record, "items", list, path), path)
+        return items
+
+    def _pairs(self, record: dict[str, Any], path: str) -> list[Any]:
+        pairs = self._items(record, path)
+        try:
+            return [(key, value) for key, value in pairs if hash(key) is not None]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no dict: {error}") from error
+
+    def _float(self, record: dict[str, Any], path: str) -> float:
+        text = _field(record, "is", str, path)
+        if text not in ("nan", "inf", "-inf"):
+            raise ValueError(f"{path} is {text!r}, which is no such number")
+        return float(text)
+
+    def _objects(self, record: dict[str, Any], path: str) -> NDArray[Any]:
+        items = self._items(record, path)
+        found = np.empty(len(items), object)
+        found[:] = items
+        return found
+
+    def _array(self, record: dict[str, Any], path: str) -> NDArray[Any]:
+        record = {each: value for each, value in record.items() if each != "kind"}
+        if set(record) != {"name", "dtype", "shape"}:
+            raise ValueError(f"{path} is no array: it has {sorted(record)}")
+        name, shape = record["name"], record["shape"]
+        if not isinstance(shape, list):
+            raise ValueError(f"{path} has the shape {shape!r}, which is none")
+        if not isinstance(name, str) or name not in self._arrays:
+            raise ValueError(f"{path} is the array {name!r}, which is not in the file")
+        array = self._arrays[name]
+        dtype = _dtype(record["dtype"], path)
+        stored, inner = _stored(dtype)
+        if array.dtype != stored or [*array.shape] != [*shape, *inner]:
+            raise ValueError(
+                f"the array {name!r} is {array.dtype} of the shape {array.shape}, where "
+                f"{dtype.str} of the shape {shape} was saved"
+            )
+        if dtype.kind == "U" and array.size and array.max() > _LAST_CHARACTER:
+            raise ValueError(f"the array {name!r} holds what is no text")
+        self.left.discard(name)
+        if stored == dtype:
+            return array
+        return np.ascontiguousarray(array).view(dtype).reshape(shape)
+
+    def _scalar(self, record: dict[str, Any], path: str) -> Any:
+        array = self._array(_field(record, "of", dict, path), path)
+        if array.shape != (1,):
+            raise ValueError(f"{path} is no single value, but of the shape {array.shape}")
+        return array[0]
+
+    def _random_state(self, record: dict[str, Any], path: str) -> np.random.RandomState:
+        given = self(_field(record, "of", list, path), path)
+        state = np.random.RandomState()
+        try:
+            state.set_state(tuple(given))
+        except (ValueError, TypeError, IndexError, OverflowError) as error:
+            raise ValueError(f"{path} is no state of random numbers: {error}") from error
+        return state
+
+
+def _field(record: dict[str, Any], name: str, kind: type, path: str) -> Any:
+    """The only field of a record."""
+    if set(record) - {"kind"} != {name} or not isinstance(record[name], kind):
+        raise ValueError(f"{path} has {sorted(record)}, where {name!r} alone was to be")
+    return record[name]
+
+
+def _dtype(text: Any, path: str) -> np.dtype[Any]:
+    """A dtype without objects or fields, by its name."""
+    try:
+        dtype = np.dtype(text) if isinstance(text, str) else np.dtype(object)
+    except (TypeError, ValueError, SyntaxError):
+        dtype = np.dtype(object)
+    known = dtype.kind in _DTYPES and dtype.subdtype is None and dtype.itemsize > 0
+    if not known or (dtype.kind == "f" and dtype.itemsize > 8):
+        raise ValueError(f"{path} is of the dtype {text!r}, which no array here has")
+    return dtype
+
+
+def _stored(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype in which such an array is stored, and how many of it make an element."""
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        return dtype, ()
+    if dtype.kind in "Mm":
+        return np.dtype("<i8"), ()
+    if dtype.kind == "U" and dtype.itemsize > 0:
+        return np.dtype("<u4"), (dtype.itemsize // 4,)
+    if dtype.kind == "S" and dtype.itemsize > 0:
+        return np.dtype("u1"), (dtype.itemsize,)
+    raise TypeError(f"an array of the dtype {dtype} cannot be written")

@@ -1,0 +1,151 @@
+"""An encoder of dataframes as a file says it: its parameters, its layout, distinct values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dps.data.records import Kind, dataclass_kind
+from dps.preprocessing.encoder import FrameEncoder
+from dps.preprocessing.features import Bag, Cross, Hashed, Number, OneHot
+from dps.preprocessing.layout import MOST_COLUMNS, Layout
+
+__all__ = ["encoder_kinds"]
+
+_FEATURES = Number | OneHot | Hashed | Bag | Cross
+_MOST_BUCKETS = 1 << 30
+
+
+def encoder_kinds() -> list[Kind]:
+    """Kinds of an encoder and of all that it holds; imports pandas."""
+    import pandas as pd
+
+    # Of what categories may be; an Index of texts is one of objects.
+    indexes = (pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.IntervalIndex, pd.RangeIndex)
+    return [
+        dataclass_kind("feature:number", Number, _number),
+        dataclass_kind("feature:one_hot", OneHot, _one_hot),
+        dataclass_kind("feature:hashed", Hashed, lambda **f: _in_buckets(Hashed, **f)),
+        dataclass_kind("feature:bag", Bag, lambda **f: _in_buckets(Bag, **f)),
+        dataclass_kind("feature:cross", Cross, _cross),
+        Kind("layout", Layout, _LAYOUT, _fields_of_layout, _layout),
+        Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
+        *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
+    ]
+
+
+_LAYOUT = ("columns", "features", "dtype", "missing")
+_INDEX = ("values", "zone", "ends")
+
+
+def _fields_of_index(index: Any) -> dict[str, Any]:
+    import pandas as pd
+
+    if isinstance(index, pd.IntervalIndex):
+        ends = [index.left, index.right, index.closed]
+        return {"values": None, "zone": None, "ends": ends}
+    zone = None
+    if isinstance(index.dtype, pd.DatetimeTZDtype):
+        zone = str(index.tz)
+        index = index.tz_convert("UTC").tz_localize(None)
+    if not isinstance(index.dtype, np.dtype):
+        raise TypeError(f"categories of the dtype {index.dtype}")
+    return {"values": index.to_numpy(), "zone": zone, "ends": None}
+
+
+def _index(values: Any, zone: Any, ends: Any) -> Any:
+    import pandas as pd
+
+    if ends is not None:
+        left, right, closed = ends
+        return pd.IntervalIndex.from_arrays(left, right, closed=closed)
+    if not isinstance(values, np.ndarray) or values.ndim != 1:
+        raise ValueError("categories are no vector")
+    index = pd.Index(values, dtype=values.dtype)
+    if not index.is_unique:
+        raise ValueError("categories come twice")
+    if zone is not None:
+        index = index.tz_localize("UTC").tz_convert(str(zone))
+    return index
+
+
+def _number(name: Any, place: Any, fill: Any, indicator: Any) -> Number:
+    if type(fill) is not float or not np.isfinite(fill):
+        raise ValueError(f"fill is {fill!r}, which is no finite number")
+    return Number(name, place, fill, _flag(indicator))
+
+
+def _one_hot(name: Any, categories: Any, indicator: Any) -> OneHot:
+    import pandas as pd
+
+    if not isinstance(categories, pd.Index):
+        raise ValueError(f"categories of {name!r} are no index")
+    return OneHot(name, categories, _flag(indicator))
+
+
+def _in_buckets(cls: Any, name: Any, n_buckets: Any, indicator: Any) -> Any:
+    return cls(name, _buckets(n_buckets), _flag(indicator))
+
+
+def _cross(members: Any, n_buckets: Any) -> Cross:
+    if not isinstance(members, tuple) or len(members) < 2:
+        raise ValueError(f"an interaction has members, and not {members!r}")
+    return Cross(members, _buckets(n_buckets))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"indicator is {value!r}, and must be true or false")
+    return value
+
+
+def _buckets(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_BUCKETS:
+        raise ValueError(f"n_buckets is {value!r}, and must be from 1 to {_MOST_BUCKETS}")
+    return value
+
+
+def _fields_of_layout(layout: Layout) -> dict[str, Any]:
+    return {name: getattr(layout, name) for name in _LAYOUT}
+
+
+def _layout(columns: Any, features: Any, dtype: Any, missing: Any) -> Layout:
+    if not (isinstance(columns, tuple) and isinstance(features, tuple)):
+        raise ValueError("columns and features are no tuples")
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column comes twice")
+    if not all(isinstance(feature, _FEATURES) for feature in features):
+        raise ValueError("among the features is something else")
+    named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
+    if [*named] != [*columns]:
+        raise ValueError(f"features are of {named}, and columns are {[*columns]}")
+    members = {name for f in features if isinstance(f, Cross) for name in f.members}
+    if not members <= set(columns):
+        raise ValueError(f"interactions are of {members}, and columns are {[*columns]}")
+    places = [f.place for f in features if isinstance(f, Number)]
+    if places != [*range(len(places))]:
+        raise ValueError("numbers are not in the order of their columns")
+    if dtype not in ("float32", "float64") or missing not in ("error", "indicator", "mean"):
+        raise ValueError(f"dtype is {dtype!r} and missing {missing!r}")
+    layout = Layout(columns, features, dtype, missing)
+    if not 0 < layout.width <= MOST_COLUMNS:
+        raise ValueError(f"there are {layout.width} encoded columns")
+    return layout
+
+
+def _fields_of_encoder(encoder: FrameEncoder) -> dict[str, Any]:
+    layout = encoder.encode if hasattr(encoder, "_layout") else None
+    return {"parameters": encoder.get_params(deep=False), "layout": layout}
+
+
+def _encoder(parameters: Any, layout: Any) -> FrameEncoder:
+    if not isinstance(parameters, dict):
+        raise ValueError("parameters of the encoder are no dict")
+    encoder = FrameEncoder(**parameters)
+    if layout is None:
+        return encoder
+    if not isinstance(layout, Layout):
+        raise ValueError(f"the layout of the encoder is {layout!r}")
+    return encoder.restored(layout)

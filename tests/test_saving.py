@@ -1,0 +1,259 @@
+"""What was saved is loaded as it was, carries on as it would have, or is refused in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+
+import dps
+from dps.data import directories
+from dps.losses import Huber, LogLoss, Quantile
+from dps.optimizers import Adam, Cosine, Momentum
+from dps.preprocessing import FrameEncoder
+
+RNG = np.random.default_rng(0)
+ROWS = 120
+X = RNG.normal(size=(ROWS, 4))
+Y = X[:, 0] - X[:, 1] ** 2
+FRAME = pd.DataFrame(
+    {
+        "size": X[:, 0],
+        "kind": pd.Categorical(list("xyz") * (ROWS // 3)),
+        "level": pd.Categorical(RNG.integers(0, 5, ROWS)),
+        "part": pd.Categorical(pd.cut(X[:, 1], 3)),
+        "day": pd.Categorical(pd.date_range("2001-01-01", periods=4, tz="UTC").repeat(ROWS // 4)),
+        "town": ["Ulm", "Köln"] * (ROWS // 2),
+        "words": [["a", "b"], ["c"]] * (ROWS // 2),
+        "gaps": np.where(X[:, 2] > 1, np.nan, X[:, 2]),
+    }
+)
+LABELS = {
+    "texts": np.array(["no", "yes", "what"]),
+    "objects": np.array(["no", "yes", "what"], object),
+    "bool": np.array([False, True]),
+    "whole": np.array([-3, 0, 7], np.int16),
+    "floats": np.array([1.0, 2.0]),
+    "dates": np.array(["2001-01-01", "2002-02-02"], "datetime64[D]"),
+}
+SAVED = {
+    "linear classifier": (dps.LinearClassifier(), X),
+    "in float32": (dps.LinearClassifier(optimizer="adam", average=True), X.astype(np.float32)),
+    "one against the rest": (dps.LinearClassifier(loss="hinge"), X),
+    "sparse": (dps.LinearClassifier(), scipy.sparse.csr_array(np.where(X > 0, X, 0))),
+    "linear regressor": (dps.LinearRegressor(optimizer="momentum", learning_rate=0.01), X),
+    "counts": (dps.LinearRegressor(loss="poisson"), X),
+    "classifying network": (dps.MLPClassifier(hidden_layer_sizes=16, max_iter=3), X),
+    "network": (
+        dps.MLPRegressor(hidden_layer_sizes=(8, 8), loss="huber", max_iter=3),
+        X.astype(np.float32),
+    ),
+    "linear model of a frame": (
+        dps.LinearRegressor(
+            encoder=FrameEncoder(missing="indicator", interactions=[("kind", "town")], n_hash=32)
+        ),
+        FRAME,
+    ),
+    "network of a frame": (
+        dps.MLPClassifier(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(missing="mean")),
+        FRAME.drop(columns="words"),
+    ),
+}
+
+
+def targets(model: Any) -> Any:
+    if isinstance(model, dps.LinearClassifier | dps.MLPClassifier):
+        return LABELS["texts"][(Y > 0).astype(int) + (Y > 1)]
+    return np.abs(Y) if model.loss == "poisson" else Y
+
+
+def same_state(one: Any, other: Any) -> bool:
+    pairs = [(one._carry.params, other._carry.params), (one._carry.state, other._carry.state)]
+    return all(a.tobytes() == b.tobytes() and a.dtype == b.dtype for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_loaded_estimator_predicts_and_carries_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model, data = SAVED[name]
+    model = clone(model).set_params(n_replicas=1, random_state=0)
+    y = targets(model)
+    model.fit(data, y)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert type(loaded) is type(model)
+    assert repr(loaded) == repr(model)
+    assert repr([*loaded.history_]) == repr([*model.history_])
+    assert (loaded.n_iter_, loaded.loss_) == (model.n_iter_, model.loss_)
+    for method in ("predict", "predict_proba", "decision_function"):
+        if hasattr(model, method):
+            expected = getattr(model, method)(data)
+            actual = getattr(loaded, method)(data)
+            assert actual.dtype == expected.dtype
+            np.testing.assert_array_equal(actual, expected)
+    for _ in range(2):
+        model.partial_fit(data, y)
+        loaded.partial_fit(data, y)
+    assert same_state(loaded, model)
+    loaded.save(tmp_path / "again")
+    assert same_state(dps.load(tmp_path / "again"), model)
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_of_any_type_come_back(name: str, tmp_path: Path) -> None:
+    classes = LABELS[name]
+    y = classes[RNG.integers(0, len(classes), ROWS)]
+    model = dps.LinearClassifier().fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert loaded.classes_.dtype == model.classes_.dtype
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_several_targets_and_names_of_columns_come_back(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    for model in (dps.LinearRegressor(), dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2)):
+        model.fit(frame, np.c_[Y, X[:, 0]])
+        model.save(tmp_path / "model")
+        loaded = dps.load(tmp_path / "model")
+        assert list(loaded.feature_names_in_) == list("abcd")
+        np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+
+
+def test_an_unfitted_estimator_comes_back_with_all_of_its_parameters(tmp_path: Path) -> None:
+    random = np.random.RandomState(3)
+    random.normal(size=5)
+    model = dps.LinearClassifier(
+        "modified_huber", class_weight={"a": 1.5, 2: np.float64(0.5), None: 3}, tol=None,
+        optimizer=Adam(beta1=0.8, lazy=True), learning_rate=Cosine(0.1, 5.0, warmup=1.0),
+        mode=dps.AllReduce(algorithm="ring"), encoder=FrameEncoder(8, dtype=np.float32),
+        random_state=random, client="tcp://somewhere:8786",
+    )  # fmt: skip
+    model.save(tmp_path / "model")
+    loaded = dps.load(str(tmp_path / "model"))
+    given, expected = loaded.get_params(deep=False), model.get_params(deep=False)
+    for name in ("class_weight", "optimizer", "learning_rate", "mode", "loss", "tol"):
+        assert given[name] == expected[name]
+    assert given["client"] is None
+    assert repr(given["encoder"].get_params()) == repr(
+        {**expected["encoder"].get_params(), "dtype": np.dtype("f4")}
+    )
+    assert loaded.random_state.normal() == random.normal()
+    assert not hasattr(loaded, "coef_")
+    for regressor in (
+        dps.LinearRegressor(Quantile(0.9)),
+        dps.MLPRegressor(hidden_layer_sizes=(5, 3), solver=Momentum(0.5)),
+    ):
+        regressor.save(tmp_path / "other")
+        assert repr(dps.load(tmp_path / "other")) == repr(regressor)
+
+
+@dataclass(frozen=True)
+class Mine(Huber):
+    """A loss that is code of the user's."""
+
+
+class Own(dps.LinearClassifier):
+    """A class of the user's."""
+
+
+def test_what_cannot_be_written_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(TypeError, match=r"LinearRegressor cannot be saved with loss=Mine\("):
+        dps.LinearRegressor(Mine()).save(path)
+    with pytest.raises(TypeError, match="class_weight="):
+        dps.LinearClassifier(class_weight=abs).save(path)
+    with pytest.raises(TypeError, match="Own cannot be saved"):
+        Own().save(path)
+    fitted = dps.LinearRegressor(Mine()).fit(X, Y).set_params(loss="huber")
+    with pytest.raises(TypeError, match=r"_carry.model.loss is Mine"):
+        fitted.save(path)
+    assert not path.exists()
+
+
+def test_a_directory_of_memory_and_one_with_a_protocol_will_do(tmp_path: Path) -> None:
+    model = dps.LinearRegressor().fit(X, Y)
+    for path in ("memory://saved/model", f"file://{tmp_path}/model", f"{tmp_path}/slash/"):
+        model.save(path)
+        model.save(path)
+        np.testing.assert_array_equal(dps.load(path).coef_, model.coef_)
+
+
+def files(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
+
+
+def test_a_save_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    dps.LinearRegressor().fit(X, Y).save(path)
+    before = files(path)
+    dps.LinearRegressor().fit(X, -Y).save(path)
+    assert len(before) == len(files(path)) == 2
+    assert before != files(path)
+    (path / "thesis.tex").touch()
+    with pytest.raises(FileExistsError, match=r"thesis\.tex.*give a new path"):
+        dps.LinearRegressor().save(path)
+    with pytest.raises(FileExistsError, match="is a file"):
+        dps.LinearRegressor().save(path / "thesis.tex")
+
+
+@pytest.mark.parametrize("survives", ["nothing", "arrays"])
+def test_a_crash_leaves_what_was_there(
+    survives: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    first, second = dps.LinearRegressor().fit(X, Y), dps.LinearRegressor().fit(X, -Y)
+    whole = directories.os.replace
+
+    def crash(beside: str, place: str) -> None:
+        if survives == "nothing" or place.endswith(".json"):
+            raise OSError("no space left on device")
+        whole(beside, place)
+
+    for old in (False, True):
+        if old:
+            first.save(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(directories.os, "replace", crash)
+            with pytest.raises(OSError, match="no space"):
+                second.save(path)
+        assert not [name for name in files(path) if name.startswith(".")]
+        if old:
+            np.testing.assert_array_equal(dps.load(path).coef_, first.coef_)
+        else:
+            with pytest.raises(FileNotFoundError, match=r"has no manifest\.json; .*save it again"):
+                dps.load(path)
+    second.save(path)
+    assert len(files(path)) == 2
+    np.testing.assert_array_equal(dps.load(path).coef_, second.coef_)
+
+
+def test_nothing_and_half_of_it_are_said_to_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(FileNotFoundError, match=r"model does not exist"):
+        dps.load(path)
+    dps.LinearRegressor().save(path)
+    next(path.glob("*.safetensors")).unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no arrays-.*copy the directory whole"):
+        dps.load(path)
+
+
+def test_who_does_not_save_does_not_wait_for_the_import() -> None:
+    code = "import sys, dps; print('safetensors' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_logarithm_of_a_loss_given_as_an_object_comes_back(tmp_path: Path) -> None:
+    model = dps.LinearClassifier(LogLoss()).fit(X, Y > 0)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert loaded.loss == LogLoss()
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
