@@ -19,7 +19,8 @@ from distributed.protocol import pickle as of_dask
 
 from dps.data.partitions import Partition
 from dps.data.sealed import itself, sealed
-from dps.estimators.prediction import LinearPredictor
+from dps.estimators.linear import _Raw
+from dps.estimators.prediction import RawPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
 PASS_ON = """
@@ -87,8 +88,8 @@ def test_what_dask_can_send_can_be_sealed() -> None:
 
 
 def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:
-    def predictor(value: float) -> LinearPredictor:
-        return LinearPredictor(np.full((2, 1), value), np.zeros(1), np.ravel)
+    def predictor(value: float) -> RawPredictor:
+        return RawPredictor(_Raw(np.full((2, 1), value), np.zeros(1)), np.ravel)
 
     functions = [
         sealed(itself), sealed(operator.add), sealed(itself, 1), sealed(itself, 2),
