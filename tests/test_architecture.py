@@ -33,7 +33,7 @@ BELOW = {
         "_runtime",
         "_kernels",
     },
-    "model_selection": {"metrics", "data"},
+    "model_selection": {"metrics", "cluster", "data", "_kernels"},
     "metrics": {"cluster", "data", "losses"},
     "preprocessing": {"data", "_kernels"},
     "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
