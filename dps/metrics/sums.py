@@ -109,9 +109,10 @@ def _look(part: Partition, function: Any, number: int | None) -> Any:
         weights = as_targets(part.weight).astype(np.float64)
     if not len(predicted) == len(y) == len(weights):
         place = "" if number is None else f" in partition {number}"
+        of_weights = "" if part.weight is None else f", sample_weight has {len(weights)}"
         raise ValueError(
-            f"y{place} has {len(y)} rows, its predictions have {len(predicted)}, sample_weight has "
-            f"{len(weights)}: they must be cut at the same rows"
+            f"y{place} has {len(y)} rows, its predictions have {len(predicted)}{of_weights}: they "
+            "must be cut at the same rows"
         )
     return function(predicted, y, weights)
 
