@@ -2,33 +2,57 @@
 
     pip install -e . && python examples/larger_than_memory.py
 
-Two workers may have 400 MiB each. The rows take more, once they are encoded: they are read once,
-kept as codes of a byte or two on the workers' disks, and encoded again in each pass, in a thread
-beside the one that trains.
+Two workers may have little more memory than they need before they have any data. The rows take
+more than that, once they are encoded: they are read once, kept as codes of a byte or two on the
+workers' disks, and encoded again in each pass, in a thread beside the one that trains.
 """
 
 import logging
+import math
 import tempfile
 from pathlib import Path
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import psutil
 from distributed import Client, LocalCluster
 
 from dps import LinearClassifier
 
-FILES, ROWS_A_FILE = 50, 200_000
+ROWS_A_FILE = 200_000
 CITIES = np.array([f"city {number:03d}" for number in range(200)])
 PARTS = {"hour": 24, "weekday": 7, "month": 12, "carrier": 20, "plane": 50, "terminal": 9,
          "crew": 100, "weather": 15, "season": 4}  # fmt: skip
+ENCODED = 8 * (2 + len(PARTS)) + 4  # bytes a row: a value and its column for each of its columns
+TO_WORK = 130 << 20  # bytes that a worker needs besides what it takes when idle
+PAUSED = 0.8  # the part of its limit at which Dask pauses a worker
 
 
-def write(folder: Path) -> None:
+def idle() -> int:
+    """Bytes that a worker takes which has imported all that it needs, and has no data."""
+    import pyarrow.parquet  # noqa: F401
+
+    import dps  # noqa: F401
+
+    return psutil.Process().memory_info().rss
+
+
+def little_memory() -> int:
+    """The limit of a worker, in bytes: what is installed decides what it takes when idle."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        (taken,) = client.run(idle).values()
+    return int((taken + TO_WORK) / PAUSED)
+
+
+def write(folder: Path, files: int) -> None:
     """Trips between cities; some are late more often, and so are evenings."""
     rng = np.random.default_rng(0)
     slow = rng.normal(size=len(CITIES))
-    for number in range(FILES):
+    for number in range(files):
         start, end = rng.integers(len(CITIES), size=(2, ROWS_A_FILE))
         parts = {name: rng.integers(n, size=ROWS_A_FILE, dtype="i1") for name, n in PARTS.items()}
         chance = 1 / (1 + np.exp(1 - slow[start] - slow[end] - (parts["hour"] > 17)))
@@ -45,24 +69,26 @@ def main(folder: Path, client: Client) -> None:
 
     model = LinearClassifier().fit(X, trips["late"])
     named = model.coefficients()
-    rows, evening = FILES * ROWS_A_FILE, named["hour_20"] - named["hour_10"]
+    rows, evening = len(trips), named["hour_20"] - named["hour_10"]
     print(f"{len(named)} coefficients after {model.n_iter_} passes over {rows:,} rows")
     print(f"an evening adds {evening:.2f} to the log odds; 1.00 in truth")
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limit = sum(worker["memory_limit"] for worker in workers)
-    encoded = rows * (8 * (2 + len(PARTS)) + 4)
-    print(f"{encoded / 1e9:.2f} GB of rows were trained on with {limit / 1e9:.2f} GB of memory")
+    print(
+        f"{rows * ENCODED / 1e9:.2f} GB of rows were trained on with {limit / 1e9:.2f} GB of memory"
+    )
 
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(message)s")
     logging.getLogger("dps").setLevel(logging.INFO)
+    limit = little_memory()
     with (
         tempfile.TemporaryDirectory() as name,
         LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit="400MiB", dashboard_address=":0"
+            n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):
-        write(Path(name))
+        write(Path(name), files=math.ceil(1.1 * 2 * limit / (ROWS_A_FILE * ENCODED)))
         main(Path(name), client)

@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
     "estimators": {
+        "metrics",
         "preprocessing",
         "training",
         "cluster",
@@ -32,6 +33,8 @@ BELOW = {
         "_runtime",
         "_kernels",
     },
+    "model_selection": {"metrics", "cluster", "data", "_kernels"},
+    "metrics": {"cluster", "data", "losses"},
     "preprocessing": {"data", "_kernels"},
     "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
     "monitor": {"server", "transport", "_runtime"},

@@ -315,9 +315,27 @@ def test_an_empty_partition_may_be_anything(client: Client) -> None:
         assert model.partial_fit(X, y).history_[0]["rows"] == ROWS
 
 
+@pytest.mark.parametrize("cache", ["memory", "disk", None])
+def test_dates_are_encoded_on_the_way(cache: Any, client: Client) -> None:
+    hours = pd.date_range("2001-01-01", periods=ROWS, freq="7h").as_unit("ns")
+    frame = FRAME[["city"]].assign(when=hours)
+    y = (hours.hour > 17).astype(int)
+    data = dd.from_pandas(frame, npartitions=3), da.from_array(np.asarray(y), chunks=ROWS // 3)
+    model = LinearClassifier(client=client, cache=cache)
+    with pytest.raises(ValueError, match=r"\['when'\] of X hold dates.*FrameEncoder\(dates="):
+        model.fit(*data)
+    model.set_params(encoder=FrameEncoder(dates="parts")).fit(*data)
+    named = model.coefficients()
+    assert min(named[f"when_hour_{hour}"] for hour in range(18, 24)) > named["when_hour_17"]
+    assert "when_day_of_week_6" in named
+    assert model.score(*data) == model.score(frame, y) == 1.0
+
+
 def test_a_score_that_fails_leaves_nothing(client: Client) -> None:
     model = LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
-    with pytest.raises(ValueError, match=r"partition 1 of X has 100 rows, of y 99") as caught:
+    with pytest.raises(
+        ValueError, match="y in partition 1 has 99 rows, its predictions have 100"
+    ) as caught:
         model.score(lazy(FRAME), [dask.delayed(Y[:n]) for n in (100, 99, 100)])
     deadline = time.monotonic() + 10
     while client.cluster.scheduler.tasks:

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -74,7 +75,7 @@ def test_the_example_of_files_runs_without_a_cluster_too(
 
 EXAMPLES = {
     "compare_modes.py": "allreduce",
-    "larger_than_memory.py": "10,000,000 rows",
+    "larger_than_memory.py": "an evening adds 1.00 to the log odds",
     "numpy_only.py": "modified_huber  accuracy 0.965",
     "text.py": "of 1,600 mails are told apart",
 }
@@ -94,6 +95,13 @@ def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
     assert "examples/quickstart.py" in commands[0]
     assert "pytest" in commands[1]
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_extras_that_pages_name_can_be_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {name for page in PAGES for name in re.findall(r"dps\[(\w+)\]", page.read_text())}
+    assert "progress" in named  # scikit-learn's bar needs rich, and does not bring it along
+    assert named <= set(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import dask
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from dps import LinearRegressor
 from dps.preprocessing import FrameEncoder
 
 STRINGS = [
@@ -256,7 +258,8 @@ BAD = {
     "lists and strings": ([["a"], "a"], r"holds lists and objects of the types \['str'\]"),
     "mixed categories": (pd.Categorical([1, "a"]), r"categories of the types \['int', 'str'\]"),
     "infinity": ([1.0, np.inf], "infinity.*row 1 of column 'c'"),
-    "nothing": ([None, None], "has missing values in 2 rows: 'c' 2"),
+    "nothing": ([None, None], "'c' of X has no value at all: drop it"),
+    "no number": ([np.nan, np.nan], "'c' of X has no value at all: drop it"),
 }
 
 
@@ -265,6 +268,121 @@ def test_bad_columns_are_named(what: str) -> None:
     column, message = BAD[what]
     with pytest.raises(ValueError, match=message):
         FrameEncoder().fit(pd.DataFrame({"c": column}))
+
+
+@pytest.mark.parametrize("cut", [None, 2])
+def test_all_that_is_wrong_with_a_frame_is_said_at_once(cut: int | None) -> None:
+    frame = pd.DataFrame(
+        {
+            "when": pd.to_datetime(["2001-01-01"] * 4),
+            "wait": pd.to_timedelta([1, 2, 3, 4]),
+            "height": [1.0, np.nan, np.inf, np.nan],
+            "width": [1.0, np.nan, 2.0, np.nan],
+            "depth": [1.0, np.nan, 2.0, 3.0],
+            "note": pd.Series([None] * 4, dtype=object),
+            "mark": [np.nan] * 4,
+            "phase": [1j] * 4,
+            "ok": list("abcd"),
+        }
+    )
+    with dask.config.set({"dataframe.convert-string": False}):
+        data = frame if cut is None else parts(frame, cut)
+    with pytest.raises(ValueError, match="cannot be encoded, for 6 reasons:") as caught:
+        FrameEncoder().fit(data)
+    message = str(caught.value)
+    assert "{place}" not in message
+    for said in (
+        "['when', 'wait'] of X hold dates or durations",
+        'FrameEncoder(dates="parts")',
+        "['phase'] of X are neither",
+        f"X{'' if cut is None else ' in partition 1'} holds infinity (inf), in row",
+        "missing values in 4 rows: 'width' 2, 'depth' 1; fill or drop",
+        'encoder=dps.preprocessing.FrameEncoder(missing="mean")',
+        "'note' of X has no value at all",
+        "'mark' of X has no value at all",
+    ):
+        assert said in message
+
+
+@pytest.mark.parametrize("data", ["array", "frame of numbers", "frame of text", "dask frame"])
+def test_missing_numbers_have_one_remedy_in_every_container(data: str) -> None:
+    frame = pd.DataFrame({"a": [1.0, np.nan, 3.0], "b": [1.0, 2.0, np.nan]})
+    X: Any = frame.assign(c=list("abc")) if data == "frame of text" else frame
+    X = frame.to_numpy() if data == "array" else parts(frame) if data == "dask frame" else X
+    y = da.from_array(np.arange(3.0), chunks=3) if data == "dask frame" else np.arange(3.0)
+    with pytest.raises(ValueError, match="fill or drop") as caught:
+        LinearRegressor().fit(X, y)
+    assert 'encoder=dps.preprocessing.FrameEncoder(missing="mean")' in str(caught.value)
+    if data == "dask frame":
+        assert "row 1 of column 'a', and holds NaN, in row 2 of column 'b'" in str(caught.value)
+
+
+TIMES = pd.Series(
+    pd.to_datetime(["2001-12-31 23:30", "2001-12-31 08:00", None, "2002-01-01 00:00"]), name="when"
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda times: times.astype("datetime64[s]"),
+        lambda times: times.astype("timestamp[us][pyarrow]"),
+        lambda times: times.dt.tz_localize("Asia/Tokyo"),
+        lambda times: times.dt.tz_localize("Asia/Tokyo").astype(
+            pd.ArrowDtype(pa.timestamp("ns", "Asia/Tokyo"))
+        ),
+        lambda times: times.dt.to_period("min"),
+    ],
+    ids=["numpy", "arrow", "zone", "arrow zone", "period"],
+)
+@pytest.mark.parametrize("cut", [None, 1])
+def test_dates_become_their_parts(make: Any, cut: int | None) -> None:
+    frame = pd.DataFrame({"n": [1, 2, 3, 4], "when": make(TIMES)})
+    data = frame if cut is None else parts(frame, cut)
+    encoder = FrameEncoder(dates="parts", missing="indicator").fit(data)
+    named = pd.DataFrame(
+        (encoder.transform(data) if cut is None else encoder.transform(data).compute()).toarray(),
+        columns=encoder.get_feature_names_out(),
+    )
+    assert list(named) == [
+        "n", "when_year_2001", "when_year_2002", "when_year_nan", "when_month_1", "when_month_12",
+        "when_month_nan", "when_day_of_week_0", "when_day_of_week_1", "when_day_of_week_nan",
+        "when_hour_0", "when_hour_8", "when_hour_23", "when_hour_nan", "when_days",
+        "missingindicator_when_days",
+    ]  # fmt: skip
+    assert named["when_year_2001"].tolist() == [1, 1, 0, 0]
+    assert named["when_hour_23"].tolist() == [1, 0, 0, 0]
+    assert named["when_month_nan"].tolist() == [0, 0, 1, 0]
+    assert named["missingindicator_when_days"].tolist() == [0, 0, 1, 0]
+    zone = 9 / 24 if "Tokyo" in str(frame["when"].dtype) else 0
+    expected = np.array([11687 + 23.5 / 24, 11687 + 8 / 24, 11688]) - zone
+    assert named["when_days"].to_numpy()[[0, 1, 3]] == pytest.approx(expected, abs=2e-3)
+    assert encoder.dtype_ == np.float32
+    assert list(encoder.feature_names_in_) == ["n", "when"]
+
+
+def test_durations_are_days_and_dates_of_arrow_have_no_hours() -> None:
+    frame = pd.DataFrame(
+        {
+            "wait": pd.to_timedelta([36, 12], unit="h"),
+            "day": pd.Series(["2001-01-01", "2001-02-01"]).astype("date32[day][pyarrow]"),
+        }
+    )
+    encoder = FrameEncoder(dates="parts", interactions=[("day_month", "day_hour")], n_hash=4)
+    encoded = encoder.fit_transform(frame)
+    assert encoded[:, 0].toarray().ravel().tolist() == [1.5, 0.5]
+    assert [name for name in encoder.get_feature_names_out() if "days" in name] == [
+        "wait_days", "day_days",
+    ]  # fmt: skip
+
+
+def test_dates_that_are_none_any_more_or_have_a_name_that_is_taken() -> None:
+    frame = pd.DataFrame({"when": TIMES.dropna()})
+    encoder = FrameEncoder(dates="parts").fit(frame)
+    with pytest.raises(ValueError, match=r"has no \['when_year', .*pandas.to_datetime"):
+        encoder.transform(frame.astype("str"))
+    with pytest.raises(ValueError, match=r"columns named \['when_year'\]"):
+        FrameEncoder(dates="parts").fit(frame.assign(when_year=1))
 
 
 def test_missing_values_are_counted_by_column() -> None:

@@ -62,6 +62,10 @@ SAVED = {
         ),
         FRAME,
     ),
+    "network of dates": (
+        dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(dates="parts")),
+        FRAME[["kind"]].assign(when=pd.date_range("2001-01-01", periods=ROWS, freq="7h")),
+    ),
     "network of a frame": (
         dps.MLPClassifier(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(missing="mean")),
         FRAME.drop(columns="words"),

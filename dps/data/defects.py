@@ -15,6 +15,7 @@ from dps.data.partitions import check_columns
 from dps.losses import Loss
 
 __all__ = [
+    "ENCODE_MISSING",
     "defect_of_domain",
     "defect_of_features",
     "defect_of_lengths",
@@ -22,6 +23,9 @@ __all__ = [
     "defect_of_targets",
     "defect_of_weights",
 ]
+
+#: What makes numbers of missing ones.
+ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
 
 _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
 
@@ -138,15 +142,7 @@ def defect_of_features(X: Any) -> str | None:
             check_columns(X, _ENCODE)
         except ValueError as error:
             return f"in X{{place}}: {error}"
-        for name in X.columns:
-            values = X[name].to_numpy()
-            if values.dtype == object:  # a nullable column with gaps
-                values = np.where(X[name].isna(), np.nan, 0.0)
-            row = _first_not_finite(values)
-            if row is not None:
-                column = f" of column {str(name)!r}"
-                return f"X{{place}} holds {row[1]}, in row {row[0]}{column}{_remedy(row[1])}"
-        return None
+        return _not_finite_in(X)
     if scipy.sparse.issparse(X):
         at = _first_not_finite(X.data)
         if at is None:
@@ -166,10 +162,23 @@ def defect_of_features(X: Any) -> str | None:
     return None
 
 
+def _not_finite_in(frame: Any) -> str | None:
+    """All columns of a dataframe of numbers that hold one which is not finite."""
+    wrong, found = [], set()
+    for name in frame.columns:
+        values = frame[name].to_numpy()
+        if values.dtype == object:  # a nullable column with gaps
+            values = np.where(frame[name].isna(), np.nan, 0.0)
+        first = _first_not_finite(values)
+        if first is not None:
+            found.add(first[1])
+            wrong.append(f"holds {first[1]}, in row {first[0]} of column {str(name)!r}")
+    remedy = _FILL_NAN if "NaN" in found else _FILL
+    return f"X{{place}} {', and '.join(wrong)}{remedy}" if wrong else None
+
+
 _FILL = ": fill or drop such rows"
-_FILL_NAN = (
-    f"{_FILL}, or give a dataframe and encoder=dps.preprocessing.FrameEncoder(missing='mean')"
-)
+_FILL_NAN = f"{_FILL}, or give a dataframe and {ENCODE_MISSING}"
 _REMAKE = ": make it anew from its values, and see its check_format()"
 _ENCODE = (
     ": make them numbers, or give a dask dataframe, as dask.dataframe.from_delayed makes it of a "

@@ -17,8 +17,8 @@ from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
-from dps.estimators.scoring import accuracy, determination
 from dps.losses import Loss, get_loss
+from dps.metrics import accuracy_score, r2_score
 
 __all__ = ["Classifier", "Regressor"]
 
@@ -144,7 +144,7 @@ class Classifier(ClassifierMixin, DistributedEstimator):
         if not is_dask(predicted):
             return float(super().score(X, *self._in_memory(y, sample_weight)))
         with client_of(self.client, self.timeout) as client:
-            return accuracy(predicted, y, sample_weight, client)
+            return accuracy_score(y, predicted, sample_weight=sample_weight, client=client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
@@ -207,7 +207,7 @@ class Regressor(RegressorMixin, DistributedEstimator):
         if not is_dask(predicted):
             return float(super().score(X, *self._in_memory(y, sample_weight)))
         with client_of(self.client, self.timeout) as client:
-            return determination(predicted, y, sample_weight, client)
+            return r2_score(y, predicted, sample_weight=sample_weight, client=client)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "regression")

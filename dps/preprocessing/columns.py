@@ -6,7 +6,7 @@ It is all that is kept of a partition until it can be encoded: no strings but th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ __all__ = [
     "Read",
     "ReadFrame",
     "kind_of_values",
+    "together",
     "without",
 ]
 
@@ -35,6 +36,13 @@ class ColumnError(ValueError):
     def at(self, place: str) -> ValueError:
         """The error to raise for data that lies there."""
         return ValueError(str(self).replace("{place}", place))
+
+
+def together(problems: Sequence[str]) -> str:
+    """All that is wrong, as one message."""
+    if len(problems) == 1:
+        return problems[0]
+    return "\n* ".join([f"X{{place}} cannot be encoded, for {len(problems)} reasons:", *problems])
 
 
 @dataclass(frozen=True)
@@ -112,13 +120,13 @@ class ReadFrame:
     rows : int
     columns : dict
         By name, in the order of the names asked for.
-    defect : ColumnError or None
-        What is wrong with the first bad column; then there are no columns.
+    defects : dict
+        What is wrong with the columns that are not among them, by name.
     """
 
     rows: int
     columns: dict[Any, Read]
-    defect: ColumnError | None = None
+    defects: dict[Any, ColumnError] = field(default_factory=dict)
 
     def __sizeof__(self) -> int:
         """Bytes, which Dask asks for."""
@@ -135,7 +143,7 @@ class ReadFrame:
         fields = [_FIELDS[type(column)](column) for column in self.columns.values()]
         empty = {name: without(column, "rows") for name, column in self.columns.items()}
         filled = tuple(field for field in fields if field is not None)
-        return Table(self.rows, filled, FrameMaker(empty, self.defect))
+        return Table(self.rows, filled, FrameMaker(empty, self.defects))
 
 
 _FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
@@ -163,11 +171,12 @@ class FrameMaker:
     ----------
     columns : dict
         Without rows.
-    defect : ColumnError or None
+    defects : dict
+        As of the frame.
     """
 
     columns: dict[Any, Read]
-    defect: ColumnError | None
+    defects: dict[Any, ColumnError]
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> ReadFrame:
         """The frame of so many rows of the fields."""
@@ -183,7 +192,7 @@ class FrameMaker:
                 found[name] = replace(column, starts=rows.starts, codes=rows.values[0])
             else:
                 found[name] = replace(column, missing=n_rows)
-        return ReadFrame(n_rows, found, self.defect)
+        return ReadFrame(n_rows, found, self.defects)
 
 
 def kind_of_values(values: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dps.data.partitions import check_names
 
-__all__ = ["Kind", "check_frame", "kind_of"]
+__all__ = ["Kind", "check_frame", "kind_of", "unfit_columns"]
 
 Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
 
@@ -51,7 +51,7 @@ def _kind_of_arrow(dtype: Any) -> Kind:
         return "category"
     if types.is_list(arrow) or types.is_large_list(arrow):
         return "lists"
-    if types.is_temporal(arrow):
+    if types.is_temporal(arrow) and not types.is_time(arrow):
         return "date"
     if types.is_null(arrow):
         return "object"
@@ -59,33 +59,51 @@ def _kind_of_arrow(dtype: Any) -> Kind:
 
 
 def check_frame(frame: Any) -> None:
-    """Raise if a frame's columns cannot be encoded, whatever they hold.
+    """Raise if a frame has no columns, or two of one name.
 
     Raises
     ------
     ValueError
-        Two columns have one name, or a dtype is neither numbers nor categories; says what to do.
     """
-    columns = frame.columns
-    if not len(columns):
+    if not len(frame.columns):
         raise ValueError("Found array with 0 feature(s): X has no columns, 1 is required.")
     check_names(frame)
+
+
+def unfit_columns(frame: Any, parts: bool) -> tuple[list[Any], list[str]]:
+    """Columns that cannot be encoded, whatever they hold, and what to do about them.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    parts : bool
+        Whether dates are encoded.
+
+    Returns
+    -------
+    names : list
+    problems : list of str
+        A sentence for all dates, and one for all others.
+    """
     kinds = {name: kind_of(dtype) for name, dtype in frame.dtypes.items()}
-    dates = [name for name, kind in kinds.items() if kind == "date"]
+    dates = [name for name, kind in kinds.items() if kind == "date" and not parts]
+    unfit = [name for name, kind in kinds.items() if kind == "other"]
+    problems = []
     if dates:
         name = dates[0]
-        raise ValueError(
-            f"columns {_listed(dates)} of X hold dates or durations "
-            f"({_dtypes(frame, dates)}): derive what matters, for example "
-            f"X[{name!r}].dt.month, .dt.day_of_week or .dt.hour, with .astype('category') for a "
-            f"coefficient a value, or .dt.total_seconds() of a duration, and drop {name!r}"
+        problems.append(
+            f"columns {_listed(dates)} of X hold dates or durations ({_dtypes(frame, dates)}): "
+            'encoder=dps.preprocessing.FrameEncoder(dates="parts") makes year, month, day of week, '
+            f"hour and days of them; or derive what matters, for example X[{name!r}].dt.month "
+            "with .astype('category') for a coefficient a value, or .dt.total_seconds() of a "
+            f"duration, and drop {name!r}"
         )
-    unfit = [name for name, kind in kinds.items() if kind == "other"]
     if unfit:
-        raise ValueError(
+        problems.append(
             f"columns {_listed(unfit)} of X are neither numbers, categories, strings nor lists "
             f"({_dtypes(frame, unfit)}): convert or drop them"
         )
+    return dates + unfit, problems
 
 
 def _listed(names: Sequence[Any]) -> str:

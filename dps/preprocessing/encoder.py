@@ -17,8 +17,10 @@ from dps.data.frames import csr_blocks, of_each_partition
 from dps.data.keeping import give_back_unused
 from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
-from dps.preprocessing.dtypes import check_frame
-from dps.preprocessing.layout import Layout, make_layout
+from dps.preprocessing.dates import check_part_names
+from dps.preprocessing.dtypes import check_frame, unfit_columns
+from dps.preprocessing.layout import Layout
+from dps.preprocessing.learning import make_layout
 from dps.preprocessing.reading import keep_frame, read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
@@ -35,7 +37,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     category                            a column a category, in their order
     strings                             a column a string, sorted; or `n_hash` buckets
     lists of tokens, arrow lists        counts of the tokens in `n_hash` buckets
-    dates, durations                    an error that says what to derive
+    dates, durations                    their parts, if `dates` says so; else an error
     ==================================  ====================================================
 
     Rows are written as CSR; there is never a dense matrix. Whole numbers that are categories,
@@ -61,6 +63,10 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     interactions : sequence of tuples of column names, default=()
         Combinations of the categories of two columns or more, hashed into `n_hash` buckets; zeros
         where one of them is missing.
+    dates : {"error", "parts"}, default="error"
+        What dates become. "parts": ``when_year``, ``when_month``, ``when_day_of_week`` (0: Monday),
+        ``when_hour``, categories by the clock of their time zone; and ``when_days``, the number of
+        days since 1970 in UTC, to three minutes, which is all of a duration.
     dtype : {"auto", "float32", "float64"} or dtype, default="auto"
         Of the encoded values. "auto" is float32, half of the memory, if that changes no value:
         categories, counts, bool, float32, and whole numbers up to 2**24; else float64.
@@ -92,11 +98,13 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         "n_hash": [Interval(Integral, 1, 1 << 30, closed="both"), None],
         "missing": [StrOptions({"error", "indicator", "mean"})],
         "interactions": ["array-like"],
+        "dates": [StrOptions({"error", "parts"})],
         "dtype": "no_validation",
     }
 
     _layout: Layout
     _names: tuple[Any, ...]
+    _unfit: list[str]
 
     def __init__(
         self,
@@ -104,11 +112,13 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         *,
         missing: str = "error",
         interactions: Sequence[Sequence[Any]] = (),
+        dates: str = "error",
         dtype: Any = "auto",
     ) -> None:
         self.n_hash = n_hash
         self.missing = missing
         self.interactions = interactions
+        self.dates = dates
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -126,7 +136,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            A column cannot be encoded: which, in which partition, and what to do.
+            Columns cannot be encoded: all of them, in which partition, and what to do.
         TypeError
             `X` is no dataframe.
         """
@@ -191,16 +201,25 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         check_frame(meta)
         validate_data(self, X=meta, skip_check_array=True)
         self._names = tuple(meta.columns)
-        return Reader(self._names, Survey(values=self.n_hash is None))
+        parts = self.dates == "parts"
+        if parts:
+            check_part_names(meta)
+        # What is wrong with them is said together with what is wrong with others.
+        unfit, self._unfit = unfit_columns(meta, parts)
+        names = tuple(name for name in self._names if name not in unfit)
+        return Reader(names, Survey(values=self.n_hash is None), parts)
 
     def learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
         self._layout = make_layout(
-            merge(surveys, self._names, whole),
+            merge(surveys, whole),
+            self._names,
+            self._unfit,
             n_hash=self.n_hash,
             missing=self.missing,  # type: ignore[arg-type]
             interactions=self.interactions,
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
+            parts=self.dates == "parts",
         )
         return self._learned()
 
@@ -250,14 +269,18 @@ class Reader:
         Of the columns.
     look : Survey
         What is to be known of what was read.
+    parts : bool
+        Whether dates are read as their parts.
     """
 
     names: tuple[Any, ...]
     look: Survey
+    parts: bool = False
 
     def __call__(self, frame: Any, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
-        return keep_frame(read_frame(frame, self.names), hashed=not self.look.values)
+        read = read_frame(frame, self.names, parts=self.parts)
+        return keep_frame(read, hashed=not self.look.values)
 
     def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
         """What is to be known of a partition that was read, and whose frame is gone."""
@@ -266,7 +289,7 @@ class Reader:
 
     def survey(self, frame: Any) -> FrameSurvey:
         """What is to be known of a partition."""
-        return self.look(read_frame(frame, self.names))
+        return self.look(read_frame(frame, self.names, parts=self.parts))
 
 
 def _meta(X: Any) -> Any:

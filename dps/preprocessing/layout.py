@@ -19,18 +19,24 @@ import scipy.sparse
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
 from dps.data.tables import Table
-from dps.preprocessing.columns import Bags, ColumnError, FrameMaker, Read, ReadFrame, without
-from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
+from dps.preprocessing.columns import (
+    Bags,
+    ColumnError,
+    FrameMaker,
+    Read,
+    ReadFrame,
+    together,
+    without,
+)
+from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot
 from dps.preprocessing.reading import read_frame
-from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
+from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
 
-__all__ = ["MOST_COLUMNS", "Layout", "Missing", "make_layout"]
+__all__ = ["MOST_COLUMNS", "Layout", "Missing"]
 
 Missing = Literal["error", "indicator", "mean"]
 
-#: Buckets of interactions and of lists where none were asked for.
-BUCKETS = 1 << 16
 #: Encoded columns that can be numbered in 32 bits.
 MOST_COLUMNS = (1 << 31) - 1
 
@@ -48,6 +54,8 @@ class Layout:
     dtype : str
         Of the stored values.
     missing : {"error", "indicator", "mean"}
+    parts : bool
+        Whether columns of dates are read as their parts.
     token : str
         The same for copies.
     """
@@ -56,11 +64,13 @@ class Layout:
     features: tuple[Feature, ...]
     dtype: str
     missing: Missing
+    parts: bool
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         # Streams of many partitions hold one layout, also after Dask has written them down.
-        return _layout, (self.columns, self.features, self.dtype, self.missing, self.token)
+        fields = self.columns, self.features, self.dtype, self.missing, self.parts, self.token
+        return _layout, fields
 
     @cached_property
     def width(self) -> int:
@@ -105,7 +115,7 @@ class Layout:
         """
         place = where if isinstance(where, str) else f" in partition {where}"
         if not isinstance(frame, ReadFrame):
-            frame = read_frame(frame, self.columns)
+            frame = read_frame(frame, self.columns, parts=self.parts)
         try:
             return self._encode(frame)
         except ColumnError as error:
@@ -114,16 +124,24 @@ class Layout:
     def _encode(self, read: ReadFrame) -> Any:
         if not read.rows:
             return _Bound(self.width, self.dtype)(read)
-        self._check(read.columns, read.rows, read.defect)
+        self._check(read.columns, read.rows, read.defects)
         return self._bound(read.columns)(read)
 
-    def _check(self, columns: dict[Any, Read], rows: int, defect: ColumnError | None) -> None:
-        if defect is not None:
-            raise defect
+    def _check(self, columns: dict[Any, Read], rows: int, defects: dict[Any, ColumnError]) -> None:
+        problems = [str(defect) for defect in defects.values()]
+        learned = [f.name for f in self.features if isinstance(f, Number | OneHot | Hashed | Bag)]
+        lost = [str(name) for name in learned if name not in columns]
+        if lost and not problems:  # the column is of dates, and was not, or the other way around
+            problems.append(
+                f"X{{place}} has no {lost}, which the encoder was fitted to: make dates of columns "
+                "that were dates then, as by pandas.to_datetime, and of no others"
+            )
         if self.missing == "error":
             strict = {f.name for f in self.features if isinstance(f, Number | Bag)}
-            counts = ((name, columns[name].missing) for name in columns if name in strict)
-            missing_values(counts, rows, "{place}", ColumnError)
+            counts = ((name, read.missing) for name, read in columns.items() if name in strict)
+            problems += missing_values(counts, rows)
+        if problems:
+            raise ColumnError(together(problems))
 
     def bind(self, table: Table, where: int) -> Table:
         """Rows of CSR in the place of rows of what was read of a partition.
@@ -139,12 +157,12 @@ class Layout:
         assert isinstance(frames, FrameMaker)
         try:
             if table.n_rows:
-                self._check(frames.columns, table.n_rows, frames.defect)
+                self._check(frames.columns, table.n_rows, frames.defects)
             bound = self._bound(frames.columns) if table.n_rows else _Bound(self.width, self.dtype)
         except ColumnError as error:
             raise error.at(f" in partition {where}") from None
         columns = {name: without(column, "values") for name, column in frames.columns.items()}
-        return replace(table, make=_BoundMaker(FrameMaker(columns, None), bound))
+        return replace(table, make=_BoundMaker(FrameMaker(columns, {}), bound))
 
     def _bound(self, columns: dict[Any, Read]) -> _Bound:
         starts = accumulate((feature.width for feature in self.features), initial=0)
@@ -210,66 +228,3 @@ class _BoundMaker:
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> Any:
         return self.bound(self.frames(n_rows, fields))
-
-
-def make_layout(
-    survey: FrameSurvey,
-    *,
-    n_hash: int | None,
-    missing: Missing,
-    interactions: Sequence[Sequence[Any]],
-    dtype: str,
-) -> Layout:
-    """What the columns of a surveyed frame become.
-
-    Raises
-    ------
-    ValueError
-        Values are missing and may not be, or an interaction is not of categories.
-    """
-    if survey.rows == 0:
-        raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
-    if missing == "error":
-        counts = ((n, c.missing) for n, c in survey.columns.items() if c.kind != "categories")
-        missing_values(counts, survey.rows)
-    features: list[Feature] = []
-    n_numbers = 0
-    for name, column in survey.columns.items():
-        feature = _feature(name, column, n_hash, missing, n_numbers)
-        n_numbers += isinstance(feature, Number)
-        features.append(feature)
-    for members in interactions:
-        for name in members:
-            if name not in survey.columns:
-                raise ValueError(f"interactions name {name!r}, which is no column of X")
-            if survey.columns[name].kind != "categories":
-                raise ValueError(
-                    f"interactions are of categories, and column {str(name)!r} of X holds "
-                    f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
-                )
-        features.append(Cross(tuple(members), n_hash or BUCKETS))
-    width = sum(feature.width for feature in features)
-    if width > MOST_COLUMNS:
-        raise ValueError(
-            f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_hash"
-        )
-    if dtype == "auto":
-        exact = all(column.exact for column in survey.columns.values())
-        dtype = "float32" if exact else "float64"
-    return Layout(tuple(survey.columns), tuple(features), np.dtype(dtype).name, missing)
-
-
-def _feature(
-    name: Any, column: ColumnSurvey, n_hash: int | None, missing: Missing, n_numbers: int
-) -> Feature:
-    # Of numbers and lists none is missing where that would be an error.
-    indicator = missing != "mean" and column.missing > 0
-    if column.kind == "numbers" and column.count:
-        return Number(name, n_numbers, column.total / column.count, indicator)
-    if column.kind == "lists":
-        return Bag(name, n_hash or BUCKETS, indicator)
-    if column.kind == "categories" and n_hash is not None:
-        return Hashed(name, n_hash, indicator)
-    if column.kind == "categories" and len(column.values):
-        return OneHot(name, column.values, indicator)
-    raise ValueError(f"column {str(name)!r} of X has no value at all: drop it")

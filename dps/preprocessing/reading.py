@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dps.data.partitions import is_frame
 from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
+from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 from dps.preprocessing.hashing import Hashes, hashes_of
 
@@ -23,29 +24,35 @@ __all__ = ["keep_frame", "read_frame"]
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
 
-def read_frame(frame: Any, names: Sequence[Any]) -> ReadFrame:
+def read_frame(frame: Any, names: Sequence[Any], *, parts: bool = False) -> ReadFrame:
     """Read the named columns of a pandas dataframe.
 
     Parameters
     ----------
     frame : pandas.DataFrame
     names : sequence
+    parts : bool, default=False
+        Whether columns of dates are read as their parts, see `parts_of_dates`.
     """
     columns: dict[Any, Read] = {}
+    defects: dict[Any, ColumnError] = {}
     if not is_frame(frame):
         kind = type(frame).__name__
-        return ReadFrame(1, {}, ColumnError(f"X{{place}} is a {kind}, and not a dataframe"))
-    try:
-        for name in names:
+        return ReadFrame(1, {}, {None: ColumnError(f"X{{place}} is a {kind}, and not a dataframe")})
+    for name in names:
+        try:
             if name not in frame.columns:
                 raise ColumnError(f"X{{place}} has no column {str(name)!r}")
             column = frame[name]
             if column.ndim != 1:
                 raise ColumnError(f"X{{place}} has several columns named {str(name)!r}")
-            columns[name] = _read(column, str(name))
-    except ColumnError as error:
-        return ReadFrame(len(frame), {}, error)
-    return ReadFrame(len(frame), columns)
+            if parts and kind_of(column.dtype) == "date":
+                columns |= parts_of_dates(column, str(name))
+            else:
+                columns[name] = _read(column, str(name))
+        except ColumnError as error:
+            defects[name] = error
+    return ReadFrame(len(frame), columns, defects)
 
 
 def keep_frame(read: ReadFrame, *, hashed: bool) -> ReadFrame:
@@ -58,7 +65,7 @@ def keep_frame(read: ReadFrame, *, hashed: bool) -> ReadFrame:
         Whether of categories the hashes alone are wanted, as they always are of lists.
     """
     columns = {name: _detached(column, hashed) for name, column in read.columns.items()}
-    return ReadFrame(read.rows, columns, read.defect)
+    return ReadFrame(read.rows, columns, read.defects)
 
 
 def _detached(read: Read, hashed: bool) -> Read:

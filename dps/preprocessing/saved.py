@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.records import Kind, dataclass_kind
+from dps.preprocessing.dates import PARTS
 from dps.preprocessing.encoder import FrameEncoder
 from dps.preprocessing.features import Bag, Cross, Hashed, Number, OneHot
 from dps.preprocessing.layout import MOST_COLUMNS, Layout
@@ -36,7 +37,7 @@ def encoder_kinds() -> list[Kind]:
     ]
 
 
-_LAYOUT = ("columns", "features", "dtype", "missing")
+_LAYOUT = ("columns", "features", "dtype", "missing", "parts")
 _INDEX = ("values", "zone", "ends")
 
 
@@ -95,9 +96,9 @@ def _cross(members: Any, n_buckets: Any) -> Cross:
     return Cross(members, _buckets(n_buckets))
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: Any, name: str = "indicator") -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"indicator is {value!r}, and must be true or false")
+        raise ValueError(f"{name} is {value!r}, and must be true or false")
     return value
 
 
@@ -111,7 +112,15 @@ def _fields_of_layout(layout: Layout) -> dict[str, Any]:
     return {name: getattr(layout, name) for name in _LAYOUT}
 
 
-def _layout(columns: Any, features: Any, dtype: Any, missing: Any) -> Layout:
+def _column_of(name: Any, columns: tuple[Any, ...], parts: bool) -> Any:
+    """The column that a feature is of, or that has it as a part."""
+    if name in columns or not parts:
+        return name
+    owners = [c for c in columns for part in PARTS if name == f"{c}_{part}"]
+    return owners[0] if owners else name
+
+
+def _layout(columns: Any, features: Any, dtype: Any, missing: Any, parts: Any) -> Layout:
     if not (isinstance(columns, tuple) and isinstance(features, tuple)):
         raise ValueError("columns and features are no tuples")
     if len(set(columns)) < len(columns):
@@ -119,17 +128,18 @@ def _layout(columns: Any, features: Any, dtype: Any, missing: Any) -> Layout:
     if not all(isinstance(feature, _FEATURES) for feature in features):
         raise ValueError("among the features is something else")
     named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
-    if [*named] != [*columns]:
+    of = [_column_of(name, columns, _flag(parts, "parts")) for name in named]
+    if [*dict.fromkeys(of)] != [*columns] or (not parts and len(of) != len(columns)):
         raise ValueError(f"features are of {named}, and columns are {[*columns]}")
     members = {name for f in features if isinstance(f, Cross) for name in f.members}
-    if not members <= set(columns):
+    if not members <= set(named):
         raise ValueError(f"interactions are of {members}, and columns are {[*columns]}")
     places = [f.place for f in features if isinstance(f, Number)]
     if places != [*range(len(places))]:
         raise ValueError("numbers are not in the order of their columns")
     if dtype not in ("float32", "float64") or missing not in ("error", "indicator", "mean"):
         raise ValueError(f"dtype is {dtype!r} and missing {missing!r}")
-    layout = Layout(columns, features, dtype, missing)
+    layout = Layout(columns, features, dtype, missing, parts)
     if not 0 < layout.width <= MOST_COLUMNS:
         raise ValueError(f"there are {layout.width} encoded columns")
     return layout

@@ -1,17 +1,19 @@
 """What an encoder learns from: a few numbers and the distinct values of each partition.
 
-`survey` is run where a partition lies, `merge` puts the answers together and raises in the user's
-terms. Neither knows what columns become.
+`survey` is run where a partition lies, `merge` puts the answers together, and what is wrong in the
+user's terms. Neither knows what columns become.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
+from dps.data.defects import ENCODE_MISSING
 from dps.preprocessing.columns import (
     Bags,
     Codes,
@@ -63,7 +65,7 @@ class FrameSurvey:
 
     rows: int
     columns: dict[Any, ColumnSurvey]
-    defect: ColumnError | None = None
+    defects: dict[Any, ColumnError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Survey:
     def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""
         columns = {name: self._column(column) for name, column in read.columns.items()}
-        return FrameSurvey(read.rows, columns, read.defect)
+        return FrameSurvey(read.rows, columns, read.defects)
 
     def _column(self, column: Read) -> ColumnSurvey:
         if isinstance(column, Numbers):
@@ -106,31 +108,34 @@ def _exact(values: Any) -> bool:
     return bool(max(int(values.max()), -int(values.min())) <= _EXACT)
 
 
-def merge(surveys: Sequence[FrameSurvey], names: Sequence[Any], whole: bool) -> FrameSurvey:
+def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:
     """One survey of all partitions.
+
+    Of the columns that are defective, or do not go together, it has what is wrong with them: of
+    each in the first partition where something is.
 
     Parameters
     ----------
     surveys : sequence of FrameSurvey
-    names : sequence
-        Of the columns.
     whole : bool
         Whether the data came in one piece, so that partitions need no mention.
-
-    Raises
-    ------
-    ValueError
-        A partition is defective, or two do not go together.
     """
+    # What has no rows may be of any dtype.
     filled = {number: survey for number, survey in enumerate(surveys) if survey.rows}
-    for number, survey in filled.items():  # what has no rows may be of any dtype
-        if survey.defect is not None:
-            raise survey.defect.at("" if whole else f" in partition {number}")
-    columns = {
-        name: _merge(str(name), {number: s.columns[name] for number, s in filled.items()})
-        for name in names
-    }
-    return FrameSurvey(sum(survey.rows for survey in surveys), columns)
+    columns: dict[Any, ColumnSurvey] = {}
+    defects: dict[Any, ColumnError] = {}
+    for number, survey in filled.items():
+        for name, defect in survey.defects.items():
+            place = "" if whole else f" in partition {number}"
+            defects.setdefault(name, ColumnError(str(defect.at(place))))
+    for name in dict.fromkeys(chain.from_iterable(survey.columns for survey in filled.values())):
+        if name not in defects:
+            found = {number: s.columns[name] for number, s in filled.items() if name in s.columns}
+            try:
+                columns[name] = _merge(str(name), found)
+            except ColumnError as error:
+                defects[name] = error
+    return FrameSurvey(sum(survey.rows for survey in surveys), columns, defects)
 
 
 def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
@@ -176,7 +181,7 @@ def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
         if first is None:
             first = number, kind
         elif kind != first[1]:
-            raise ValueError(
+            raise ColumnError(
                 f"column {name!r} of X differs between partitions: {first[0]} holds "
                 f"{what.format(first[1])}, {number} holds {what.format(kind)}; give it one dtype, "
                 f"as in X[{name!r}].astype('str')"
@@ -184,28 +189,19 @@ def _same(name: str, what: str, kinds: Mapping[int, Any]) -> Any:
     return None if first is None else first[1]
 
 
-def missing_values(
-    counts: Iterable[tuple[Any, int]],
-    rows: int,
-    place: str = "",
-    error: Callable[[str], ValueError] = ValueError,
-) -> None:
-    """Raise if values are missing.
+def missing_values(counts: Iterable[tuple[Any, int]], rows: int) -> list[str]:
+    """What to say of missing values, if there are any.
 
     Parameters
     ----------
     counts : iterable of (name, count)
     rows : int
         Of how many.
-    place : str
-        The partition they lie in.
-    error : callable
-        Makes the error to raise.
     """
     gaps = [f"{str(name)!r} {count:,}" for name, count in counts if count]
-    if gaps:
-        raise error(
-            f"X{place} has missing values in {rows:,} rows: {', '.join(gaps)}; fill or drop them, "
-            "or have them encoded: encoder=dps.preprocessing.FrameEncoder(missing='mean'), or "
-            "missing='indicator'"
-        )
+    if not gaps:
+        return []
+    return [
+        f"X{{place}} has missing values in {rows:,} rows: {', '.join(gaps)}; fill or drop them, "
+        f"or have them encoded: {ENCODE_MISSING}"
+    ]

@@ -1,0 +1,28 @@
+"""Metrics of lazy predictions: a few sums leave each partition, and nothing else.
+
+Named as in scikit-learn, and equal to its own on the same data, to rounding.
+"""
+
+from __future__ import annotations
+
+from dps.metrics.classification import accuracy_score, log_loss
+from dps.metrics.ranking import roc_auc_score
+from dps.metrics.regression import (
+    mean_absolute_error,
+    mean_squared_error,
+    r2_score,
+    root_mean_squared_error,
+)
+from dps.metrics.scorers import get_scorer, get_scorer_names
+
+__all__ = [
+    "accuracy_score",
+    "get_scorer",
+    "get_scorer_names",
+    "log_loss",
+    "mean_absolute_error",
+    "mean_squared_error",
+    "r2_score",
+    "roc_auc_score",
+    "root_mean_squared_error",
+]

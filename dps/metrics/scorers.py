@@ -1,0 +1,95 @@
+"""Scorers by scikit-learn's names: how good a fitted estimator is on data where that lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dps.metrics.classification import accuracy_score, log_loss
+from dps.metrics.ranking import roc_auc_score
+from dps.metrics.regression import (
+    mean_absolute_error,
+    mean_squared_error,
+    r2_score,
+    root_mean_squared_error,
+)
+
+__all__ = ["Scorer", "get_scorer", "get_scorer_names"]
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """``scorer(estimator, X, y)``; higher is better.
+
+    Parameters
+    ----------
+    name : str
+    metric : callable
+    method : {"predict", "predict_proba", "ranks"}
+        What of the estimator it is a metric of; ranks are its decision function or probabilities.
+    sign : {1, -1}
+    """
+
+    name: str
+    metric: Callable[..., float]
+    method: str
+    sign: int = 1
+
+    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Score an estimator, or a pipeline that ends with one, on its client."""
+        method = self.method
+        if method == "ranks":
+            method = next(
+                name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
+            )
+        options: dict[str, Any] = {"client": _client(estimator), "sample_weight": sample_weight}
+        if self.metric is log_loss:
+            options["labels"] = estimator.classes_
+        return self.sign * self.metric(y, getattr(estimator, method)(X), **options)
+
+
+def _client(estimator: Any) -> Any:
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    return getattr(estimator, "client", None)
+
+
+_SCORERS = {
+    scorer.name: scorer
+    for scorer in (
+        Scorer("accuracy", accuracy_score, "predict"),
+        Scorer("neg_log_loss", log_loss, "predict_proba", -1),
+        Scorer("roc_auc", roc_auc_score, "ranks"),
+        Scorer("r2", r2_score, "predict"),
+        Scorer("neg_mean_squared_error", mean_squared_error, "predict", -1),
+        Scorer("neg_root_mean_squared_error", root_mean_squared_error, "predict", -1),
+        Scorer("neg_mean_absolute_error", mean_absolute_error, "predict", -1),
+    )
+}
+
+
+def get_scorer(scoring: str) -> Scorer:
+    """The scorer of a name, as scikit-learn's `get_scorer`; it takes data of Dask as well.
+
+    Parameters
+    ----------
+    scoring : str
+        One of `get_scorer_names`.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name.
+    """
+    if scoring not in _SCORERS:
+        raise ValueError(
+            f"scoring={scoring!r} is not computed on data of Dask: take one of "
+            f"{get_scorer_names()}, or give a callable (estimator, X, y) -> float"
+        )
+    return _SCORERS[scoring]
+
+
+def get_scorer_names() -> list[str]:
+    """Names that `get_scorer` knows, sorted."""
+    return sorted(_SCORERS)

@@ -1,0 +1,220 @@
+"""Searches and cross-validation over folds: scikit-learn's, where data is of Dask.
+
+What candidates there are, how results are told and which is best, is scikit-learn's own code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import model_selection
+from sklearn.base import clone, is_classifier
+
+from dps.cluster.choice import client_of
+from dps.data.partitions import as_pandas, is_dask
+from dps.model_selection.evaluation import evaluate, scorer_of
+from dps.model_selection.folds import Folds, KFold
+
+__all__ = ["GridSearchCV", "RandomizedSearchCV", "cross_val_score"]
+
+_TIMEOUT = 60.0
+
+
+class _OnDask:
+    """Adds data of Dask to a search of scikit-learn's."""
+
+    estimator: Any
+    cv: Any
+    scoring: Any
+    refit: Any
+    n_jobs: Any
+    error_score: Any
+    return_train_score: bool
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        """Parameters to try."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Fit all candidates on all folds but one, for each fold; then the best one on all rows.
+
+        Parameters
+        ----------
+        X : dask array or dataframe, or list of Delayed objects or Futures; or local data
+        y : vector of length n, as for the estimators
+        **params : of the estimator's `fit`
+            Vectors of length n are cut as `X` is. `sample_weight` also counts in scores.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, TypeError
+            A parameter or the data is not as it should be.
+        dps.errors.ClusterError
+            The cluster failed.
+        """
+        X, y = as_pandas(X), as_pandas(y)
+        if not is_dask(X):
+            return super().fit(X, y, **params)  # type: ignore[misc, no-any-return]
+        self._validate_params()  # type: ignore[attr-defined]
+        scorer = scorer_of(self.scoring)
+        several = isinstance(scorer, dict)
+        if several:
+            self._check_refit_for_multimetric(scorer)  # type: ignore[attr-defined]
+        with _placed(self.estimator) as (estimator, client, given):
+            data = Folds(_folds_for(self.cv, estimator), client, X, y, params)
+            candidates = self._candidates()
+            found = evaluate(
+                estimator, candidates, data, scorer, n_jobs=self.n_jobs,
+                error_score=self.error_score, train_score=self.return_train_score,
+            )  # fmt: skip
+            results = self._format_results(candidates, data.n_folds, found)  # type: ignore[attr-defined]
+            self.n_splits_, self.multimetric_ = data.n_folds, several
+            self.scorer_, self.cv_results_ = scorer, results
+            metric = self.refit if several else "score"
+            if self.refit or not several:
+                self.best_index_ = self._select_best_index(self.refit, metric, results)  # type: ignore[attr-defined]
+                if not callable(self.refit):
+                    self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
+                self.best_params_ = results["params"][self.best_index_]
+            if self.refit:
+                best = clone(estimator).set_params(**clone(self.best_params_, safe=False))
+                start = time.time()
+                X, y, params = data.of(range(data.n_folds))
+                best.fit(X, y, **params)
+                self.refit_time_ = time.time() - start
+                self.best_estimator_ = best.set_params(**given)
+                if hasattr(best, "feature_names_in_"):
+                    self.feature_names_in_ = best.feature_names_in_
+        return self
+
+
+class GridSearchCV(_OnDask, model_selection.GridSearchCV):
+    """scikit-learn's `GridSearchCV`, which also takes data of Dask.
+
+    Data of Dask is computed once, cut into folds where it lies, and held by the workers until the
+    search ends: each fit trains on the pieces of all folds but one without a copy of them, and
+    all workers. Parameters and attributes are scikit-learn's, except for:
+
+    Parameters
+    ----------
+    cv : int or KFold, default=None
+        For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
+        partition, stratified for a classifier; or `dps.model_selection.KFold`.
+    scoring : str, callable, list, tuple or dict, default=None
+        For data of Dask, names that `dps.metrics.get_scorer` knows, or callables
+        ``(estimator, X, y) -> float``, which are given lazy data on the estimator's client.
+    n_jobs : int, default=None
+        For data of Dask, how many fits are made at once, each from a thread of this process.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps import LinearClassifier
+    >>> from dps.model_selection import GridSearchCV
+    >>> X = da.random.default_rng(0).normal(size=(300, 2), chunks=(100, 2))
+    >>> search = GridSearchCV(LinearClassifier(), {"alpha": [1e-3, 1e3]}, cv=3)
+    >>> search.fit(X, (X[:, 0] > 0.5).astype(int)).best_params_
+    {'alpha': 0.001}
+    """
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        return list(model_selection.ParameterGrid(self.param_grid))
+
+
+class RandomizedSearchCV(_OnDask, model_selection.RandomizedSearchCV):
+    """scikit-learn's `RandomizedSearchCV`, which also takes data of Dask.
+
+    As `GridSearchCV`, with candidates that are drawn by chance.
+    """
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        drawn = model_selection.ParameterSampler(
+            self.param_distributions, self.n_iter, random_state=self.random_state
+        )
+        return list(drawn)
+
+
+def cross_val_score(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    scoring: Any = None,
+    cv: Any = None,
+    n_jobs: int | None = None,
+    params: dict[str, Any] | None = None,
+    error_score: Any = np.nan,
+) -> NDArray[np.float64]:
+    """Score an estimator on each fold, trained on the others.
+
+    Parameters
+    ----------
+    estimator : estimator, or pipeline of lazy transformers and one
+    X, y
+        As for its `fit`, of Dask or local.
+    scoring : str or callable, optional
+        As for `GridSearchCV`; by default the estimator's own `score`.
+    cv : int or KFold, optional
+        Likewise.
+    n_jobs : int, optional
+        Fits at once.
+    params : dict, optional
+        Of the estimator's `fit`, such as `sample_weight`.
+    error_score : "raise" or float, default=nan
+        The score of a fit that fails.
+
+    Returns
+    -------
+    (n_folds,) float64 array
+
+    Raises
+    ------
+    ValueError, TypeError, dps.errors.ClusterError
+        As `GridSearchCV`.
+    """
+    X, y = as_pandas(X), as_pandas(y)
+    if not is_dask(X):
+        scores: NDArray[np.float64] = model_selection.cross_val_score(
+            estimator, X, y, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
+            error_score=error_score,
+        )  # fmt: skip
+        return scores
+    scorer = scorer_of(scoring)
+    if isinstance(scorer, dict):
+        raise ValueError(f"scoring of cross_val_score is one metric, got {scoring!r}")
+    with _placed(estimator) as (placed, client, _):
+        data = Folds(_folds_for(cv, placed), client, X, y, params or {})
+        found = evaluate(placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score)
+    return np.array([of_fold["test_scores"] for of_fold in found])
+
+
+def _folds_for(cv: Any, estimator: Any) -> KFold:
+    if isinstance(cv, KFold):
+        return cv
+    if cv is None or isinstance(cv, int | np.integer):
+        return KFold(5 if cv is None else int(cv), stratify=is_classifier(estimator))
+    raise ValueError(
+        f"cv={cv!r} numbers all rows, and those of Dask's data have no numbers: give a number of "
+        "folds or dps.model_selection.KFold, which has by='partitions' too"
+    )
+
+
+@contextmanager
+def _placed(estimator: Any) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+    """An estimator whose client is open for the while; the client; the parameters as they were."""
+    given = {
+        name: value
+        for name, value in estimator.get_params().items()
+        if name.rpartition("__")[2] == "client" and value is not None
+    }
+    with client_of(next(iter(given.values()), None), _TIMEOUT) as client:
+        yield clone(estimator).set_params(**dict.fromkeys(given, client)), client, given

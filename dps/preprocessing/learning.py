@@ -1,0 +1,113 @@
+"""From what an encoder has found to what the columns become.
+
+All that is wrong with a frame is said here, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dps.preprocessing.columns import ColumnError, together
+from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
+from dps.preprocessing.layout import MOST_COLUMNS, Layout, Missing
+from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
+
+__all__ = ["make_layout"]
+
+#: Buckets of interactions and of lists where none were asked for.
+BUCKETS = 1 << 16
+
+
+def make_layout(
+    survey: FrameSurvey,
+    names: Sequence[Any],
+    unfit: Sequence[str],
+    *,
+    n_hash: int | None,
+    missing: Missing,
+    interactions: Sequence[Sequence[Any]],
+    dtype: str,
+    parts: bool,
+) -> Layout:
+    """What the columns of a surveyed frame become.
+
+    Parameters
+    ----------
+    survey : FrameSurvey
+    names : sequence
+        Of the frame's columns.
+    unfit : sequence of str
+        What is known to be wrong already.
+    n_hash, missing, interactions, dtype, parts
+        As the encoder has them.
+
+    Raises
+    ------
+    ValueError
+        All that is wrong with the columns; or an interaction is not of categories.
+    """
+    if survey.rows == 0:
+        raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
+    problems = [*unfit, *map(str, survey.defects.values())]
+    empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_hash)}
+    if missing == "error":
+        counts = (
+            (name, column.missing)
+            for name, column in survey.columns.items()
+            if column.kind != "categories" and name not in empty
+        )
+        problems += missing_values(counts, survey.rows)
+    problems += [f"column {str(name)!r} of X has no value at all: drop it" for name in empty]
+    if problems:
+        raise ColumnError(together(problems)).at("")
+    features: list[Feature] = []
+    n_numbers = 0
+    for name, column in survey.columns.items():
+        feature = _feature(name, column, n_hash, missing, n_numbers)
+        n_numbers += isinstance(feature, Number)
+        features.append(feature)
+    for members in interactions:
+        for name in members:
+            if name not in survey.columns:
+                raise ValueError(f"interactions name {name!r}, which is no column of X")
+            if survey.columns[name].kind != "categories":
+                raise ValueError(
+                    f"interactions are of categories, and column {str(name)!r} of X holds "
+                    f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
+                )
+        features.append(Cross(tuple(members), n_hash or BUCKETS))
+    width = sum(feature.width for feature in features)
+    if width > MOST_COLUMNS:
+        raise ValueError(
+            f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_hash"
+        )
+    if dtype == "auto":
+        exact = all(column.exact for column in survey.columns.values())
+        dtype = "float32" if exact else "float64"
+    return Layout(tuple(names), tuple(features), np.dtype(dtype).name, missing, parts)
+
+
+def _feature(
+    name: Any, column: ColumnSurvey, n_hash: int | None, missing: Missing, n_numbers: int
+) -> Feature:
+    # Of numbers and lists none is missing where that would be an error.
+    indicator = missing != "mean" and column.missing > 0
+    if column.kind == "numbers":
+        return Number(name, n_numbers, column.total / column.count, indicator)
+    if column.kind == "lists":
+        return Bag(name, n_hash or BUCKETS, indicator)
+    if n_hash is not None:
+        return Hashed(name, n_hash, indicator)
+    return OneHot(name, column.values, indicator)
+
+
+def _has_nothing(column: ColumnSurvey, n_hash: int | None) -> bool:
+    """Whether there is no value to learn from."""
+    if column.kind == "numbers":
+        return not column.count
+    if column.kind == "categories":
+        return n_hash is None and not len(column.values)
+    return column.kind == "nothing"

@@ -1,0 +1,146 @@
+"""Metrics of lazy predictions come to what scikit-learn makes of the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from sklearn import metrics as known
+
+from dps import LinearClassifier, metrics
+from dps.metrics import ranking
+
+ROWS = 500
+
+
+def rows() -> tuple[Any, Any, Any, Any]:
+    """Targets of two classes, scores from 0 to 1 of which some are equal, numbers, weights."""
+    rng = np.random.default_rng(0)
+    scores = rng.random(ROWS).round(2)
+    y = np.where(rng.random(ROWS) < scores, "yes", "no")
+    return y, scores, rng.normal(size=ROWS), rng.integers(0, 4, ROWS).astype(float)
+
+
+def lazy(values: Any, kind: str) -> Any:
+    if kind == "local" or values is None:
+        return values
+    if kind == "series":
+        frame = pd.DataFrame(values) if values.ndim == 2 else pd.Series(values)
+        return dd.from_pandas(frame, npartitions=4, sort=False)
+    return da.from_array(values, chunks=(120, *values.shape[1:]))
+
+
+@pytest.mark.parametrize("kind", ["array", "series", "local"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accuracy_score", "log_loss", "roc_auc_score", "r2_score", "mean_squared_error",
+        "root_mean_squared_error", "mean_absolute_error",
+    ],
+)  # fmt: skip
+def test_metrics_equal_those_of_scikit_learn(name: str, weighted: bool, kind: str) -> None:
+    y, scores, numbers, weights = rows()
+    given: dict[str, tuple[Any, Any]] = {
+        "accuracy_score": (y, np.where(scores > 0.4, "yes", "no")),
+        "log_loss": (y, scores),
+        "roc_auc_score": (y, scores),
+    }
+    true, predicted = given.get(name, (numbers + 1e6, numbers + scores + 1e6))
+    weight = weights if weighted else None
+    expected = getattr(known, name)(true, predicted, sample_weight=weight)
+    actual = getattr(metrics, name)(
+        lazy(true, kind), lazy(predicted, kind), sample_weight=lazy(weight, kind)
+    )
+    assert actual == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["array", "series"])
+def test_a_log_loss_of_several_classes(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    chances = rng.dirichlet([1.0, 2.0, 3.0, 1.0], ROWS).astype(np.float32)
+    chances[0] = [0, 0, 0, 1]
+    y = np.sort(rng.integers(3, size=ROWS))  # no partition has all, and the fourth never comes
+    expected = known.log_loss(y, chances, labels=[0, 1, 2, 3])
+    given = lazy(y, kind), lazy(chances, kind)
+    assert metrics.log_loss(*given, labels=[3, 2, 1, 0]) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match=r"holds 3 labels, \[0, 1, 2\], .* of 4: give labels="):
+        metrics.log_loss(*given)
+    with pytest.raises(ValueError, match=r"holds the labels \[2\]"):
+        metrics.log_loss(*given, labels=[0, 1, 4, 5])
+
+
+def test_regressions_of_several_outputs() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(ROWS, 3)) * [1, 10, 0]
+    predicted = y + rng.normal(size=(ROWS, 3))
+    for name in ("r2_score", "mean_squared_error", "root_mean_squared_error"):
+        actual = getattr(metrics, name)(lazy(y, "array"), lazy(predicted, "array"))
+        assert actual == pytest.approx(getattr(known, name)(y, predicted), rel=1e-9)
+
+
+def test_a_roc_curve_of_more_scores_than_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=40_000)
+    y = (rng.random(40_000) < 1 / (1 + np.exp(-scores))).astype(int)
+    expected = known.roc_auc_score(y, scores)
+    monkeypatch.setattr(ranking, "_MOST", 1 << 10)
+    parts = {}
+    for rows_a_part in (40_000, 10_000, 300):
+        given = (da.from_array(values, chunks=rows_a_part) for values in (y, scores))
+        parts[rows_a_part] = metrics.roc_auc_score(*given)
+    assert len(set(parts.values())) == 1  # however the rows are cut
+    assert parts[300] == pytest.approx(expected, abs=1e-4)
+    assert parts[300] != expected
+
+
+def test_scores_of_any_sign_and_size_are_ranked() -> None:
+    scores = np.array([-np.inf, -1e300, -1.0, -1e-300, -0.0, 0.0, 1e-300, 1.0, 1e300, np.inf])
+    y = np.array([0, 1, 0, 0, 1, 0, 0, 1, 1, 1])
+    finite = scores[1:-1]
+    expected = known.roc_auc_score(y[1:-1], finite)
+    assert metrics.roc_auc_score(y[1:-1], finite) == pytest.approx(expected)
+    order = np.argsort(np.argsort(scores, kind="stable"))
+    order[5] = order[4]
+    assert metrics.roc_auc_score(y, scores) == pytest.approx(known.roc_auc_score(y, order))
+
+
+def test_what_cannot_be_ranked_is_said() -> None:
+    y = np.array([0, 1, 2])
+    with pytest.raises(ValueError, match=r"two classes, y_true holds 3: \[0, 1, 2\]"):
+        metrics.roc_auc_score(y, y)
+    with pytest.raises(ValueError, match="NaN"):
+        metrics.roc_auc_score(y, np.array([0.1, np.nan, 0.3]))
+    with pytest.raises(ValueError, match="one of the two classes"):
+        metrics.roc_auc_score([0, 1], np.array([0.1, 0.2]), sample_weight=[1, 0])
+
+
+def test_rows_that_do_not_go_together_are_said() -> None:
+    y = dd.from_pandas(pd.Series(range(10)), npartitions=2, sort=False)
+    other = y[y != 7]
+    with pytest.raises(ValueError, match="y in partition 1 has 5 rows, its predictions have 4"):
+        metrics.mean_squared_error(y, other)
+    with pytest.raises(TypeError, match="y_pred is of the type ndarray"):
+        metrics.mean_squared_error(y, np.arange(10))
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_predictions_are_scored_where_they_lie(frame: bool, client: Client) -> None:
+    X = np.random.default_rng(0).normal(size=(ROWS, 4))
+    y = (X[:, 0] + X[:, 1] > 0.3).astype(int)
+    model = LinearClassifier(client=client, max_iter=5, tol=None).fit(X, y)
+    given = da.from_array(X, chunks=(100, -1)), da.from_array(y, chunks=100)
+    if frame:
+        table = pd.DataFrame(X, columns=list("abcd"))
+        given = dd.from_pandas(table, npartitions=5), dd.from_pandas(pd.Series(y), npartitions=5)
+        model.fit(table, y)
+    for name in metrics.get_scorer_names():
+        expected = known.get_scorer(name)(model, table if frame else X, y)
+        assert metrics.get_scorer(name)(model, *given) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="scoring='f1' is not computed"):
+        metrics.get_scorer("f1")
