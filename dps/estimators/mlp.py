@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -13,271 +12,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from dps.data.blocks import features_of
-from dps.data.inspection import DataSummary, Looks
-from dps.data.targets import TargetEncoding
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
-from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.network_family import NetworkFamily
 from dps.estimators.plain_network import plain_network
 from dps.estimators.tasks import Classifier, Regressor
-from dps.models import Inputs, Network
-from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
-from dps.optimizers.schedules import Constant, Schedule
-from dps.training.plan import batch_rows
+from dps.models import Network
+from dps.optimizers import Optimizer
+from dps.optimizers.schedules import Schedule
 from dps.training.state import TrainState
-from dps.training.stopping import StoppingRule
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
-
-#: Learning rates of AdamW, in the network's own units.
-_RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
-#: The optimizer, and the epochs over which parameters are averaged.
-_ADAMW, _MEAN_EPOCHS = AdamW(beta2=0.95), 2.0
-#: Share of the epochs in which the rate grows.
-_WARM = 0.05
-#: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
-_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
-_SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
-#: Rows from which some are held out.
-_ROWS_TO_VALIDATE = 100
-#: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
-_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
-#: Spreads from zero at which float32 would blur a column.
-_BLURRED = 1e5
-
-
-def auto_batch(rows: int) -> int:
-    """Rows of an update: a fiftieth of all, as a power of two.
-
-    Examples
-    --------
-    >>> auto_batch(150), auto_batch(5000), auto_batch(1_000_000)
-    (32, 128, 256)
-    """
-    return int(min(_LARGEST, max(_SMALLEST, 2 ** round(math.log2(max(rows, 1) / _BATCHES)))))
-
-
-def auto_epochs(rows: int, batch: int) -> int:
-    """Epochs that make about 2,500 updates.
-
-    Examples
-    --------
-    >>> auto_epochs(150, 32), auto_epochs(20_000, 256), auto_epochs(1_000_000, 256)
-    (100, 32, 12)
-    """
-    return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
-
-
-class _Family(Family):
-    """One fit of a network; see `Family` for what its methods do."""
-
-    @property
-    def max_iter(self) -> int:
-        """As asked for, or what "auto" may come to."""
-        most = self.asked.max_iter
-        return _MOST_EPOCHS if most == "auto" else int(most)
-
-    def check(self, ask: Ask) -> None:
-        """A loss needs a kernel, and names must be known."""
-        if self.loss.native is None:
-            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
-        self._optimizer: Optimizer = _ADAMW
-        if self.asked.solver != "auto":
-            self._optimizer = get_optimizer(self.asked.solver)
-        self._schedule(1.0, 1)
-        self._hidden()
-
-    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
-        """Numbers go in by their quantiles."""
-        if ask.start is not None and ask.start.model is not None:
-            return Looks()
-        numbers = None if encoding is None else encoding.encoder.encode.number_columns
-        return Looks(points=True, numbers=numbers)
-
-    def recipe(
-        self,
-        ask: Ask,
-        summary: DataSummary,
-        targets: TargetEncoding,
-        n_outputs: int,
-        encoding: Encoding | None,
-    ) -> Recipe:
-        """AdamW along a cosine, and the mean of the last epochs' parameters."""
-        asked, start = self.asked, ask.start
-        held_out = asked.early_stopping
-        if held_out == "auto":
-            held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
-        rows = summary.total
-        if held_out:
-            rows = max(1, round(rows * (1 - asked.validation_fraction)))
-        batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
-        epochs = ask.max_iter
-        if asked.max_iter == "auto" and not ask.partial:
-            epochs = auto_epochs(rows, min(batch, rows))
-        model = self._model(ask, summary, targets, n_outputs, encoding)
-        params = self._initial(model, ask)
-        optimizer: Optimizer = self._optimizer
-        if asked.average:
-            horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
-            optimizer = Averaged(optimizer, horizon=horizon)
-        state = None if start is None else start.state_for(optimizer, model)
-        if state is None:
-            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
-            optimizer.initialize(state)
-        patience = asked.n_iter_no_change
-        if patience == "auto":
-            patience = max(8, epochs // 3)
-        return Recipe(
-            model=model,
-            optimizer=optimizer,
-            schedule=self._schedule(self._rate(), None if ask.partial else epochs),
-            params=params,
-            state=state,
-            stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
-            l1=0.0,
-            l2=float(asked.alpha),
-            batch_size=batch,
-            n_replicas=asked.n_replicas,
-            ends=True,
-        )
-
-    def _hidden(self) -> tuple[int, ...]:
-        sizes = self.asked.hidden_layer_sizes
-        hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
-        if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
-            raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
-        return tuple(map(int, hidden))
-
-    def _rate(self) -> float:
-        given = self.asked.learning_rate_init
-        if given != "auto":
-            return float(given)
-        if self.asked.solver != "auto":
-            return self._optimizer.default_schedule.rate
-        return _RATE_OF_CLASSES if self.asked._classification else _RATE_OF_NUMBERS
-
-    def _schedule(self, rate: float, epochs: int | None) -> Schedule:
-        given = self.asked.learning_rate
-        if isinstance(given, Schedule):
-            return given
-        if given in ("auto", "cosine"):
-            if epochs is None:
-                return Constant(rate)
-            return Cosine(rate, float(epochs), warmup=_WARM * epochs)
-        if given not in SCHEDULES:
-            raise ValueError(
-                "The 'learning_rate' parameter must be a Schedule or a str among "
-                f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
-            )
-        return SCHEDULES[given](rate)
-
-    def _initial(self, model: Network, ask: Ask) -> NDArray[np.floating]:
-        if ask.start is not None:
-            ask.start.check(model)
-            return ask.start.params
-        initial: NDArray[np.floating] = model.initial(np.random.default_rng(ask.seed))
-        return initial
-
-    def _model(
-        self,
-        ask: Ask,
-        summary: DataSummary,
-        targets: TargetEncoding,
-        n_outputs: int,
-        encoding: Encoding | None,
-    ) -> Network:
-        asked, before = self.asked, None if ask.start is None else ask.start.model
-        if before is not None:
-            inputs, dtype = before.inputs, before.dtype
-            if len(inputs.places) != summary.n_features:
-                raise ValueError(
-                    f"the fit cannot start from the last one: that has {len(inputs.places)} "
-                    f"features, and X has {summary.n_features}; train a clone, or with "
-                    "warm_start=False"
-                )
-            shift, scale = before.output_shift, before.output_scale
-        else:
-            inputs = _inputs(summary, encoding, asked.embedding_size)
-            far = np.abs(inputs.centre) * inputs.spread > _BLURRED
-            dtype = np.dtype("f8" if far.any() else "f4")
-            shift, scale = self._outputs(summary, targets, n_outputs)
-        return Network(
-            inputs, self._hidden(), n_outputs, targets.loss, asked.activation,
-            float(asked.dropout), dtype, shift, scale,
-        )  # fmt: skip
-
-    def _outputs(
-        self, summary: DataSummary, targets: TargetEncoding, n_outputs: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where raw outputs start, and by how much they vary."""
-        scale = np.ones(n_outputs)
-        if not self.asked._classification:
-            mean, std = np.array(summary.target_mean), np.array(summary.target_std)
-            reach = np.asarray(self.loss.reach(mean, std), np.float64)
-            return self.loss.start(mean), np.where(reach > 0, reach, scale)
-        weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
-        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
-        if targets.class_weight is not None:
-            weights *= targets.class_weight
-        weights += 0.5  # of a class without rows, too, something is expected
-        if not targets.loss.has_probabilities:
-            return np.zeros(n_outputs), scale
-        if n_outputs == 1:
-            return np.log(weights[1:] / weights[0]), scale
-        return np.log(weights / weights.sum()), scale
-
-    def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The layers as scikit-learn has them, and the network itself."""
-        coefs, intercepts = model.layers(params)
-        kind = "identity"
-        if self.asked._classification:
-            kind = "logistic" if model.n_outputs == 1 else "softmax"
-        return {
-            "coefs_": coefs,
-            "intercepts_": intercepts,
-            "n_layers_": len(coefs) + 1,
-            "n_outputs_": model.n_outputs,
-            "out_activation_": kind,
-            "_network": model,
-            "_params": params,
-        }
-
-
-def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inputs:
-    """How the columns go in, from what is known of their values."""
-    n = summary.n_features
-    if encoding is not None:
-        numbers = np.array(encoding.encoder.encode.number_columns, np.int64)
-        square = float(len(encoding.encoder.encode.features) - len(numbers))
-    else:
-        numbers = np.arange(n if summary.points is not None else 0)
-        square = 0.0 if len(numbers) else summary.square / summary.total
-        if summary.points is None and not summary.sparse:
-            raise ValueError(
-                f"some partitions of X are sparse, with {n} columns, and others are dense: "
-                "make all of one kind"
-            )
-    places = np.full(n, -1, np.int64)
-    places[numbers] = np.arange(len(numbers))
-    plain = np.flatnonzero(places < 0)
-    places[plain] = -1 - np.arange(len(plain))
-    points = summary.points or ()
-    quartiles = [each.quantiles([0.25, 0.5, 0.75]) for each in points]
-    ranges = [each.values[-1] - each.values[0] for each in points]
-    centre = np.array([middle for _, middle, _ in quartiles])
-    spread = np.array(
-        [
-            1 / (high - low) if high > low else 2 / extent if extent > 0 else 0.0
-            for (low, _, high), extent in zip(quartiles, ranges, strict=True)
-        ]
-    )
-    bins = int(np.clip(summary.total // _ROWS_A_BIN, 2, _BINS))
-    if width == "auto":
-        width = min(_WIDTH, max(0, _INPUTS // max(1, len(numbers)) - 1))
-    return Inputs(
-        places, centre, spread, tuple(each.edges(bins) for each in points), int(width), square
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,8 +138,8 @@ class _Perceptron(DistributedEstimator):
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
-    def _family(self) -> _Family:
-        return _Family(self)
+    def _family(self) -> NetworkFamily:
+        return NetworkFamily(self)
 
     def _raw(self) -> _Raw:
         return _Raw(self._network, self._params)

@@ -52,8 +52,6 @@ class FullBatch:
     ----------
     l2, l1 : float
         Factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters.
-    standardize : bool
-        Whether these are the parameters that features of deviation one would have.
     tolerance : float
         The gain in the objective that another pass must promise.
     relative : float
@@ -68,11 +66,12 @@ class FullBatch:
         The share of the objective by which these may miss the least value in the end.
     row_elements : float
         Stored values of X a row.
+    standardize : bool
+        Whether the penalised parameters are those that features of deviation one would have.
     """
 
     l2: float
     l1: float
-    standardize: bool
     tolerance: float
     relative: float
     patience: int
@@ -80,6 +79,7 @@ class FullBatch:
     width: float
     near: float
     row_elements: float
+    standardize: bool = False
 
 
 def train_full_batch(
