@@ -177,6 +177,14 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
     "classes out of order": (array("classes_", lambda a: a[::-1]), "classes_"),
     "characters that are none": (lambda _, a: a["classes_"].fill(1 << 30), "text"),
     "a history of another length": (put(9, "fitted", "n_iter_"), "history_"),
+    "random numbers from beyond the keys": (
+        lambda c, arrays: (
+            arrays.update(keys=np.arange(624, dtype=np.uint32)),
+            put({"kind": "RandomState", "of": ["MT19937", {
+                "kind": "array", "name": "keys", "dtype": "<u4", "shape": [624],
+            }, 10**9, 0, 0.0]}, "parameters", "random_state")(c, arrays),
+        ), "no state of random numbers",
+    ),
     "replicas below zero": (array("history_.n_replicas", lambda a: -a), "rows_per_replica"),
 }  # fmt: skip
 

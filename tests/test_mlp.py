@@ -256,3 +256,17 @@ def test_adult_and_california_without_tuning() -> None:
     value, test = frame.pop("MedHouseVal"), np.arange(len(frame)) % 5 == 0
     houses = dps.MLPRegressor(random_state=0).fit(frame[~test], value[~test])
     assert root_mean_squared_error(value[test], houses.predict(frame[test])) < 0.45
+
+
+def test_columns_beyond_single_precision_train() -> None:
+    for factor in (1e-50, 1e39, 1e-310):
+        model = dps.MLPRegressor(**QUICK).fit(X * factor, Y)
+        assert np.isfinite(model.predict(X * factor)).all()
+
+
+def test_layers_of_other_sizes_are_no_start_though_they_have_as_many_parameters() -> None:
+    options = {**QUICK, "embedding_size": 0, "warm_start": True}
+    few = dps.MLPRegressor(**{**options, "hidden_layer_sizes": (5,)}).fit(X[:, :3], Y)
+    few.set_params(hidden_layer_sizes=(4,))
+    with pytest.raises(ValueError, match=r"layers of \(5, 1\) units, and this one \(4, 2\)"):
+        few.fit(X[:, :3], np.c_[Y, Y])

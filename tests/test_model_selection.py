@@ -228,3 +228,9 @@ def test_rows_that_do_not_go_together_are_said() -> None:
     with pytest.raises(ValueError, match="y has 2 partitions, X has 6"):
         cross_val_score(LinearClassifier(), X, y.repartition(npartitions=2))
     assert dask.is_dask_collection(X)
+
+
+def test_a_search_asks_for_targets() -> None:
+    X = da.ones((10, 2), chunks=(5, 2))
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        GridSearchCV(LinearClassifier(), {"alpha": [1.0]}, cv=2).fit(X)

@@ -261,3 +261,33 @@ def test_a_logarithm_of_a_loss_given_as_an_object_comes_back(tmp_path: Path) -> 
     loaded = dps.load(tmp_path / "model")
     assert loaded.loss == LogLoss()
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_random_states_and_arrays_in_a_dict_come_back(tmp_path: Path) -> None:
+    model = dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2, n_replicas=1)
+    model.set_params(random_state=np.random.RandomState(3)).fit(X, Y)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert loaded.random_state.randint(1 << 30) == model.random_state.randint(1 << 30)
+    weights = {np.datetime64("2001-01-01"): 1.0, np.datetime64("2002-02-02"): 2.0}
+    by_date = dps.LinearClassifier(class_weight=weights)
+    by_date.save(tmp_path / "dates")
+    assert dps.load(tmp_path / "dates").class_weight == weights
+
+
+def test_time_zones_are_those_of_the_system_and_no_files(tmp_path: Path) -> None:
+    from dateutil.tz import gettz
+
+    for zone, known in (("Europe/Berlin", True), ("UTC", True), (gettz("Europe/Berlin"), False)):
+        when = pd.date_range("2001-01-01", periods=ROWS, freq="7D", tz=zone).astype("category")
+        model = dps.LinearRegressor().fit(pd.DataFrame({"when": when}), Y)
+        if known:
+            model.save(tmp_path / "model")
+            loaded = dps.load(tmp_path / "model")
+            np.testing.assert_array_equal(
+                loaded.predict(pd.DataFrame({"when": when})),
+                model.predict(pd.DataFrame({"when": when})),
+            )
+        else:
+            with pytest.raises(TypeError, match="give one of zoneinfo"):
+                model.save(tmp_path / "other")

@@ -504,8 +504,15 @@ cdef class NetworkGradient(Gradient):
         same_length("bins", len(fixed["bins"]), net.n_numbers + 1)
         same_length("edges", len(fixed["edges"]), net.n_bins + net.n_numbers)
         same_length("sizes", len(fixed["sizes"]), net.n_layers + 1)
+        same_length("spread", len(fixed["spread"]), net.n_numbers)
+        same_length("weights", len(fixed["weights"]), net.n_layers)
+        same_length("biases", len(fixed["biases"]), net.n_layers)
+        same_length("bins of all numbers", fixed["bins"][-1], net.n_bins)
+        for name in ("output_scale", "output_shift"):
+            same_length(name, len(fixed[name]), fixed["sizes"][-1])
         widest = max(net.n_dense, int(fixed["sizes"][1:].max()), 1)
-        net.block = max(FEWEST, min(MOST, ROOM // widest))
+        # A multiple of four, as places share a hash.
+        net.block = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
         self.plain_columns, self.plain_values = Room(), Room()
         self._make_room()
 

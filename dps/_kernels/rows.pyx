@@ -267,4 +267,5 @@ cdef class Gradient:
                 &block.rows, chosen, start, stop - start, limit - stop, at, target
             )
             loss += self.finish(at, target)
+        self.reraise()
         return loss

@@ -48,6 +48,7 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
 
     shown, fs, root = _file_system(path)
     found = _names(fs, root) if fs.exists(root) else []
+    before = _named_arrays(fs, root) if _MANIFEST in found else None
     if fs.isfile(root):
         raise FileExistsError(f"{shown} is a file: give the path of a directory")
     others = sorted(name for name in found if not _OURS.fullmatch(name))
@@ -66,9 +67,9 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
     kept = _arrays_file(digest)
     _write(fs, root, kept, data)
     _write(fs, root, _MANIFEST, text.encode())
-    for name in found:
-        if name.startswith("arrays-") and name != kept:
-            fs.rm_file(f"{root}/{name}")
+    # What else lies there may be another writer's, whose manifest is on its way.
+    if before in found and before != kept:
+        fs.rm_file(f"{root}/{before}")
 
 
 def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
@@ -89,12 +90,19 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     shown, fs, root = _file_system(path)
     if not fs.exists(root):
         raise FileNotFoundError(f"{shown} does not exist")
-    raw = _read(
-        fs, shown, root, _MANIFEST, "what was saved there was not saved to its end: save it again"
-    )
-    manifest = _manifest(raw, shown)
-    expected = manifest["arrays"]["sha256"]
-    data = _read(fs, shown, root, _arrays_file(expected), "copy the directory whole")
+    remedy = "what was saved there was not saved to its end: save it again"
+    raw = _read(fs, shown, root, _MANIFEST, remedy)
+    while True:
+        manifest = _manifest(raw, shown)
+        expected = manifest["arrays"]["sha256"]
+        try:
+            data = _read(fs, shown, root, _arrays_file(expected), "copy the directory whole")
+            break
+        except FileNotFoundError:
+            # Somebody may have put another state in its place since.
+            before, raw = raw, _read(fs, shown, root, _MANIFEST, remedy)
+            if raw == before:
+                raise
     if sha256(data).hexdigest() != expected or len(data) != manifest["arrays"]["bytes"]:
         raise _damaged(shown, f"{_arrays_file(expected)} is not what was saved")
     return manifest["content"], _arrays(data, shown)
@@ -113,6 +121,15 @@ def _file_system(path: Any) -> tuple[str, Any, str]:
 
 def _names(fs: Any, root: str) -> list[str]:
     return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)]
+
+
+def _named_arrays(fs: Any, root: str) -> str | None:
+    """The file of arrays that the manifest there names, if it names one."""
+    try:
+        digest = json.loads(fs.cat_file(f"{root}/{_MANIFEST}"))["arrays"]["sha256"]
+        return _arrays_file(digest) if isinstance(digest, str) else None
+    except (ValueError, TypeError, KeyError, RecursionError, OSError):
+        return None
 
 
 def _arrays_file(digest: str) -> str:
@@ -142,7 +159,11 @@ def _manifest(raw: bytes, shown: str) -> dict[str, Any]:
             "load it with the dps that saved it"
         )
     given = manifest.pop("sha256", None)
-    if given != _digest(manifest):
+    try:
+        expected = _digest(manifest)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(shown, f"its {_MANIFEST} is not what was saved ({error})") from error
+    if given != expected:
         raise _damaged(shown, f"its {_MANIFEST} is not what was saved")
     unknown = set(manifest) ^ {"format", "version", "arrays", "content"}
     arrays = manifest.get("arrays")

@@ -110,8 +110,9 @@ class RecordWriter:
         if type(value) is tuple:
             return {"kind": "tuple", "items": self._items(value, path)}
         if type(value) is dict:
-            pairs = value.items()
-            return {"kind": "dict", "items": [self._items(pair, path) for pair in pairs]}
+            pairs = enumerate(value.items())
+            items = [self._items(pair, f"{path}.{number}") for number, pair in pairs]
+            return {"kind": "dict", "items": items}
         if type(value) is np.ndarray:
             return self._array(value, path)
         if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
@@ -246,6 +247,8 @@ class RecordReader:
             )
         if dtype.kind == "U" and array.size and array.max() > _LAST_CHARACTER:
             raise ValueError(f"the array {name!r} holds what is no text")
+        if dtype.kind == "b" and array.size and array.view("u1").max() > 1:
+            raise ValueError(f"the array {name!r} holds what is neither true nor false")
         self.left.discard(name)
         if stored == dtype:
             return array
@@ -259,11 +262,21 @@ class RecordReader:
 
     def _random_state(self, record: dict[str, Any], path: str) -> np.random.RandomState:
         given = self(_field(record, "of", list, path), path)
+        # `set_state` believes what it is given, the place among the keys too.
+        name, keys, at, has_gauss, gauss = given if len(given) == 5 else (None,) * 5
+        if not (
+            name == "MT19937"
+            and isinstance(keys, np.ndarray)
+            and (keys.dtype, keys.shape) == (np.uint32, (624,))
+            and type(at) is int
+            and 0 <= at <= 624
+            and has_gauss in (0, 1)
+            and isinstance(gauss, int | float)
+            and math.isfinite(gauss)
+        ):
+            raise ValueError(f"{path} is no state of random numbers")
         state = np.random.RandomState()
-        try:
-            state.set_state(tuple(given))
-        except (ValueError, TypeError, IndexError, OverflowError) as error:
-            raise ValueError(f"{path} is no state of random numbers: {error}") from error
+        state.set_state(("MT19937", keys, at, int(has_gauss), float(gauss)))
         return state
 
 

@@ -40,6 +40,8 @@ _ROWS_TO_VALIDATE = 100
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
+#: What float32 holds with room to spare; and a width that is none in float64, either.
+_LARGE, _TINY = 1e30, 1e-300
 
 
 def auto_batch(rows: int) -> int:
@@ -185,6 +187,12 @@ class NetworkFamily(Family):
         asked, before = self.asked, None if ask.start is None else ask.start.model
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
+            if (*self._hidden(), n_outputs) != before.sizes[1:]:
+                raise ValueError(
+                    f"the fit cannot start from the last one: that has layers of {before.sizes[1:]}"
+                    f" units, and this one {(*self._hidden(), n_outputs)}; train a clone, or with "
+                    "warm_start=False"
+                )
             if len(inputs.places) != summary.n_features:
                 raise ValueError(
                     f"the fit cannot start from the last one: that has {len(inputs.places)} "
@@ -194,8 +202,7 @@ class NetworkFamily(Family):
             shift, scale = before.output_shift, before.output_scale
         else:
             inputs = _inputs(summary, encoding, asked.embedding_size)
-            far = np.abs(inputs.centre) * inputs.spread > _BLURRED
-            dtype = np.dtype("f8" if far.any() else "f4")
+            dtype = np.dtype("f4" if _single_will_do(inputs, summary) else "f8")
             shift, scale = self._outputs(summary, targets, n_outputs)
         return Network(
             inputs, self._hidden(), n_outputs, targets.loss, asked.activation,
@@ -239,6 +246,16 @@ class NetworkFamily(Family):
         }
 
 
+def _single_will_do(inputs: Inputs, summary: DataSummary) -> bool:
+    """Whether float32 tells values apart, and holds them."""
+    if (np.abs(inputs.centre) * inputs.spread > _BLURRED).any():
+        return False
+    extremes = [abs(value) for each in summary.points or () for value in each.values[[0, -1]]]
+    steep = [width for edges in inputs.edges for width in np.diff(edges) if width > 0]
+    large = max(extremes, default=0.0) < _LARGE and inputs.spread.max(initial=0.0) < _LARGE
+    return bool(large and min(steep, default=1.0) > 1 / _LARGE)
+
+
 def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inputs:
     """How the columns go in, from what is known of their values."""
     n = summary.n_features
@@ -263,7 +280,7 @@ def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inpu
     centre = np.array([middle for _, middle, _ in quartiles])
     spread = np.array(
         [
-            1 / (high - low) if high > low else 2 / extent if extent > 0 else 0.0
+            1 / (high - low) if high - low > _TINY else 2 / extent if extent > _TINY else 0.0
             for (low, _, high), extent in zip(quartiles, ranges, strict=True)
         ]
     )

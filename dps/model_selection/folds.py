@@ -117,6 +117,8 @@ class Folds:
     def __init__(self, kfold: KFold, client: Any, X: Any, y: Any, beside: dict[str, Any]) -> None:
         import dask
 
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
         of_rows = {k: v for k, v in beside.items() if v is not None and _has_rows(v)}
         self._names = ["X", "y", *of_rows]
         self._like = [X, y, *of_rows.values()]

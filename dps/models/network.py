@@ -198,7 +198,7 @@ class Network:
         inputs, at = self.inputs, self.layout.offsets
         layers = range(len(self.sizes) - 1)
         edges = [np.asarray(each) for each in inputs.edges] if inputs.width else []
-        steepness = [1 / np.where(np.diff(each) > 0, np.diff(each), np.inf) for each in edges]
+        steepness = [1 / np.where(np.diff(each) > 1e-300, np.diff(each), np.inf) for each in edges]
         none = [np.zeros(0)]
         return _Shape(
             places=inputs.places,

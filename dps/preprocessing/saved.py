@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def _fields_of_index(index: Any) -> dict[str, Any]:
         return {"values": None, "zone": None, "ends": ends}
     zone = None
     if isinstance(index.dtype, pd.DatetimeTZDtype):
-        zone = str(index.tz)
+        zone = _zone_of(index.tz)
         index = index.tz_convert("UTC").tz_localize(None)
     if not isinstance(index.dtype, np.dtype):
         raise TypeError(f"categories of the dtype {index.dtype}")
@@ -68,8 +69,30 @@ def _index(values: Any, zone: Any, ends: Any) -> Any:
     if not index.is_unique:
         raise ValueError("categories come twice")
     if zone is not None:
-        index = index.tz_localize("UTC").tz_convert(str(zone))
+        index = index.tz_localize("UTC").tz_convert(_zone(zone))
     return index
+
+
+def _zone_of(zone: Any) -> str:
+    """The name of a time zone that `_zone` makes the same of."""
+    try:
+        if str(_zone(str(zone))) == str(zone):
+            return str(zone)
+    except ValueError:
+        pass
+    raise TypeError(f"categories of the time zone {zone!r}: give one of zoneinfo")
+
+
+def _zone(name: Any) -> Any:
+    """A time zone of the system's own list: no other file is opened for a name."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    if name == "UTC":
+        return datetime.UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+        raise ValueError(f"there is no time zone {name!r}") from error
 
 
 def _number(name: Any, place: Any, fill: Any, indicator: Any) -> Number:

@@ -37,6 +37,7 @@ __all__ = [
     "GAIN",
     "NEAR",
     "NEAR_L1",
+    "OF_SMALL",
     "PROMISE",
     "SHARP",
     "SHARP_L1",
@@ -59,6 +60,9 @@ _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 #: passes in a row have each gained less than the other. Its passes are cheap for what they
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
 PROMISE, GAIN = 0.01, 0.1
+#: Of an objective below a quarter the promise is as many times its share: on the flights, whose
+#: objective is 0.47, a share of one took 15 passes instead of 11 for the same test loss.
+OF_SMALL = 4.0
 #: Of a loss with kinks, or with L1, a search ends when a step promises less than this share of
 #: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
 #: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with

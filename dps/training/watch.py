@@ -172,21 +172,20 @@ class Watcher:
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def _snapshot(self) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state to keep after the epochs so far, and their version."""
-        kept = self._history[-1].kept
-        return self._session.server.snapshot(kept, self._running.check)
+    def _snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
+        """Parameters and state after so many epochs, and their version."""
+        return self._session.server.snapshot(epochs, self._running.check)
 
     def _reported(self) -> NDArray[np.floating] | None:
         """The parameters to report after the epochs so far, where they are still there."""
         try:
-            values, _ = self._snapshot()
+            values, _ = self._snapshot(len(self._history))
         except LookupError:
             return None
         return np.array(self._job.optimizer.result(values[0], values[1:]))
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version = self._snapshot()
+        values, version = self._snapshot(self._history[-1].kept)
         optimizer = self._job.optimizer
         if self._history[-1].full_batch:  # whose snapshot has no state
             optimizer.initialize(values[1:])
