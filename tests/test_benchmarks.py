@@ -22,6 +22,7 @@ NAMES = (
     "memory",
     "monitoring",
     "network",
+    "optima",
     "optimizers",
     "scaling",
     "skewed",
@@ -138,6 +139,12 @@ def test_network() -> None:
     assert list(rows(printed, "dps sync")) == ["dps sync"]
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP over gloo")
     assert float(rows(printed)["network: times scikit-learn"][0]) > 0
+
+
+def test_optima() -> None:
+    found = rows(run("optima"))
+    assert float(found["optima: objective above the best, as a share"][0]) < 1e-3
+    assert float(found["made, log_loss, l1: saga"][0]) > 0
 
 
 def test_memory() -> None:

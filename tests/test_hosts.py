@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 from distributed import Client
 
-from dps import AllReduce, LinearClassifier
+from dps import AllReduce, LinearClassifier, MLPClassifier
 from dps.errors import WorkerLostError
 from dps.modes import MODES
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
@@ -146,6 +146,26 @@ def test_two_hosts_give_the_bits_of_one(
     np.testing.assert_array_equal(two.coef_, one.coef_)
     np.testing.assert_array_equal(two.intercept_, one.intercept_)
     assert two.loss_ == one.loss_
+
+
+def test_a_network_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts, client: Client) -> None:
+    X, y = dense()
+    for mode, n_shards in (("sync", 1), ("sync", 3), ("allreduce", 2)):
+        two, one = (
+            MLPClassifier(
+                mode=mode, n_shards=n_shards, client=place, n_replicas=2, max_iter=2,
+                random_state=0,
+            ).fit(X, y)
+            for place in (pair.client, client)
+        )  # fmt: skip
+        assert {pair.workers[r.worker].host.name for r in two.plan_.ranks} == {"host0", "host1"}
+        for layer, other in zip(two.coefs_, one.coefs_, strict=True):
+            np.testing.assert_array_equal(layer, other)
+    losses = [
+        MLPClassifier(mode=mode, client=pair.client, n_replicas=2, random_state=0).fit(X, y)
+        for mode in ("sync", "async")
+    ]
+    assert losses[0].best_loss_ == pytest.approx(losses[1].best_loss_, rel=0.05)
 
 
 @pytest.mark.parametrize("place", ["pair", "crowd"])

@@ -79,9 +79,9 @@ class Classifier(ClassifierMixin, DistributedEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
-        By stochastic steps, also after a `fit` by L-BFGS. The scale of features is that of the
-        rows of the first call. ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of
-        this call: give numbers where they should be those of all data.
+        By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
+        rows of the first call. What is "auto" goes by the rows of this call: give numbers where it
+        should be that of all data.
 
         Parameters
         ----------
@@ -170,8 +170,9 @@ class Regressor(RegressorMixin, DistributedEstimator):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
 
-        ``alpha="auto"`` and ``batch_size="auto"`` go by the rows of this call: give numbers
-        where they should be those of all data.
+        By stochastic steps, also after a `fit` by L-BFGS. How features are scaled follows from the
+        rows of the first call. What is "auto" goes by the rows of this call: give numbers where it
+        should be that of all data.
 
         Parameters
         ----------
