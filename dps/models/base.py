@@ -4,7 +4,7 @@ It must not know ranks, clients, modes or optimizers.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from dps._kernels.coordinates import Coordinates
 from dps._kernels.rows import BlockRows, Gradient
@@ -84,7 +84,6 @@ class CSRRows:
 Rows = DenseRows | CSRRows
 
 
-@runtime_checkable
 class WithFeatures(Protocol):
     """What a model offers whose steps may be taken in coordinates of its features."""
 

@@ -19,7 +19,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,14 +248,15 @@ def _coordinates(
     And the units in which the penalty counts parameters: one, or the deviation of their feature.
     """
     units = np.ones(model.layout.size)
-    if not isinstance(model, WithFeatures):
+    if not hasattr(model, "standardised"):
         return Coordinates(model.layout.size), units
+    featured = cast(WithFeatures, model)
     elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
     # A penalty is what was asked for: its units are of all rows.
     some = rows.thinned(1 if how.standardize else max(1, round(elements / _SAMPLED)))
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
-        sums = some.moments(model.n_features, centre)
+        sums = some.moments(featured.n_features, centre)
         return [_over_ranks(values, some.count, model, channel) for values in sums]
 
     mean, square = moments(None)
@@ -264,10 +265,10 @@ def _coordinates(
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
     if not how.standardize:
-        return model.standardised(mean, variance, how.l2, how.width), units
+        return featured.standardised(mean, variance, how.l2, how.width), units
     variance = np.maximum(variance, 0.0)
     model.layout.views(units)["coef"][:] = np.sqrt(variance)[:, None]
-    return model.standardised(mean, variance, how.l2 * variance, how.width), units
+    return featured.standardised(mean, variance, how.l2 * variance, how.width), units
 
 
 def _over_ranks(
