@@ -10,17 +10,9 @@
 
 #include "clones.h"
 #include "logistic.h"
+#include "mix.h"
 
 enum { DPS_IDENTITY, DPS_RELU, DPS_LOGISTIC_UNIT, DPS_TANH, DPS_SILU };
-
-/* The mixing of SplitMix64 (Steele, Lea and Flood, 2014). */
-DPS_ALWAYS uint64_t dps_mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
 
 #define DPS_ACTIVATIONS(T)                                                                         \
     DPS_CLONES static void dps_add_bias_##T(                                                       \

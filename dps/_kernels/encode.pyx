@@ -25,6 +25,9 @@ ctypedef fused code_t:
     int32_t
 
 # What a row stores of a column, or of several. Codes begin at -1, so tables begin one earlier.
+cdef extern from "mix.h" nogil:
+    uint64_t dps_mix(uint64_t x)
+
 cdef struct Piece:
     Kind kind
     Py_ssize_t place            # among the numbers, or among what is looked up
@@ -44,14 +47,6 @@ cdef struct Member:
     const uint64_t* hashes
 
 
-cdef inline uint64_t mix(uint64_t x) noexcept nogil:
-    """The output function of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    x += <uint64_t> 0x9E3779B97F4A7C15
-    x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
-    return x ^ (x >> 31)
-
-
 cdef inline void _look_up(
     const code_t* codes, const int32_t* table, Py_ssize_t n, int32_t* out
 ) noexcept nogil:
@@ -68,7 +63,7 @@ cdef inline void _mix_in(
         if codes[i] < 0:
             out[i] = -1
         else:
-            mixed[i] = mix(mixed[i] + hashes[codes[i]])
+            mixed[i] = dps_mix(mixed[i] + hashes[codes[i]])
 
 
 cdef void _look_up_any(

@@ -8,14 +8,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 cdef extern from *:
     """
-    #include <stdint.h>
-    /* The next number of SplitMix64. */
-    static inline uint64_t dps_next(uint64_t *state) {
-        uint64_t z = (*state += 0x9E3779B97F4A7C15u);
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-        return z ^ (z >> 31);
-    }
+    #include "mix.h"
     /* A number below n, all equally likely. */
     static inline uint64_t dps_below(uint64_t *state, uint64_t n) {
         unsigned __int128 product = (unsigned __int128)dps_next(state) * n;

@@ -17,10 +17,10 @@ from dps._kernels.room cimport Room
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
+    void dps_add_scaled(double* out, const double* x, double by, Py_ssize_t n) noexcept
 
 cdef enum:
     SWEEPS = 3      # over the coordinates, one by one; more of them saved no step of the search
-    LANES = 4       # of a sum
 
 cdef double EXACT = 1e-4    # of the squares of what conjugate gradients begin with
 cdef double REGULAR = 1e-10  # of the largest pivot or curvature: less is rounding error
@@ -159,12 +159,12 @@ cdef class ProximalStep:
                     continue
                 # To zero, not nearly to it.
                 out[j] = after - at[j]
-                _add(&self.along[0], turned + c * (width + 1), after - before, width)
+                dps_add_scaled(&self.along[0], turned + c * (width + 1), after - before, width)
 
     cdef double _slope(self, Py_ssize_t c, double gradient, double step) noexcept nogil:
         """Of the quadratic model, along a free coordinate."""
         cdef const double* wide = <double*> self.wide.at
-        cdef double taken = _product(wide + c * self.width, &self.along[0], self.width)
+        cdef double taken = dps_dot(wide + c * self.width, &self.along[0], self.width)
         return gradient + self.curvature * step - taken
 
     cdef int _slide(
@@ -192,26 +192,26 @@ cdef class ProximalStep:
             if x != 0:
                 left[c] = -self._slope(c, gradient[j], out[j]) - copysign(self.weights[j], x)
             way[c] = left[c]
-        start = square = _product(left, left, n)
+        start = square = dps_dot(left, left, n)
         for _turn in range(width + 2):
             if not square > EXACT * start:
                 break
             memset(along, 0, width * sizeof(double))
             for c in range(n):
                 if way[c] != 0:
-                    _add(along, turned + c * (width + 1), way[c], width)
+                    dps_add_scaled(along, turned + c * (width + 1), way[c], width)
             for c in range(n):
                 j = free[c]
                 bent[c] = 0
                 if at[j] + out[j] != 0:
-                    bent[c] = self.curvature * way[c] - _product(wide + c * width, along, width)
-            length = _product(way, bent, n)
+                    bent[c] = self.curvature * way[c] - dps_dot(wide + c * width, along, width)
+            length = dps_dot(way, bent, n)
             if not length > 0:
                 break
             length = square / length
-            _add(step, way, length, n)
-            _add(left, bent, -length, n)
-            next_square = _product(left, left, n)
+            dps_add_scaled(step, way, length, n)
+            dps_add_scaled(left, bent, -length, n)
+            next_square = dps_dot(left, left, n)
             for c in range(n):
                 way[c] = left[c] + next_square / square * way[c]
             square = next_square
@@ -222,7 +222,7 @@ cdef class ProximalStep:
         for c in range(n):
             j = free[c]
             if step[c] != 0:
-                _add(&self.along[0], turned + c * (width + 1), share * step[c], width)
+                dps_add_scaled(&self.along[0], turned + c * (width + 1), share * step[c], width)
                 out[j] = -at[j] if c == hit else out[j] + share * step[c]
         return 0
 
@@ -307,32 +307,9 @@ cdef class ProximalStep:
             here = turned + c * (width + 1)
             memset(here, 0, width * sizeof(double))
             for i in range(width):
-                _add(here, &self.inverse[i, 0], wide[c * width + i], width)
-            left = self.curvature - _product(here, wide + c * width, width)
+                dps_add_scaled(here, &self.inverse[i, 0], wide[c * width + i], width)
+            left = self.curvature - dps_dot(here, wide + c * width, width)
             if not left > REGULAR * self.curvature:
                 return False
             here[width] = left
         return True
-
-
-cdef inline double _product(const double* a, const double* b, Py_ssize_t n) noexcept nogil:
-    """In lanes: one sum after the other would wait for each addition."""
-    cdef double lane[LANES]
-    cdef double total = 0
-    cdef Py_ssize_t i, j, whole = n - n % LANES
-    for j in range(LANES):
-        lane[j] = 0
-    for i from 0 <= i < whole by LANES:
-        for j in range(LANES):
-            lane[j] += a[i + j] * b[i + j]
-    for i in range(whole, n):
-        total += a[i] * b[i]
-    for j in range(LANES):
-        total += lane[j]
-    return total
-
-
-cdef inline void _add(double* out, const double* x, double by, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        out[i] += by * x[i]
