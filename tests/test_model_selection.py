@@ -139,8 +139,8 @@ def test_folds_of_a_classifier_are_stratified() -> None:
     for train, test in folds.split(np.zeros((100, 1)), y):
         assert (y[test] == "rare").sum() == 2
         assert sorted([*train, *test]) == list(range(100))
-    assert folds.deal(50, y[:50], 3).tolist() == folds.deal(50, y[:50], 3).tolist()
-    assert folds.deal(50, y[:50], 3).tolist() != folds.deal(50, y[:50], 4).tolist()
+    assert folds.assign(50, y[:50], 3).tolist() == folds.assign(50, y[:50], 3).tolist()
+    assert folds.assign(50, y[:50], 3).tolist() != folds.assign(50, y[:50], 4).tolist()
 
 
 def test_weights_are_cut_too_and_count_in_scores(client: Client) -> None:

@@ -23,7 +23,7 @@ class LBFGS:
     relative : float, default=inf
         The same, as a share of the value, where that is less; a hundredth of it at least.
     weights : (n,) array, optional
-        Of an L1 norm, which is minimised with the function that is told.
+        Of an L1 norm, which is minimised with the function.
     """
 
     def __init__(

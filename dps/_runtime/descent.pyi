@@ -40,7 +40,7 @@ class Search:
     width : float
         Of the parabolas at the point that is looked at next.
     gap : bool
-        Whether what they take is to be told of it, in place of the loss.
+        Whether what they take is to be given to `tell`, in place of the loss.
     """
 
     width: float

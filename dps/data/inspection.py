@@ -33,7 +33,7 @@ __all__ = [
     "NARROW",
     "WIDE",
     "DataSummary",
-    "Looks",
+    "Inspection",
     "PartitionSummary",
     "combine",
     "inspect_partition",
@@ -48,7 +48,7 @@ _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 
 @dataclass(frozen=True)
-class Looks:
+class Inspection:
     """What is looked at besides what every fit needs.
 
     Parameters
@@ -196,7 +196,7 @@ def inspect_partition(
     *,
     classification: bool,
     loss: Loss | None = None,
-    looks: Looks = Looks(),
+    wanted: Inspection = Inspection(),
 ) -> PartitionSummary:
     """Look at one partition.
 
@@ -209,7 +209,7 @@ def inspect_partition(
         Whether y holds labels rather than numbers.
     loss : Loss, optional
         Whose targets y is to be.
-    looks : Looks
+    wanted : Inspection
     """
     given, defect = X, defect_of_structure(X)
     if defect is None:
@@ -250,7 +250,7 @@ def inspect_partition(
         n_outputs=n_outputs,
         columns=tuple(X.columns) if hasattr(X, "columns") else None,
         elements=int(X.nnz if scipy.sparse.issparse(X) else X.size),
-        square=_square(X, looks.points) if defect is None else 0.0,
+        square=_square(X, wanted.points) if defect is None else 0.0,
         sparse=scipy.sparse.issparse(X),
         readable=X is given,
         dtype=_dtype_of(X),
@@ -262,14 +262,14 @@ def inspect_partition(
         weightless=weightless,
         target_sum=target_sum,
         target_squares=target_squares,
-        spread=spread_of(X, _dtype_of(X)) if looks.spread and rows and defect is None else None,
-        points=_points(X, looks) if looks.points and rows and defect is None else None,
+        spread=spread_of(X, _dtype_of(X)) if wanted.spread and rows and defect is None else None,
+        points=_points(X, wanted) if wanted.points and rows and defect is None else None,
     )
 
 
-def _points(X: Any, looks: Looks) -> list[Points] | None:
-    if looks.numbers is not None:
-        return points_of(X, np.array(looks.numbers, np.int64))
+def _points(X: Any, wanted: Inspection) -> list[Points] | None:
+    if wanted.numbers is not None:
+        return points_of(X, np.array(wanted.numbers, np.int64))
     if scipy.sparse.issparse(X) and X.shape[1] > NARROW:
         return None
     return points_of(X, np.arange(X.shape[1]))

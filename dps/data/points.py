@@ -14,6 +14,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from dps.data.spread import some_of
+
 __all__ = ["Points", "combine_points", "points_of"]
 
 #: Rows of a partition that are looked at, and points of a column that are kept.
@@ -85,9 +87,7 @@ def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
     """
     total = X.shape[0]
     most = min(total, _SAMPLED)
-    # One of each stretch: every so many-th might be rows of a kind.
-    within = np.random.default_rng(0).random(most) if most < total else np.zeros(most)
-    picks = ((np.arange(most) + within) * total / max(1, most)).astype(np.int64)
+    picks = some_of(total, most)
     if scipy.sparse.issparse(X):
         some = X[picks][:, columns].tocsc()
         read = [some[:, [j]].toarray().ravel() for j in range(len(columns))]
@@ -95,11 +95,8 @@ def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:
         read = [X.iloc[:, int(j)].to_numpy()[picks] for j in columns]
     else:
         read = [X[picks, j] for j in columns]
-    return [_reduced(np.asarray(values, np.float64), total / max(1, most)) for values in read]
-
-
-def _reduced(values: NDArray[np.float64], scale: float) -> Points:
-    return _fewer(*np.unique(values, return_counts=True), scale)
+    counted = [np.unique(np.asarray(each, np.float64), return_counts=True) for each in read]
+    return [_fewer(*values, total / max(1, most)) for values in counted]
 
 
 def _fewer(values: NDArray[np.float64], counts: Any, scale: float) -> Points:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dps.data.blocks import SparseFeatures, features_of
 
-__all__ = ["ColumnSums", "Spread", "combine_spreads", "spread_of"]
+__all__ = ["ColumnSums", "Spread", "combine_spreads", "some_of", "spread_of"]
 
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19
@@ -99,6 +99,13 @@ class Spread:
         return scale
 
 
+def some_of(rows: int, most: int) -> NDArray[np.int64]:
+    """So many rows from all over a partition, ascending; all of them if there are no more."""
+    # One of each stretch: every so many-th might be rows of a kind.
+    within = np.random.default_rng(0).random(most) if most < rows else np.zeros(most)
+    return ((np.arange(most) + within) * rows / max(1, most)).astype(np.int64)
+
+
 def spread_of(X: Any, dtype: Any) -> ColumnSums:
     """Look at rows from all over a partition.
 
@@ -117,10 +124,7 @@ def spread_of(X: Any, dtype: Any) -> ColumnSums:
     rows, width = X.shape
     stored = X.nnz / max(1, rows) if hasattr(X, "nnz") else width
     most = min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
-    # One of each stretch: every so many-th might be rows of a kind.
-    within = np.random.default_rng(0).random(most) if most < rows else np.zeros(most)
-    picks = ((np.arange(most) + within) * rows / max(1, most)).astype(np.int64)
-    some = features_of(X, dtype).copied(picks)
+    some = features_of(X, dtype).copied(some_of(rows, most))
     if isinstance(some, SparseFeatures):
         at, values = some.indices, some.data.astype(np.float64)
         with np.errstate(over="ignore"):

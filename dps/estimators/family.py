@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary, Looks
+from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
@@ -74,7 +74,7 @@ class Recipe:
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
-        Do so once these have settled.
+        Do so once these are on a plateau.
     """
 
     model: Any
@@ -128,9 +128,9 @@ class Family(ABC):
     def check(self, ask: Ask) -> None:  # noqa: B027 (most have nothing to check)
         """Raise where parameters do not go together; nothing has been read yet."""
 
-    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """What is to be looked at before training, once an encoder has learned."""
-        return Looks()
+        return Inspection()
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """The data to train on, of data that came in one piece."""

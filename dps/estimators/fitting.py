@@ -102,7 +102,7 @@ def fit_on(
             inspect_partition,
             classification=classification,
             loss=loss,
-            looks=family.looks(ask, encoding),
+            wanted=family.inspection(ask, encoding),
         )
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
@@ -129,17 +129,15 @@ def fit_on(
         failed = _first_failure(viewers.close, cluster.close)
         for name, value in _attributes(family, recipe, fixed, result.params).items():
             setattr(estimator, name, value)
-        raw = family.widen(recipe, np.vstack([result.raw_params[None], result.state]))
+        model = family.widened(recipe.model)
+        if model is not recipe.model:
+            raw = family.widen(recipe, np.vstack([result.raw_params[None], result.state]))
+            result = replace(result, raw_params=raw[0], state=raw[1:])
         estimator.n_iter_ = len(result.history)
         estimator.loss_ = result.history[-1].loss
         estimator.history_ = History(record.as_dict() for record in result.history)
         estimator.plan_ = result.plan
-        estimator._carry = TrainState.after(
-            start,
-            job,
-            family.widened(recipe.model),
-            replace(result, raw_params=raw[0], state=raw[1:]),
-        )
+        estimator._carry = TrainState.after(start, job, model, result)
         estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
     for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
         if after is not None:

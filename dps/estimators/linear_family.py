@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.columns import Columns, occurring
-from dps.data.inspection import DataSummary, Looks
+from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import (
@@ -60,12 +60,14 @@ class LinearFamily(Family):
         self._optimizer = choose_optimizer(asked, self.loss, ask.tol)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
 
-    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Steps in units of the features ask how these vary."""
         asked = self.asked
         before = None if ask.start is None else ask.start.optimizer
         steps = takes_steps(asked, self.loss, ask.mode, ask.tol)
-        return Looks(spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before))
+        return Inspection(
+            spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before)
+        )
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """Without columns that have no value: their coefficients start at zero, and stay there."""
@@ -101,8 +103,8 @@ class LinearFamily(Family):
         batch_size = choose_batch_size(asked, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         optimizer = self._optimizer
-        bold = wide and optimizer is None and asked.learning_rate == "auto"
-        if bold:
+        of_values = wide and optimizer is None and asked.learning_rate == "auto"
+        if of_values:
             optimizer, schedule = wide_steps(summary)
         else:
             optimizer = optimizer or auto_optimizer()
@@ -112,7 +114,7 @@ class LinearFamily(Family):
         if asked.average:
             optimizer = Averaged(optimizer, start=(int(asked.average) - 1) // batch)
         centre = _centre_of(start)
-        spread = None if bold else summary.spread
+        spread = None if of_values else summary.spread
         if spread is not None:  # steps by keys would bring a centre to columns that they leave out
             centred = asked.fit_intercept and not touches_little(summary, model.layout.size, batch)
             centre = spread.centre(model.dtype) if centred else None
@@ -122,7 +124,7 @@ class LinearFamily(Family):
         if state is None:
             state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
             optimizer.initialize(state)
-            if bold:
+            if of_values:
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:
                 set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)

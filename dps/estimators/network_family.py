@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary, Looks
+from dps.data.inspection import DataSummary, Inspection
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
 from dps.models import Inputs, Network
+from dps.models.network import TINY
 from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
 from dps.training.plan import batch_rows
@@ -40,8 +41,8 @@ _ROWS_TO_VALIDATE = 100
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 #: Spreads from zero at which float32 would blur a column.
 _BLURRED = 1e5
-#: What float32 holds with room to spare; and a width that is none in float64, either.
-_LARGE, _TINY = 1e30, 1e-300
+#: What float32 holds with room to spare.
+_LARGE = 1e30
 
 
 def auto_batch(rows: int) -> int:
@@ -85,12 +86,12 @@ class NetworkFamily(Family):
         self._schedule(1.0, 1)
         self._hidden()
 
-    def looks(self, ask: Ask, encoding: Encoding | None) -> Looks:
+    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
         if ask.start is not None and ask.start.model is not None:
-            return Looks()
+            return Inspection()
         numbers = None if encoding is None else encoding.encoder.encode.number_columns
-        return Looks(points=True, numbers=numbers)
+        return Inspection(points=True, numbers=numbers)
 
     def recipe(
         self,
@@ -280,7 +281,7 @@ def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inpu
     centre = np.array([middle for _, middle, _ in quartiles])
     spread = np.array(
         [
-            1 / (high - low) if high - low > _TINY else 2 / extent if extent > _TINY else 0.0
+            1 / (high - low) if high - low > TINY else 2 / extent if extent > TINY else 0.0
             for (low, _, high), extent in zip(quartiles, ranges, strict=True)
         ]
     )

@@ -70,11 +70,11 @@ class KFold:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Numbers of the rows to train on, and of those to score on, of local data in one piece."""
         X, y = indexable(X, y)
-        folds = self.deal(X.shape[0] if hasattr(X, "shape") else len(X), y, 0)
+        folds = self.assign(X.shape[0] if hasattr(X, "shape") else len(X), y, 0)
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 
-    def deal(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
+    def assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
         """The fold of each row of a partition.
 
         Parameters
@@ -172,7 +172,7 @@ def _cut(kfold: KFold, number: int, *parts: Any) -> list[Any]:
             f"X in partition {number} has {_rows(parts[0])} rows, what goes with it "
             f"{[_rows(part) for part in parts[1:]]}: they must be cut at the same rows"
         )
-    folds = kfold.deal(_rows(parts[0]), parts[1], number)
+    folds = kfold.assign(_rows(parts[0]), parts[1], number)
     which = [np.flatnonzero(folds == fold) for fold in range(kfold.n_splits)]
     return [_take(part, rows) for rows in which for part in parts]
 

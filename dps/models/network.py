@@ -17,10 +17,12 @@ from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
-__all__ = ["RANGE", "Inputs", "Network"]
+__all__ = ["RANGE", "TINY", "Inputs", "Network"]
 
 #: How far scaled numbers go: beyond, their bins alone tell them apart.
 RANGE = 3.0
+#: A width that is none: one over it is no number.
+TINY = 1e-300
 #: Gains, by which some tensors learn faster or slower than others at the same rate.
 _BIAS_GAIN, _SCALE_GAIN = 0.1, 6.0
 #: How large weights of plain columns begin: what a rare word has not been taught is noise.
@@ -198,7 +200,7 @@ class Network:
         inputs, at = self.inputs, self.layout.offsets
         layers = range(len(self.sizes) - 1)
         edges = [np.asarray(each) for each in inputs.edges] if inputs.width else []
-        steepness = [1 / np.where(np.diff(each) > 1e-300, np.diff(each), np.inf) for each in edges]
+        steepness = [1 / np.where(np.diff(each) > TINY, np.diff(each), np.inf) for each in edges]
         none = [np.zeros(0)]
         return _Shape(
             places=inputs.places,

@@ -91,7 +91,7 @@ class EpochRecord:
         Whether it did because nothing is gained any more.
     full_batch : bool
         Whether it was a pass over all rows at one point, which all replicas wait for.
-    settled : int
+    plateau : int
         The epoch after which steps gain so little that such passes follow; 0: not yet.
     rows_per_replica : tuple of int
         Training rows that each replica has seen, in rank order; they sum to `rows`.
@@ -110,7 +110,7 @@ class EpochRecord:
     last: bool
     converged: bool
     full_batch: bool
-    settled: int
+    plateau: int
     rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:
@@ -123,11 +123,11 @@ class EpochRecord:
         """From doubles."""
         (
             epoch, loss, validation, rows, seconds, mean, largest, best, kept, bad, last, converged,
-            full_batch, settled, n, *replicas,
+            full_batch, plateau, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
             int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(kept),
-            int(bad), bool(last), bool(converged), bool(full_batch), int(settled),
+            int(bad), bool(last), bool(converged), bool(full_batch), int(plateau),
             tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
@@ -165,7 +165,7 @@ class EpochRecord:
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
         shown = dict(vars(self))  # of numbers and tuples
-        for internal in ("best", "kept", "bad_epochs", "last", "converged", "settled"):
+        for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
             del shown[internal]
         shown["rows_per_second"] = self.rows_per_second
         return shown

@@ -64,7 +64,7 @@ class Job:
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
-        Do so once these have settled.
+        Do so once these are on a plateau.
     on_epochs : callable, optional
         Called in the caller's thread, a few times a second, with the records of the epochs that
         have been closed since, and a function that returns the parameters after the last of

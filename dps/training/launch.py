@@ -46,9 +46,9 @@ def touches_little(summary: DataSummary, size: int, batch_size: int) -> bool:
 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     """The rates of lazy updates, where batches touch so little that they go by keys."""
-    kernel, native = job.model.kernel, job.optimizer.native
     if job.full_batch is not None or not summary.sparse:
         return None
+    kernel, native = job.model.kernel, job.optimizer.native
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     possible = kernel is not None and kernel.keyed and native is not None and native.lazy
     if not possible:

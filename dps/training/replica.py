@@ -77,7 +77,7 @@ class ReplicaSpec:
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
-        Do so once these have settled.
+        Do so once these are on a plateau.
     """
 
     fit: str
@@ -207,7 +207,7 @@ def run_replica(
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
-    """Take stochastic steps until they end the fit, or have settled; the epochs of them."""
+    """Take stochastic steps until they end the fit, or are on a plateau; the epochs of them."""
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
     batches = Batches(source, spec.steps)
@@ -235,7 +235,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
         if record is not None and record.last:
             break
         # Some ranks know of this epoch's close already, and all of the one before it.
-        if record is not None and 0 < record.settled <= epoch:
+        if record is not None and 0 < record.plateau <= epoch:
             channel.flush(epoch)
             return epoch + 1
     return spec.stopping.max_iter

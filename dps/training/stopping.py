@@ -19,9 +19,9 @@ from dps.training.history import EpochRecord, EpochReport
 
 __all__ = ["StoppingRule"]
 
-#: An epoch of steps that lowers the loss by less than this share has settled: passes over all rows
-#: gain more in the same time.
-_SETTLED = 0.01
+#: An epoch of steps that lowers the loss by less than this share is on a plateau: passes over all
+#: rows gain more in the same time.
+_PLATEAU = 0.01
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StoppingRule:
     validate : bool
         Whether the validation loss is monitored rather than the training loss.
     finishes : bool, default=False
-        Whether steps only settle, and passes over all rows end the fit.
+        Whether steps only reach a plateau, and passes over all rows end the fit.
 
     Examples
     --------
@@ -103,9 +103,9 @@ class StoppingRule:
         bad = 0 if previous is None else previous.bad_epochs
         if self.tol is not None and not summed.full_batch:
             bad = bad + 1 if monitored > best - self.tol else 0
-        settled = 0 if previous is None else previous.settled
-        if self.finishes and not settled and monitored > best - _SETTLED * abs(best):
-            settled = epoch + 1
+        plateau = 0 if previous is None else previous.plateau
+        if self.finishes and not plateau and monitored > best - _PLATEAU * abs(best):
+            plateau = epoch + 1
         stays = bad >= self.n_iter_no_change and not self.finishes
         converged = stays or summed.converged > 0
         return EpochRecord(
@@ -122,6 +122,6 @@ class StoppingRule:
             last=converged or epoch + 1 >= self.max_iter,
             converged=converged,
             full_batch=summed.full_batch > 0,
-            settled=settled,
+            plateau=plateau,
             rows_per_replica=tuple(int(seen) for seen in values[1]),
         )
