@@ -104,6 +104,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def _warm(self) -> TrainState | None:
         """Where `fit` starts with ``warm_start=True``."""
 
+    @abstractmethod
+    def predict(self, X: Any) -> Any:
+        """What is predicted of rows. Lazy for Dask input."""
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train to the stopping rule.
 
@@ -198,6 +202,15 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             return y, weight
         with client_of(self.client, self.timeout) as client:
             return in_memory(y, "y", client), in_memory(weight, "sample_weight", client)
+
+    def _scored(self, X: Any, y: Any, weight: Any, local: Any, lazy: Any) -> float:
+        """A score of predictions: scikit-learn's, or where these are lazy by sums."""
+        predicted = self.predict(X)
+        if not is_dask(predicted):
+            y, weight = self._in_memory(y, weight)
+            return float(local(y, predicted, sample_weight=weight))
+        with client_of(self.client, self.timeout) as client:
+            return float(lazy(y, predicted, sample_weight=weight, client=client))
 
     # A client holds a connection and an event loop: it is shared, never copied.
     def __sklearn_clone__(self) -> Self:

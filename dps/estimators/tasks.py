@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import sklearn.metrics
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dps.cluster.choice import client_of
 from dps.data.inspection import DataSummary
-from dps.data.partitions import is_dask
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.losses import Loss, get_loss
@@ -140,11 +139,7 @@ class Classifier(ClassifierMixin, DistributedEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose label is predicted; computed where the data lies."""
-        predicted = self.predict(X)
-        if not is_dask(predicted):
-            return float(super().score(X, *self._in_memory(y, sample_weight)))
-        with client_of(self.client, self.timeout) as client:
-            return accuracy_score(y, predicted, sample_weight=sample_weight, client=client)
+        return self._scored(X, y, sample_weight, sklearn.metrics.accuracy_score, accuracy_score)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
@@ -204,11 +199,7 @@ class Regressor(RegressorMixin, DistributedEstimator):
 
         Computed where the data lies.
         """
-        predicted = self.predict(X)
-        if not is_dask(predicted):
-            return float(super().score(X, *self._in_memory(y, sample_weight)))
-        with client_of(self.client, self.timeout) as client:
-            return r2_score(y, predicted, sample_weight=sample_weight, client=client)
+        return self._scored(X, y, sample_weight, sklearn.metrics.r2_score, r2_score)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "regression")
