@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dps import metrics
 from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
@@ -203,14 +204,17 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         with client_of(self.client, self.timeout) as client:
             return in_memory(y, "y", client), in_memory(weight, "sample_weight", client)
 
-    def _scored(self, X: Any, y: Any, weight: Any, local: Any, lazy: Any) -> float:
+    def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
         """A score of predictions: scikit-learn's, or where these are lazy by sums."""
         predicted = self.predict(X)
         if not is_dask(predicted):
+            import sklearn.metrics
+
             y, weight = self._in_memory(y, weight)
-            return float(local(y, predicted, sample_weight=weight))
+            return float(getattr(sklearn.metrics, metric)(y, predicted, sample_weight=weight))
         with client_of(self.client, self.timeout) as client:
-            return float(lazy(y, predicted, sample_weight=weight, client=client))
+            score = getattr(metrics, metric)
+            return float(score(y, predicted, sample_weight=weight, client=client))
 
     # A client holds a connection and an event loop: it is shared, never copied.
     def __sklearn_clone__(self) -> Self:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import sklearn.metrics
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
@@ -17,7 +16,6 @@ from dps.data.inspection import DataSummary
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.losses import Loss, get_loss
-from dps.metrics import accuracy_score, r2_score
 
 __all__ = ["Classifier", "Regressor"]
 
@@ -139,7 +137,7 @@ class Classifier(ClassifierMixin, DistributedEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose label is predicted; computed where the data lies."""
-        return self._scored(X, y, sample_weight, sklearn.metrics.accuracy_score, accuracy_score)
+        return self._scored("accuracy_score", X, y, sample_weight)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
@@ -199,7 +197,7 @@ class Regressor(RegressorMixin, DistributedEstimator):
 
         Computed where the data lies.
         """
-        return self._scored(X, y, sample_weight, sklearn.metrics.r2_score, r2_score)
+        return self._scored("r2_score", X, y, sample_weight)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "regression")
