@@ -76,13 +76,16 @@ cdef class End:
     cdef Answer answer
     cdef Picks picks
     cdef Sparse mean                # of updates by keys that each rank applies
-    cdef bint keyed
+    cdef readonly Py_ssize_t key_width  # elements that a key stands for; 0: all go together
+    cdef Py_ssize_t n_keys
+    cdef Py_ssize_t key_bytes       # of its elements
     cdef Room values                # of the picks, side by side
     cdef Room pick_keys
     cdef Room pick_at
     cdef Py_ssize_t n_ranges
     cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
-    cdef const int64_t* offsets     # where each begins in the shard's
+    cdef const int64_t* key_ranges  # the same of keys
+    cdef const int64_t* key_offsets  # where each begins in the shard's
     cdef readonly bint far
     cdef list _arrays               # keeps the memory alive
 
@@ -132,8 +135,9 @@ cdef class MappedEnd(End):
     cdef object rates
     cdef int64_t epoch
     cdef Held held
-    cdef Py_ssize_t width           # of a slice
-    cdef int64_t* slot_keys         # of all ranks, rows as far apart as those of slots
+    cdef Py_ssize_t slice_keys      # of a slice
+    cdef int64_t* slot_keys         # of all ranks
+    cdef Py_ssize_t key_stride
     cdef int64_t* slot_counts       # (n_ranks, n_ranks)
     cdef int64_t* total_keys
     cdef int64_t* total_counts

@@ -75,16 +75,17 @@ cdef class Step:
         self.activity = activity
         self.host = host
         self.rates = rates
-        self._bind_starts(ends)
         if rates is not None:
-            self.keys, self._at_keys = KeyedRows(self.size), Room()
+            self.key_width = rates.width
+            self._bind_starts(ends)
+            self.keys, self._at_keys = KeyedRows(self.size // self.key_width), Room()
 
     def _bind_starts(self, ends):
-        """Where the elements of the whole vector are."""
+        """Where the keys of the whole vector are."""
         rows = []
         for number, end in enumerate(ends):
             offset = 0
-            for first, last in end_ranges(end):
+            for first, last in end_ranges(end, self.key_width):
                 rows.append((first, number, offset - first))
                 offset += last - first
         table = np.array(sorted(rows), np.int64).reshape(-1, 3)
@@ -293,7 +294,8 @@ cdef class Step:
         return self._ask(PULL_KEYS, self.at_keys)
 
     cdef int _make_room(self) except -1 nogil:
-        self.at_keys = self._at_keys.fit(self.keys.keys.count * self.numbers.itemsize)
+        cdef Py_ssize_t each = self.key_width * self.numbers.itemsize
+        self.at_keys = self._at_keys.fit(self.keys.keys.count * each)
         return 0
 
     cdef int _split(self, int64_t* keys, Py_ssize_t n) except -1 nogil:
@@ -347,10 +349,13 @@ cdef class Step:
         return status
 
 
-def end_ranges(End end):
-    """The ranges of the whole vector that a shard holds."""
+def end_ranges(End end, Py_ssize_t key_width=1):
+    """The ranges of the whole vector that a shard holds, in keys."""
     cdef Py_ssize_t r
-    return [(end.ranges[2 * r], end.ranges[2 * r + 1]) for r in range(end.n_ranges)]
+    return [
+        (end.ranges[2 * r] // key_width, end.ranges[2 * r + 1] // key_width)
+        for r in range(end.n_ranges)
+    ]
 
 
 cdef int _fill(double* sent, notes) except -1:

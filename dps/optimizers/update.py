@@ -34,6 +34,8 @@ class Rates:
         Updates before the fit.
     max_epochs : int
         Epochs of the fit, behind which the schedule is not asked.
+    width : int, default=1
+        Elements of the vector that a key stands for.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Rates:
     epochs: int
     version: int
     max_epochs: int
+    width: int = 1
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of an epoch of the fit, and the updates before the first of them."""

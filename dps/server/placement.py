@@ -125,7 +125,7 @@ def _merge(pieces: list[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
-def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
+def place(name: str, sizes: Sequence[int], n_shards: int, unit: int = 1) -> Placement:
     """Place tensors of the given sizes, laid end to end, on shards.
 
     Parameters
@@ -138,6 +138,8 @@ def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
         Elements of each tensor.
     n_shards : int
         Shards wanted. Fewer are made where there are too few pieces to go round.
+    unit : int, default=1
+        Elements that stay together, as those of a key do; all tensors are placed as one then.
 
     Returns
     -------
@@ -148,6 +150,9 @@ def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
     >>> place("balanced", [6, 3, 3], 2).ranges
     (((0, 6),), ((6, 12),))
     """
+    if unit > 1:
+        rows = place(name, [sum(sizes) // unit], n_shards).ranges
+        return Placement(tuple(tuple((a * unit, b * unit) for a, b in shard) for shard in rows))
     n_shards = max(1, min(n_shards, sum(sizes)))
     ranges = tuple(_merge(pieces) for pieces in PLACEMENTS[name](sizes, n_shards))
     return Placement(tuple(r for r in ranges if r) or (((0, sum(sizes)),),))

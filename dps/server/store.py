@@ -67,8 +67,8 @@ class StoreSpec:
         Whether parameters and state are here; otherwise only snapshots of what replicas hold.
     digest : str
         Digest of the model's layout.
-    keyed : bool
-        Whether gradients are sparse, so that updates are lazy.
+    key_width : int
+        Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
     n_snapshots : int
         Two, three where the best is kept, or none where nothing is.
     """
@@ -80,7 +80,7 @@ class StoreSpec:
     state_rows: int = 0
     holds_parameters: bool = True
     digest: str = ""
-    keyed: bool = False
+    key_width: int = 0
     n_snapshots: int = 2
 
     def shapes(self) -> Shapes:
@@ -90,7 +90,7 @@ class StoreSpec:
             "_words": ((Header.nbytes(1, len(StoreWord), 1) // 8,), "int64"),
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
-            "since": ((self.keyed * held,), "int64"),
+            "since": ((held // self.key_width if self.key_width else 0,), "int64"),
             "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_versions": ((self.n_snapshots,), "int64"),
         }
@@ -106,8 +106,8 @@ class Store(Regions):
         The words named in this module's docstring.
     params : (n,) array
     state : (state_rows, n) array
-    since : (n,) int64 array
-        The update up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
+    since : (n / key_width,) int64 array
+        The update up to which a key's parameters are up to date, see ``_kernels/lazy.pyx``.
     snapshots : (n_snapshots, 1 + state_rows, n) array
     snapshot_versions : (n_snapshots,) int64 array
         The version of each snapshot.

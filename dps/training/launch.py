@@ -36,12 +36,13 @@ _CUT = 1 << 18
 _FEWEST_CUT = 256
 
 
-def touches_little(summary: DataSummary, size: int, batch_size: int) -> bool:
-    """Whether a batch touches so few of a linear model's parameters that keys of them pay."""
-    # A column's value touches an element for each output.
-    outputs = size / (summary.n_features + 1)
-    touched = outputs * summary.elements / summary.total * batch_size
-    return summary.sparse and touched * _COST_OF_A_KEY <= size
+def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
+    """Whether a batch touches so few of a model's parameters that keys of them pay.
+
+    The model has equally many parameters for each column.
+    """
+    share = summary.elements / summary.total * batch_size / (summary.n_features + 1)
+    return summary.sparse and share * (1 + (_COST_OF_A_KEY - 1) / key_width) <= 1
 
 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
@@ -60,10 +61,13 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
         return None
     assert kernel is not None
     # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
-    few = touches_little(summary, kernel.size, plan.batch_size)
+    few = touches_little(summary, kernel.size, plan.batch_size, kernel.key_width)
     if not few and not job.optimizer.always_lazy:
         return None
-    return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
+    return Rates(
+        job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter,
+        kernel.key_width,
+    )  # fmt: skip
 
 
 def cut_rows(summary: DataSummary) -> int:
@@ -105,9 +109,15 @@ class Launch:
         sizes = [tensor.size for tensor in job.model.layout.tensors]
         if job.mode.goes_round:
             shards = _of_ring(job, plan, hosts)
-        placement = place(job.mode.placement, sizes, len(shards))
+        unit = 1 if rates is None else rates.width
+        placement = place(job.mode.placement, sizes, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)])
         return cls(job, plan, placement, rates, hosts, cluster.watched)
+
+    @property
+    def key_width(self) -> int:
+        """Elements that go by one key; 0 where none do."""
+        return 0 if self.rates is None else self.rates.width
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -127,7 +137,7 @@ class Launch:
         for shard, worker in enumerate(plan.shards):
             store = StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
-                job.optimizer.state_rows, holds, layout.digest, self.rates is not None,
+                job.optimizer.state_rows, holds, layout.digest, self.key_width,
                 n_snapshots=3 if job.stopping.validate else 2,
             )  # fmt: skip
             members = len(self.members)
@@ -158,8 +168,7 @@ class Launch:
         nothing = Initial(size, dtype, (0.0,))
         made = []
         for number, ranks in enumerate(self._with_company()):
-            keyed = self.rates is not None
-            store = StoreSpec(job.fit, number, size, dtype, keyed=keyed, n_snapshots=0)
+            store = StoreSpec(job.fit, number, size, dtype, key_width=self.key_width, n_snapshots=0)
             group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
             worker = self.plan.ranks[ranks[0]].worker
             made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))

@@ -97,13 +97,14 @@ class Group:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
         rows = optimizer.state_rows
-        self.placement = place(placement, [size], n_shards)
+        key_width = 0 if keyed is None else keyed.width
+        self.placement = place(placement, [size], n_shards, key_width or 1)
         self._stack = ExitStack()
         self.windows: list[Window] = []
         for shard in range(len(self.placement)):
             part = self.placement.size(shard)
             holds = mode.shards_hold_parameters
-            held = StoreSpec("f00d", shard, part, dtype, rows, holds, keyed=keyed is not None)
+            held = StoreSpec("f00d", shard, part, dtype, rows, holds, key_width=key_width)
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
             store = Store.create(held, np.zeros((1 + rows, part)), update=update)
             members = tuple(ranks[0] for ranks in hosts)
@@ -114,7 +115,7 @@ class Group:
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
-                summed = StoreSpec("f00d", 0, size, dtype, keyed=keyed is not None)
+                summed = StoreSpec("f00d", 0, size, dtype, key_width=key_width)
                 store = Store.create(summed, np.zeros((1, size)))
                 window = Window.create(WindowSpec("f00d", len(ranks), store.spec), store)
                 near |= {r: HostLink(window, ranks.index(r), ranks, timeout) for r in ranks}
