@@ -11,7 +11,8 @@ cdef struct Entry:
     int32_t batch
 
 # The keys that a batch touches, each once, as they come. A key stands for as many elements of the
-# vector as its user says, from that many times the key on.
+# vector as its user says, from that many times the key on. Where there is a table (table.pyx), one
+# below 0 is the id -1 - key.
 cdef struct Keys:
     int64_t* list
     Py_ssize_t count
@@ -69,6 +70,7 @@ cdef void next_batch(Keys* keys) noexcept nogil
 cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width,
     Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each,
+    int64_t n_rows,
 ) noexcept nogil
 cdef Py_ssize_t merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,

@@ -14,6 +14,7 @@ import numpy as np
 
 from dps._kernels.checks cimport NotFinite, indices_below, none_seen, note, same_length
 from dps._kernels.reduce cimport divide_by
+from dps._kernels.table cimport dps_home
 
 cdef enum:
     LAST = 0x7FFFFFFF
@@ -85,7 +86,7 @@ cdef class KeyList:
         cdef int64_t key
         places = []
         for key in keys:
-            if key < 0 or self.keys.direct and key >= self.keys.mask:
+            if self.keys.direct and not 0 <= key < self.keys.mask:
                 raise IndexError(f"key {key} is not in the vector")
             need(&self.keys, 1)
             places.append(touch(&self.keys, key))
@@ -96,7 +97,10 @@ cdef class KeyList:
         return np.array([self.keys.list[i] for i in range(self.keys.count)], np.int64)
 
 
-cdef inline Py_ssize_t _slice(int64_t key, int64_t width) noexcept nogil:
+cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_rows) noexcept nogil:
+    # An id lies somewhere in the slice of its home.
+    if key < 0:
+        key = dps_home(-1 - key, n_rows)
     # Short numbers are divided in half the time.
     if (key | width) >> 32 == 0:
         return <uint32_t> key / <uint32_t> width
@@ -105,7 +109,7 @@ cdef inline Py_ssize_t _slice(int64_t key, int64_t width) noexcept nogil:
 
 cdef inline bint _deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
 ) noexcept nogil:
     cdef NotFinite seen = NotFinite(0, 0)
     cdef Py_ssize_t i, c, place, q
@@ -114,7 +118,7 @@ cdef inline bint _deliver(
     memset(counts, 0, n_ranks * sizeof(int64_t))
     if n_ranks > 1:
         for i in range(n):
-            counts[_slice(keys[i], width)] += 1
+            counts[_slice(keys[i], width, n_rows)] += 1
     else:
         counts[0] = n
     for q in range(n_ranks):        # where each slice begins
@@ -122,7 +126,7 @@ cdef inline bint _deliver(
         counts[q] = before
         before += count
     for i in range(n):
-        q = _slice(keys[i], width) if n_ranks > 1 else 0
+        q = _slice(keys[i], width, n_rows) if n_ranks > 1 else 0
         place = counts[q]
         counts[q] += 1
         slot_keys[place] = keys[i]
@@ -137,16 +141,16 @@ cdef inline bint _deliver(
 
 cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
 ) noexcept nogil:
     """Fill a slot, slice by slice of ``width`` keys; whether all values are finite.
 
     Values, ``each`` of a key, lie side by side as the keys do. ``counts`` (n_ranks) says how many
-    keys are of each slice; they keep their order.
+    keys are of each slice; they keep their order. Keys below 0 are ids of a table of ``n_rows``.
     """
     if each == 1:   # the compiler's to unroll
-        return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1)
-    return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each)
+        return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1, n_rows)
+    return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each, n_rows)
 
 
 cdef inline Py_ssize_t _merge(
@@ -213,7 +217,7 @@ def deliver_keys(
         if n:
             finite = deliver(
                 &keys[0], n, &values[0], width, counts.shape[0], &slot_keys[0], &slot[0],
-                &counts[0], each,
+                &counts[0], each, 0,
             )
         else:
             memset(&counts[0], 0, counts.shape[0] * sizeof(int64_t))

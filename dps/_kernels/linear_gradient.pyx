@@ -314,7 +314,8 @@ cdef class LinearGradient(Gradient):
 
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)
-        same_length("rows of X", block.rows.n_features, self.model.f)
+        if not self.tabled:  # ids are not counted
+            same_length("rows of X", block.rows.n_features, self.model.f)
         if block.rows.y_width != 1:
             same_length("rows of y", block.rows.y_width, self.model.k)
         if block.rows.kind in (BYTES, COLUMNS) and self.model.x is NULL:

@@ -37,6 +37,7 @@ class Gradient:
     single: bool
     keyed: bool
     key_width: int
+    tabled: bool
     def touch_batch(
         self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyedRows
     ) -> None:

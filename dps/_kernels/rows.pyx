@@ -126,7 +126,7 @@ cdef class BlockRows:
 cdef class KeyedRows(KeyList):
     """What a batch touches, and its CSR rows with places among these keys instead of columns."""
 
-    def __cinit__(self, Py_ssize_t size):
+    def __cinit__(self, Py_ssize_t size, *args):
         self.values, self.places, self.starts = Room(), Room(), Room()
 
     cdef void begin_rows(self) noexcept nogil:
@@ -151,9 +151,12 @@ cdef inline void _fetch(const char* first, const char* last) noexcept nogil:
 
 cdef int _touch(
     const floating* x, const index_t* indices, const index_t* indptr, const int64_t* order,
-    Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, KeyedRows laid,
+    Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, int64_t flip, KeyedRows laid,
 ) except -1 nogil:
-    """Have rows in ``laid``, with the places of their columns' keys instead of columns."""
+    """Have rows in ``laid``, with the places of their columns' keys instead of columns.
+
+    ``flip`` is -1 where columns are ids, whose keys are below 0, else 0.
+    """
     cdef Py_ssize_t i, row, first, n, p, stored = laid.n_stored
     cdef Py_ssize_t reach = start + m + ahead
     cdef int* starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
@@ -172,7 +175,7 @@ cdef int _touch(
         keys = laid.keys    # what is written might be of it, for all that the compiler knows
         for p in range(n):
             values[p] = x[first + p]
-            places[p] = <int> touch_key(&keys, <int64_t> indices[first + p])
+            places[p] = <int> touch_key(&keys, <int64_t> indices[first + p] ^ flip)
         laid.keys = keys
         starts[i - start] = <int> stored
         stored += n
@@ -223,9 +226,10 @@ cdef class Gradient:
     ) except -1 nogil:
         """Add these rows, which are sparse, to the batch, and the keys that they touch.
 
-        A column's number is its key. ``n_always`` keys from ``first_always`` on are touched first,
+        A column's number is its key, or its id in a table. ``n_always`` keys from ``first_always`` on are touched first,
         by any batch.
         """
+        cdef int64_t flip = -1 if self.tabled else 0
         cdef Py_ssize_t i
         if m:
             need(&keys.keys, self.n_always)
@@ -234,21 +238,21 @@ cdef class Gradient:
         if rows.kind == CSR and self.single:
             return _touch(
                 <const float*> rows.values, <const int*> rows.indices, <const int*> rows.indptr,
-                order, start, m, ahead, keys,
+                order, start, m, ahead, flip, keys,
             )
         if rows.kind == CSR:
             return _touch(
                 <const double*> rows.values, <const int*> rows.indices, <const int*> rows.indptr,
-                order, start, m, ahead, keys,
+                order, start, m, ahead, flip, keys,
             )
         if self.single:
             return _touch(
                 <const float*> rows.values, <const int64_t*> rows.indices,
-                <const int64_t*> rows.indptr, order, start, m, ahead, keys,
+                <const int64_t*> rows.indptr, order, start, m, ahead, flip, keys,
             )
         return _touch(
             <const double*> rows.values, <const int64_t*> rows.indices,
-            <const int64_t*> rows.indptr, order, start, m, ahead, keys,
+            <const int64_t*> rows.indptr, order, start, m, ahead, flip, keys,
         )
 
     cdef double add_touched(

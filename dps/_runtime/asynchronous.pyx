@@ -112,6 +112,7 @@ cdef class AsynchronousEnd(MappedEnd):
         if status != RAN:
             return status
         version = add(&self.kept, S_VERSION, 1)
+        n = self.make_rows(keys, slot, n, version)
         if not apply(
             &self.lazy.lazy, self.numbers.single, &self.held, keys, n, version, slot,
         ):
@@ -135,6 +136,8 @@ cdef class AsynchronousEnd(MappedEnd):
         self.begin_epoch()
         with nogil:
             finite = flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, version)
+            self.request.step = version
+            self.expire_rows(0, self.table.n_rows)
         return bool(finite)
 
 

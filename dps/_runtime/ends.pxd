@@ -4,6 +4,7 @@ from dps._kernels.keys cimport KeyList
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
 from dps._kernels.room cimport Room
+from dps._kernels.table cimport Table
 from dps._runtime.activity cimport Activity
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.wire cimport Wire
@@ -141,6 +142,9 @@ cdef class MappedEnd(End):
     cdef int64_t* slot_counts       # (n_ranks, n_ranks)
     cdef int64_t* total_keys
     cdef int64_t* total_counts
+    cdef Table table
+    cdef int64_t lasting            # updates that a row of it stays untouched
+    cdef Room found                 # rows of the picks, in the table
     cdef KeyList merged
     cdef Room sums                  # at the merged keys
 
@@ -159,6 +163,11 @@ cdef class MappedEnd(End):
     cdef int pull_keys(self, char* taken) except -1 nogil
     cdef int push_keys(self) except -1 nogil
     cdef Py_ssize_t merge_keys(self) except -1 nogil
+    cdef Py_ssize_t find_rows(self) except -1 nogil
+    cdef Py_ssize_t make_rows(
+        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
+    ) except -1 nogil
+    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil
     cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil

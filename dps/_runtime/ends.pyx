@@ -33,6 +33,7 @@ from dps._kernels.lazy cimport gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
 from dps._kernels.room cimport Room
+from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
@@ -41,6 +42,7 @@ from dps._runtime.words cimport (
 )
 
 from dps._runtime.updates import bind
+from dps.errors import TableFullError
 
 
 cdef extern from "waiting.h" nogil:
@@ -199,7 +201,10 @@ cdef class MappedEnd(End):
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int64_t*> self.keep(window.total_keys)
         self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.merged, self.sums = KeyList(self.n_keys), Room()
+        self.merged, self.sums, self.found = KeyList(window.store.n_keys), Room(), Room()
+        if window.store.table is not None:
+            self.table = (<TableRows?> window.store.table).table
+            self.lasting = window.store.spec.arena.table.expire * window.store.update.rates.updates
         if window.store.update is not None:
             self.rates = window.store.update.rates
             self.lazy = window.store.update.lazily(window.spec.dtype)
@@ -431,19 +436,75 @@ cdef class MappedEnd(End):
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
-        cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes
+        cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes, i, n
+        cdef const int64_t* keys = self.picks.keys
+        cdef const int64_t* new
         cdef char* out = taken
         if taken is NULL or self.picks.at is not NULL:
             out = self.values.fit(nbytes)
-        gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, now,
-            out,
-        )
+        if self.table.n_rows:
+            n = self.find_rows()
+            keys = <int64_t*> self.found.at
+        gather(&self.lazy.lazy, self.numbers.single, &self.held, keys, self.picks.n, now, out)
+        if self.table.n_rows:
+            new = keys + self.picks.n
+            for i in range(n):
+                draw(&self.table, -1 - self.picks.keys[new[i]], out + new[i] * self.key_bytes)
         if taken is NULL:
             return self.answer_with(out, nbytes)
         if out != taken:
             self.numbers.scatter(taken, out, self.picks.at, self.picks.n, self.key_width)
         return RAN
+
+    # Rows of a table. An id that has none reads as the row that it would have, and gets it with the
+    # first gradient: from the rank whose slice that is of where ranks wait for each other, else from
+    # whoever comes first.
+
+    cdef Py_ssize_t find_rows(self) except -1 nogil:
+        """Where the picks lie, in `found`; behind that, the places of those that have no row."""
+        cdef int64_t* rows = <int64_t*> self.found.fit(2 * self.picks.n * sizeof(int64_t))
+        cdef Py_ssize_t i, n = 0
+        for i in range(self.picks.n):
+            rows[i] = self.picks.keys[i]
+            if rows[i] < 0:
+                rows[i] = find(&self.table, -1 - rows[i])
+                if rows[i] == NOWHERE:
+                    rows[i] = 0
+                    rows[self.picks.n + n] = i
+                    n += 1
+        return n
+
+    cdef Py_ssize_t make_rows(
+        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
+    ) except -1 nogil:
+        """Put rows in place of ids, and leave out those that get none; how many are left."""
+        cdef Py_ssize_t i, left = 0
+        cdef int64_t row
+        if self.table.n_rows == 0:
+            return n
+        for i in range(n):
+            row = keys[i]
+            if row < 0:
+                row = make(&self.table, -1 - row, now)
+                if row == NOT_YET:
+                    continue
+                if row < 0:
+                    with gil:
+                        raise TableFullError(
+                            f"a table's part of {self.table.n_rows} rows has no room for another "
+                            "id: raise max_rows, or use min_count or expire"
+                        )
+            keys[left] = row
+            if left < i:
+                memcpy(values + left * self.key_bytes, values + i * self.key_bytes, self.key_bytes)
+            left += 1
+        return left
+
+    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+        """Give up rows of first .. last, which are whole regions, that have not been touched."""
+        last = min(last, self.table.n_rows)
+        if first < last:
+            expire(&self.table, first, last, self.request.step - self.lasting + 1)
 
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil:
         """Fill the slot with keys and values; whether these are finite."""
@@ -455,13 +516,19 @@ cdef class MappedEnd(End):
             self.numbers.pick(
                 self.values.at, self.given, self.picks.at, self.picks.n, self.key_width
             )
+        if self.picks.n > self.key_stride:
+            with gil:
+                raise TableFullError(
+                    f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
+                    f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
+                )
         if self.shard >= 0:  # what is summed on a host is not a push yet
             self.activity.push(self.shard, self.picks.n * (self.key_bytes + 8))
         return self.numbers.deliver(
             self.picks.keys, self.picks.n, values, self.slice_keys, n_ranks,
             self.slot_keys + self.rank * self.key_stride,
             self.slots + self.rank * self.slot_stride * self.numbers.itemsize,
-            self.slot_counts + self.rank * self.n_ranks, self.key_width,
+            self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_rows,
         )
 
     cdef int pull_keys(self, char* taken) except -1 nogil:

@@ -21,6 +21,10 @@ from dps._runtime.ends cimport (
 from dps._runtime.wire cimport Wire
 
 
+#: Ids are below that.
+cdef int64_t MOST_IDS = <int64_t> 1 << 62
+
+
 cdef class Service:
     """Serves one rank.
 
@@ -117,6 +121,7 @@ cdef class Service:
         """Put what follows a request to its place."""
         cdef Request* request = &self.end.request
         cdef Py_ssize_t i
+        cdef int64_t least = -MOST_IDS if self.end.table.n_rows else 0
         cdef int64_t left = request.nbytes, n = request.n_keys
         cdef int64_t* keys
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
@@ -124,12 +129,13 @@ cdef class Service:
                 self._refuse()
             if n >= 0:
                 left -= n * <int64_t> sizeof(int64_t)
-                if n > self.end.n_keys or left < 0:
+                # Of ids there may be any number; what a slot takes is looked at when it is filled.
+                if n > self.end.n_keys and least == 0 or left < 0:
                     self._refuse()
                 keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
                 self.wire.receive(keys, n * sizeof(int64_t))
                 for i in range(n):
-                    if not 0 <= keys[i] < self.end.n_keys:
+                    if not least <= keys[i] < self.end.n_keys:
                         self._refuse()
                 self.end.pick_all(keys, n)
             if left != (self.end.picks.n * self.end.key_bytes if request.op == PUSH_KEYS else 0):

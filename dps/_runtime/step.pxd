@@ -25,7 +25,8 @@ cdef class Step:
     cdef Room _at_keys
     cdef char* total                    # (size,), what a mean or a broadcast makes
     cdef Py_ssize_t key_width           # elements that a key stands for
-    cdef KeyedRows keys                 # what the batch touches; None: pushes are whole vectors
+    cdef int64_t table_rows             # of the table whose ids keys below 0 are
+    cdef readonly KeyedRows keys        # what the batch touches; None: pushes are whole vectors
     cdef bint whole                     # one shard has all in order
     cdef Py_ssize_t n_starts
     cdef const int64_t* starts          # of all shards' ranges of keys, ascending

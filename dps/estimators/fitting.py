@@ -227,6 +227,7 @@ def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Re
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,
+        ids=None if start is None else start.ids,
         name=type(estimator).__name__,
     )
 

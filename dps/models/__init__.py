@@ -4,7 +4,7 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 """
 
 from dps.models.base import CSRRows, DenseRows, Model, Rows
-from dps.models.layout import Layout, Tensor
+from dps.models.layout import Layout, Table, Tensor
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 
@@ -18,6 +18,7 @@ __all__ = [
     "Model",
     "Network",
     "Rows",
+    "Table",
     "Tensor",
 ]
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
-__all__ = ["Layout", "Tensor"]
+__all__ = ["Layout", "Table", "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,41 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Table:
+    """How the rows of a layout's first tensor come to be: when an id is first touched.
+
+    Parameters
+    ----------
+    rows : int
+        As many as there is room for; some more than are needed, since they are a hash table.
+    width : int
+        Elements of a row.
+    zeros : int, default=0
+        Elements of a new row that are zero; those behind them are drawn evenly, up to `scale`.
+    scale : float, default=0
+    min_count : int, default=1
+        Steps of an epoch in which an id has to be touched before it has a row.
+    expire : int, default=0
+        Epochs after which a row that nobody touches is given up; 0: never.
+    """
+
+    rows: int
+    width: int
+    zeros: int = 0
+    scale: float = 0.0
+    min_count: int = 1
+    expire: int = 0
+
+
+@dataclass(frozen=True)
 class Layout:
     """Tensors one after the other in a flat vector, each in C order.
 
     Parameters
     ----------
     tensors : tuple of Tensor
+    table : Table, optional
+        What the first of them is, where its rows are made when they are touched.
 
     Examples
     --------
@@ -58,6 +87,7 @@ class Layout:
     """
 
     tensors: tuple[Tensor, ...]
+    table: Table | None = None
 
     def __post_init__(self) -> None:
         names = [tensor.name for tensor in self.tensors]

@@ -36,6 +36,8 @@ class Rates:
         Epochs of the fit, behind which the schedule is not asked.
     width : int, default=1
         Elements of the vector that a key stands for.
+    table_rows : int, default=0
+        Rows of the table whose ids keys below 0 are.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Rates:
     version: int
     max_epochs: int
     width: int = 1
+    table_rows: int = 0
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of an epoch of the fit, and the updates before the first of them."""

@@ -51,7 +51,7 @@ from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes
 from dps.server.store import Store, StoreSpec
 
-__all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word"]
+__all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word", "slice_width"]
 
 FINISHED = 1
 ABORTED = 2
@@ -189,6 +189,12 @@ class WindowSpec:
         }
 
 
+def slice_width(size: int, n_ranks: int, key_width: int) -> int:
+    """Elements of the slice that each of so many ranks has; the last ones may have fewer."""
+    unit = lcm(32, key_width or 1)
+    return -(-size // n_ranks // unit) * unit or unit
+
+
 class Window(Regions):
     """The memory of a group at one shard.
 
@@ -276,8 +282,7 @@ class Window(Regions):
     @property
     def slice_width(self) -> int:
         """Elements of a slice; the last ones may have fewer."""
-        unit = lcm(32, self.spec.store.key_width or 1)
-        return -(-self.spec.size // len(self.spec.active) // unit) * unit or unit
+        return slice_width(self.spec.size, len(self.spec.active), self.spec.store.key_width)
 
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""
