@@ -1,4 +1,4 @@
-"""Tables whose rows are made on the shards: the bits of vectors that have them all from the start."""
+"""Tables whose rows are made on the shards have the bits of vectors that hold them all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dps.group import Channel
 from dps.losses import SquaredError
 from dps.models import LinearModel, Table
 from dps.modes import Async, Mode, Sync
-from dps.optimizers import Adagrad, Constant, Optimizer
+from dps.optimizers import Adagrad, Constant
 from dps.optimizers.update import Rates
 from dps.server.placement import Placement
 from dps.server.window import ABORTED

@@ -226,8 +226,8 @@ cdef class Gradient:
     ) except -1 nogil:
         """Add these rows, which are sparse, to the batch, and the keys that they touch.
 
-        A column's number is its key, or its id in a table. ``n_always`` keys from ``first_always`` on are touched first,
-        by any batch.
+        A column's number is its key, or its id in a table. ``n_always`` keys from ``first_always``
+        on are touched first, by any batch.
         """
         cdef int64_t flip = -1 if self.tabled else 0
         cdef Py_ssize_t i

@@ -14,8 +14,8 @@ cdef extern from "table.h" nogil:
     int64_t dps_home(int64_t id, int64_t n)
     int64_t dps_owner(int64_t id, int64_t n)
 
-# The rows of a shard's part of a table, which are the first of its vectors. An id has a home, one of
-# the rows, and lies there or behind it, in the same region: the rows of which one rank has charge.
+# The rows of a shard's part of a table, which are the first of its vectors. An id has a home, one
+# of the rows, and lies there or behind it, in the same region: the rows of which one rank has charge.
 cdef struct Table:
     Py_ssize_t n_rows       # 0: no table
     Py_ssize_t region       # rows of a region
@@ -43,4 +43,6 @@ cdef class TableRows:
 cdef int64_t find(const Table* table, int64_t id) noexcept nogil
 cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil
 cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil
-cdef void expire(const Table* table, Py_ssize_t first, Py_ssize_t last, int64_t before) noexcept nogil
+cdef void expire(
+    const Table* table, Py_ssize_t first, Py_ssize_t last, int64_t before
+) noexcept nogil

@@ -456,9 +456,9 @@ cdef class MappedEnd(End):
             self.numbers.scatter(taken, out, self.picks.at, self.picks.n, self.key_width)
         return RAN
 
-    # Rows of a table. An id that has none reads as the row that it would have, and gets it with the
-    # first gradient: from the rank whose slice that is of where ranks wait for each other, else from
-    # whoever comes first.
+    # Rows of a table. An id that has none reads as the row that it would have, and gets it with its
+    # first gradient: where ranks wait for each other from the rank that has charge of its slice,
+    # else from whoever comes first.
 
     cdef Py_ssize_t find_rows(self) except -1 nogil:
         """Where the picks lie, in `found`; behind that, the places of those that have no row."""
