@@ -42,7 +42,7 @@ BELOW = {
     "group": {"modes", "server", "transport", "optimizers", "_runtime"},
     "transport": {"server", "_runtime"},
     "modes": {"server", "optimizers", "_runtime"},
-    "server": {"optimizers", "_runtime"},
+    "server": {"models", "optimizers", "_runtime", "_kernels"},
     "models": {"losses", "_kernels"},
     "losses": {"_kernels"},
     "optimizers": {"_kernels"},

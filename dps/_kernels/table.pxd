@@ -15,7 +15,7 @@ cdef extern from "table.h" nogil:
     int64_t dps_owner(int64_t id, int64_t n)
 
 # The rows of a shard's part of a table, which are the first of its vectors. An id has a home, one
-# of the rows, and lies there or behind it, in the same region: the rows of which one rank has charge.
+# of the rows, and lies there or behind it, in the same region: of each region one rank has charge.
 cdef struct Table:
     Py_ssize_t n_rows       # 0: no table
     Py_ssize_t region       # rows of a region
