@@ -138,7 +138,7 @@ def _fields_of_network(network: Network) -> dict[str, Any]:
 
 
 def _state(
-    params: Any, model: Any, state: Any, optimizer: Any, version: Any, epochs: Any
+    params: Any, model: Any, state: Any, optimizer: Any, version: Any, epochs: Any, ids: Any
 ) -> TrainState:
     floats(params, "params", getattr(params, "size", 0))
     if model is not None:
@@ -154,8 +154,16 @@ def _state(
         floats(state, "state", rows, params.size, finite=False)
         if state.dtype != params.dtype:
             raise ValueError(f"the state is of {state.dtype}, and params of {params.dtype}")
+    table = None if model is None else model.layout.table
+    if (table is None) != (ids is None):
+        raise ValueError("ids belong to a model with a table")
+    if table is not None:
+        _of(ids, np.ndarray, "ids")
+        keys = params.size // table.width
+        if ids.dtype != np.int64 or ids.shape != (keys,) or (ids[table.rows :] > 0).any():
+            raise ValueError(f"ids are no {table.rows} rows of a table among {keys} keys")
     return TrainState(
-        params, model, state, optimizer, count(version, "version"), count(epochs, "epochs")
+        params, model, state, optimizer, count(version, "version"), count(epochs, "epochs"), ids
     )
 
 
