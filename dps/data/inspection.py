@@ -132,7 +132,7 @@ class DataSummary:
     Attributes
     ----------
     rows : tuple of int
-        Rows of each partition.
+        Rows of each partition that is trained on.
     n_features, n_outputs : int
     columns : tuple or None
         Names of the columns of X, where it is made of dataframes.
@@ -157,6 +157,8 @@ class DataSummary:
         Of the columns of X, where it was asked for.
     points : tuple of Points or None
         Of the columns that were asked for; None where there are none, in all partitions.
+    validation : tuple of int, default=()
+        Rows of each partition of the user's validation data; all else is of what is trained on.
     """
 
     rows: tuple[int, ...]
@@ -177,6 +179,7 @@ class DataSummary:
     target_std: tuple[float, ...]
     spread: Spread | None
     points: tuple[Points, ...] | None
+    validation: tuple[int, ...] = ()
 
     def reach(self, loss: Loss) -> float:
         """By how much raw outputs vary, over the columns of y in the mean of squares."""

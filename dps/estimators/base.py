@@ -23,6 +23,7 @@ from dps.estimators.family import Family, Finish, Raw
 from dps.estimators.fitting import fit_on
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import EncodedPredictor, Predictor, RawPredictor, apply_to
+from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
@@ -109,7 +110,16 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def predict(self, X: Any) -> Any:
         """What is predicted of rows. Lazy for Dask input."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> Self:
         """Train to the stopping rule.
 
         Parameters
@@ -124,6 +134,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             where the lengths of its partitions are known.
         sample_weight : vector of length n, optional
             Likewise. Scaled to average 1 over all rows, also those kept for validation.
+        X_val, y_val, sample_weight_val : like `X`, `y` and `sample_weight`, optional
+            Validation data: rows on which the loss is computed after each epoch, and which are not
+            trained on. `history_` has their `validation_loss`. With `early_stopping` they take
+            the place of the rows that are held out of `X`; without, nothing is decided by them.
+            In one piece also where `X` is Dask's; in Dask's partitions beside a local `X` they are
+            brought here.
 
         Returns
         -------
@@ -137,10 +153,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             The cluster failed.
         """
         self._validate_params()
+        validation = ValidationData.of(X_val, y_val, sample_weight_val)
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
             classes = getattr(self, "classes_", None)
-        return self._run(X, y, sample_weight, start=start, classes=classes)
+        return self._run(X, y, sample_weight, start=start, classes=classes, validation=validation)
 
     def save(self, path: Any) -> None:
         """Write the estimator to a directory, from which :func:`dps.load` makes it again.

@@ -32,7 +32,7 @@ shuffle : bool or "global", default=True
     fit, at the price of a copy of the data; L-BFGS, which has no order, does without.
 random_state : int, RandomState or None, default=None
 validation_fraction : float, default=0.1
-    Share of rows held out.
+    Share of rows held out, where early stopping is not given others to look at.
 n_iter_no_change : int, default=5
     Bad epochs in a row that end the fit.
 """

@@ -136,6 +136,10 @@ class Family(ABC):
         """The data to train on, of data that came in one piece."""
         return part
 
+    def narrowed(self, X: Any) -> Any:
+        """Validation data of the columns that `narrow` left."""
+        return X
+
     @abstractmethod
     def recipe(
         self,

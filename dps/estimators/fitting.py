@@ -20,13 +20,14 @@ from sklearn.utils import check_random_state
 from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import is_dask, is_list
+from dps.data.partitions import Partition, is_dask, is_list
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
 from dps.estimators.encoding import encoding_for, select
 from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
+from dps.estimators.validation import ValidationData, check_targets, look_at_validation
 from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
@@ -50,6 +51,7 @@ def fit_on(
     partial: bool = False,
     classes: NDArray[Any] | None = None,
     reset: bool = True,
+    validation: ValidationData | None = None,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -67,6 +69,7 @@ def fit_on(
         All labels that will ever come.
     reset : bool
         Whether the columns are those of a first fit.
+    validation : ValidationData, optional
     """
     family: Family = estimator._family()
     max_iter, tol = (1, None) if partial else (family.max_iter, estimator.tol)
@@ -77,7 +80,7 @@ def fit_on(
     classification, loss = estimator._classification, estimator._loss()
     family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
-    prepare = None
+    prepare, given = None, X
     if encoding is not None:
         X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
         if is_dask(X):
@@ -88,18 +91,24 @@ def fit_on(
         estimator, client, X, y, sample_weight, classification=classification, reset=reset,
         encoded=encoding is not None,
     )  # fmt: skip
+    aside: list[Partition] = []
+    if validation is not None:
+        aside = validation.partitions(estimator, client, given, encoding, len(partitions))
     if whole:
         partitions = [family.narrow(ask, partitions[0])]
+        aside = [replace(part, X=family.narrowed(part.X)) for part in aside]
     fit = new_fit_id()
     cluster = cluster_for(client, fit, estimator.timeout)
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        holders = cluster.load(partitions, prepare, estimator.cache, most)
+        holders = cluster.load(partitions, prepare, estimator.cache, most, aside)
+        trained = cluster.n_trained
         if encoding is not None:
-            encoding.complete(cluster)
+            encoding.complete(cluster, trained)
         found = cluster.map(
             inspect_partition,
+            range(trained),
             classification=classification,
             loss=loss,
             wanted=family.inspection(ask, encoding),
@@ -107,8 +116,15 @@ def fit_on(
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
             check_found(estimator, summary, reset and is_list(X))
+        if aside:
+            n_aside = len(holders) - trained
+            summary, seen = look_at_validation(
+                cluster, summary, loss, classification, n_aside, len(aside) == 1
+            )
         cluster.replace(_as_rows, summary.unreadable)
         targets, n_outputs = _describe(estimator, loss, summary, classes)
+        if aside:
+            check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
         fixed = {
             "classes_": targets.classes,
@@ -116,7 +132,7 @@ def fit_on(
         }
         if not classification:
             del fixed["classes_"]
-        job = _job(estimator, fit, ask, targets, recipe)
+        job = _job(estimator, fit, ask, targets, recipe, holds_out=not aside)
         job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed))
         result = train(job, summary, holders, cluster, interrupts.hold)
     except BaseException as error:
@@ -200,9 +216,12 @@ def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArra
     return classes
 
 
-def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe) -> Job:
+def _job(
+    estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe, holds_out: bool
+) -> Job:
     """Everything the trainer is told."""
     start = ask.start
+    holds_out = holds_out and recipe.stopping.validate
     return Job(
         fit=fit,
         model=recipe.model,
@@ -223,7 +242,7 @@ def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Re
         rebalance=estimator.rebalance,
         seed=ask.seed,
         shuffle=estimator.shuffle,
-        validation_fraction=estimator.validation_fraction if recipe.stopping.validate else 0.0,
+        validation_fraction=estimator.validation_fraction if holds_out else 0.0,
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,

@@ -54,7 +54,7 @@ def partitions_for(
     reset : bool
         Whether names and numbers of columns are those of a first fit.
     encoded : bool
-        Whether X is a dataframe that is encoded where it lies.
+        Whether X is encoded already, or a dataframe that is encoded where it lies.
 
     Raises
     ------
@@ -71,7 +71,9 @@ def partitions_for(
     sample_weight = in_memory(sample_weight, "sample_weight", client)
     if not encoded:
         X = plain(estimator, X, reset, all_finite=False)  # values are looked at later
-    if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
+    if not is_frame(X) and (
+        not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8))
+    ):
         X = X.astype(np.float64)
     y = _targets(y, classification)
     check_consistent_length(X, y)

@@ -105,9 +105,10 @@ class NetworkFamily(Family):
         asked, start = self.asked, ask.start
         held_out = asked.early_stopping
         if held_out == "auto":
-            held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
+            enough = summary.total >= _ROWS_TO_VALIDATE
+            held_out = not ask.partial and (enough or bool(summary.validation))
         rows = summary.total
-        if held_out:
+        if held_out and not summary.validation:
             rows = max(1, round(rows * (1 - asked.validation_fraction)))
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter

@@ -92,6 +92,7 @@ def train_full_batch(
     state_rows: int,
     decide: Callable[[int], Any],
     first: int = 0,
+    validate: Callable[[Model, NDArray[np.floating]], tuple[float, float]] | None = None,
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
@@ -109,9 +110,11 @@ def train_full_batch(
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     first : int, default=0
         The first epoch; stochastic steps have made those before it.
+    validate : callable, optional
+        Sums of the losses and weights of the rank's rows for validation.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
-    kept_loss = 0.0
+    kept_loss, validation, judged = 0.0, (0.0, 0.0), False
     rows = Pieces.of(model, source, how.row_elements, channel)
     descent = _Descent(how, rank, channel, model, rows, best=keep[0])
     descent.search_some()
@@ -120,12 +123,15 @@ def train_full_batch(
         began = time.monotonic()
         loss, accepted = descent.step()
         if accepted:
-            kept_loss = loss
+            kept_loss, judged = loss, False
         if epoch < first:
             channel.activity.begin_epoch(first + 1)
             continue
+        if validate is not None and not judged:
+            validation, judged = validate(model, keep[0]), True
+            channel.activity.lap(COMPUTE)
         report = EpochReport(
-            kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
+            kept_loss, rows.count, *validation, time.monotonic() - began, 0.0, 0.0, 1,
             full_batch=1, converged=int(descent.enough),
         )  # fmt: skip
         record = channel.end_epoch(epoch, report.row(), decide(epoch), keep)

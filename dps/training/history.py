@@ -71,7 +71,7 @@ class EpochRecord:
     loss : float
         Mean training loss seen during the epoch, without penalty.
     validation_loss : float
-        NaN without early stopping.
+        NaN where no rows are kept for validation.
     rows : int
         Training rows seen by all replicas.
     seconds : float

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.batches import Batches
+from dps.data.held_out import HeldOut
 from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
@@ -70,8 +71,8 @@ class ReplicaSpec:
     stopping : StoppingRule
     seed : int
     shuffle : bool
-    validation_fraction : float
-        0 without early stopping.
+    held_out : HeldOut
+        Rows that are not trained on.
     epochs_before : int
         Epochs done by earlier fits that this one carries on from.
     full_batch : FullBatch or None
@@ -93,7 +94,7 @@ class ReplicaSpec:
     stopping: StoppingRule
     seed: int
     shuffle: bool
-    validation_fraction: float
+    held_out: HeldOut
     epochs_before: int
     full_batch: FullBatch | None
     finish: FullBatch | None
@@ -186,6 +187,9 @@ def run_replica(
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec.stopping),
                 first=done,
+                validate=partial(_validate, source=source, beat=channel.beat)
+                if spec.held_out
+                else None,
             )
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
@@ -222,7 +226,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
         activity.begin_epoch(epoch + 1)
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation = (0.0, 0.0)
-        if spec.validation_fraction:
+        if spec.held_out:
             validation = _validate(model, channel.flush(epoch), source, channel.beat)
             activity.lap(COMPUTE)
         report = EpochReport(
@@ -262,7 +266,7 @@ def _validate(
     evaluate = getattr(model, "evaluate", None)
     if evaluate is None:  # the gradient is not wanted, but comes along
         evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
-    with closing(source.blocks()) as blocks:
+    with closing(source.blocks(held_out=True)) as blocks:
         for block in blocks:
             beat()
             rows = block.validation_rows()

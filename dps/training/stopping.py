@@ -91,7 +91,9 @@ class StoppingRule:
         summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
         largest = EpochReport(*map(max, values))
         loss = summed.loss_sum / summed.rows
-        validation = summed.validation_sum / summed.validation_weight if self.validate else math.nan
+        validation = math.nan
+        if summed.validation_weight:
+            validation = summed.validation_sum / summed.validation_weight
         monitored = validation if self.validate else loss
         if not math.isfinite(monitored):
             raise NonFiniteError(
