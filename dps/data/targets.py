@@ -46,6 +46,14 @@ class TargetEncoding:
     class_weight: tuple[float, ...] | None
     scale: float
 
+    def codes(self, targets: NDArray[np.floating]) -> NDArray[np.intp]:
+        """Class codes 0..C-1 of encoded targets."""
+        n_classes = 0 if self.classes is None else len(self.classes)
+        of_class = self.loss.targets(np.arange(n_classes, dtype=targets.dtype))
+        order = np.argsort(of_class)
+        codes: NDArray[np.intp] = order[np.searchsorted(of_class[order], targets)]
+        return codes
+
     def encode(
         self, y: Any, weight: Any, dtype: Any
     ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:

@@ -17,6 +17,7 @@ from dps import metrics
 from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
+from dps.data.scores import RowScore
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.family import Family, Finish, Raw
@@ -46,6 +47,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     random_state: Any = None
     early_stopping: Any = False
     validation_fraction: float = 0.1
+    scoring: Any = "loss"
     n_iter_no_change: int = 5
     warm_start: bool = False
     verbose: int = 0
@@ -68,6 +70,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "scoring": [str, RowScore],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],

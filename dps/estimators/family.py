@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
+from dps.data.scores import RowScore
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.losses import Loss
@@ -90,6 +91,10 @@ class Recipe:
     ends: bool = False
     full_batch: FullBatch | None = None
     finish: FullBatch | None = None
+
+    def scored(self, score: RowScore) -> Recipe:
+        """The same, and a score of the rows for validation decides."""
+        return replace(self, stopping=replace(self.stopping, score=score))
 
 
 class Raw(Protocol):

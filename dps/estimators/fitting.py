@@ -21,6 +21,7 @@ from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary, combine, inspect_partition
 from dps.data.partitions import Partition, is_dask, is_list
+from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
 from dps.estimators.encoding import encoding_for, select
@@ -78,6 +79,12 @@ def fit_on(
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
+    score = get_score(estimator.scoring, loss)
+    if score is not None and not (estimator.early_stopping or validation or partial):
+        raise ValueError(
+            f"scoring={estimator.scoring!r} is of rows for validation, and there are none: give "
+            "X_val and y_val to fit, or early_stopping=True"
+        )
     family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
     prepare, given = None, X
@@ -126,6 +133,8 @@ def fit_on(
         if aside:
             check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        if score is not None:
+            recipe = recipe.scored(about(score, summary.target_mean))
         fixed = {
             "classes_": targets.classes,
             "encoder_": None if encoding is None else encoding.encoder,
