@@ -97,7 +97,7 @@ class PartitionSummary:
     weightless : int
         Rows whose sample weight is zero.
     target_sum, target_squares : (n_outputs,) float64 arrays
-        Weighted sums of y and of its squares, for regression.
+        Weighted sums of y and of its squares, of numbers or of several labels.
     spread : ColumnSums or None
         Where it was asked for.
     points : list of Points or None
@@ -152,7 +152,7 @@ class DataSummary:
     weightless : int
         Rows whose sample weight is zero.
     target_mean, target_std : tuple of float
-        Of each column of y, weighted, for regression.
+        Of each column of y, weighted; of one column of labels 0.
     spread : Spread or None
         Of the columns of X, where it was asked for.
     points : tuple of Points or None
@@ -183,6 +183,8 @@ class DataSummary:
 
     def reach(self, loss: Loss) -> float:
         """By how much raw outputs vary, over the columns of y in the mean of squares."""
+        if loss.task == "classification":
+            return 0.0
         of_columns = loss.reach(np.array(self.target_mean), np.array(self.target_std))
         return float(np.sqrt(np.mean(np.square(of_columns))))
 
@@ -238,7 +240,7 @@ def inspect_partition(
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
             weightless = rows - int(np.count_nonzero(weights))
-        if classification:
+        if classification and targets.ndim == 1:
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)

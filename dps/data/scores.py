@@ -92,8 +92,10 @@ class RowScore:
         elif self.response_method == "predict_proba":
             predicted = loss.probabilities(raw)
         else:
-            predicted = classes[_codes(raw)]
-        return (y if classes is None else classes[targets.codes(y)]), predicted
+            predicted = raw > 0 if targets.multilabel else classes[_codes(raw)]
+        if classes is None or targets.multilabel:
+            return (y if classes is None else targets.codes(y)), predicted
+        return classes[targets.codes(y)], predicted
 
 
 def _codes(raw: NDArray[Any]) -> NDArray[np.intp]:
@@ -108,9 +110,12 @@ class _LogLoss(RowScore):
     """Minus the log loss, of probabilities kept from 0 as scikit-learn keeps them."""
 
     def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        chances = targets.loss.probabilities(raw)
+        chances, codes = targets.loss.probabilities(raw), targets.codes(y)
         least = np.finfo(chances.dtype).eps
-        true = np.take_along_axis(chances, targets.codes(y)[:, None], axis=1)[:, 0]
+        if targets.multilabel:
+            logs = np.log(np.clip(np.where(codes, chances, 1 - chances), least, 1 - least))
+            return logs.sum(axis=1)
+        true = np.take_along_axis(chances, codes[:, None], axis=1)[:, 0]
         return np.log(np.clip(true, least, 1 - least))
 
 
@@ -138,7 +143,7 @@ class _R2(RowScore):
 
 
 def _equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    same: NDArray[Any] = y_true == y_pred
+    same: NDArray[Any] = np.equal(y_true, y_pred).reshape(len(y_true), -1).all(axis=1)
     return same
 
 

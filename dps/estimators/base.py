@@ -131,7 +131,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             Numbers; a dataframe may also have columns of categories, strings and lists, see
             `encoder`. Or a list of Delayed objects or Futures, one a partition, of numbers. Blocks
             of a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
-        y : vector of length n, for a regression also of shape (n, n_outputs)
+        y : vector of length n, or of shape (n, n_outputs)
+            The columns of a regression are several targets, those of a classification labels of
+            which a row may have any number, by 0 and 1; sparse, too.
             Of the same kind as `X` or another one: partition i belongs to partition i of
             `X`, and its rows in order. No index is looked at. A local one is cut like `X`
             where the lengths of its partitions are known.

@@ -216,6 +216,9 @@ class LinearClassifier(_Linear, Classifier):
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array of shape (n_classes,)
+        Of a y of several columns, their numbers.
+    multilabel_ : bool
+        Whether y had several columns, one a label.
     <attributes>
 
     Examples

@@ -217,6 +217,9 @@ class MLPClassifier(_Perceptron, Classifier):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
+        Of a y of several columns, their numbers.
+    multilabel_ : bool
+        Whether y had several columns, one a label.
     <network>
     <attributes>
 

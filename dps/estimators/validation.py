@@ -212,7 +212,7 @@ def check_targets(found: Sequence[PartitionSummary], targets: TargetEncoding) ->
     ValueError
     """
     weight = sum(part.weight_sum for part in found)
-    if targets.classes is not None:
+    if targets.classes is not None and not targets.multilabel:
         labels, _, weights = combine_counts(
             [(part.classes, part.class_rows, part.class_weights) for part in found]
         )

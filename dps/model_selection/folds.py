@@ -40,7 +40,8 @@ class KFold:
         "partitions" takes runs of neighbouring partitions as they are: for data in order of time,
         or whose rows of one partition belong together. Nothing is cut for it.
     stratify : bool, default=False
-        Whether rows are dealt out label by label, so that each fold has its share of each.
+        Whether rows are dealt out label by label, so that each fold has its share of each. A y of
+        several columns is not looked at.
     random_state : int, default=0
         Which order. It depends on this and on the number of the partition alone.
 
@@ -87,8 +88,8 @@ class KFold:
         """
         order = np.arange(rows)
         shuffle(order, key_of(self.random_state, 0, number, _FOLDS))
-        if self.stratify:
-            _, codes = np.unique(as_targets(y), return_inverse=True)
+        if self.stratify and (labels := as_targets(y)).ndim == 1:
+            _, codes = np.unique(labels, return_inverse=True)
             order = order[np.argsort(codes[order], kind="stable")]
         folds = np.empty(rows, np.int64)
         # Partitions begin with different folds, or small ones would favour the first.

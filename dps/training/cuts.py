@@ -45,7 +45,7 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
         if piece.moved or known is None:
             values = open_partition(partition.X, partition.y, partition.weight)
             first = piece.start if piece.moved else 0
-            held = spec.held_out.rows(piece.partition, first + len(values[1]))
+            held = spec.held_out.rows(piece.partition, first + values[0].shape[0])
             known = _block(spec, piece, values, first, None if held is None else held[first:])
             if not piece.moved:
                 whole[piece.partition] = known
