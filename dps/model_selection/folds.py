@@ -25,6 +25,8 @@ __all__ = ["Folds", "KFold"]
 
 #: Keeps its numbers apart from those of training.
 _FOLDS = 3 << 32
+#: What of `fit` is of rows of its own.
+_OTHER = ("X_val", "y_val", "sample_weight_val")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,10 @@ class Folds:
 
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        of_rows = {k: v for k, v in beside.items() if v is not None and _has_rows(v)}
+        of_rows = {
+            name: values for name, values in beside.items()
+            if values is not None and _has_rows(values) and name.rpartition("__")[2] not in _OTHER
+        }  # fmt: skip
         self._names = ["X", "y", *of_rows]
         self._like = [X, y, *of_rows.values()]
         self._constant = {k: v for k, v in beside.items() if k not in of_rows}
