@@ -13,13 +13,14 @@ import pytest
 import scipy.sparse
 import sklearn.model_selection
 from distributed import Client
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import PredefinedSplit, ShuffleSplit, TimeSeriesSplit
 
 from dps import LinearRegressor
 from dps.model_selection import GridSearchCV, cross_val_score, train_test_split
+from dps.model_selection.splits import Given
 
 RNG = np.random.default_rng(0)
 ROWS, CHUNKS = 240, (100, 0, 90, 50)
@@ -81,12 +82,17 @@ def test_a_search_is_fitted_to_all_rows_in_the_end(client: Client) -> None:
         ([], "holds no pairs"),
         ("all", "cannot split|holds no pairs"),
         (3.5, "cannot split rows by their numbers"),
-        (ShuffleSplit(40, test_size=0.5, random_state=0), "up to 256 are sensible"),
     ],
 )
 def test_splits_of_other_rows_are_refused(cv: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cross_val_score(MODEL, lazy(X), lazy(Y), cv=cv)
+
+
+def test_splits_that_cut_rows_into_crumbs_are_refused() -> None:
+    pairs = [*ShuffleSplit(40, test_size=0.5, random_state=0).split(np.empty(300))]
+    with pytest.raises(ValueError, match="up to 256 are sensible"):
+        Given.of(pairs, 300)
 
 
 SIZES = [
@@ -95,6 +101,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(
     sizes=st.sampled_from(SIZES), seed=st.integers(0, 2**31 - 1), stratified=st.booleans(),
     chunks=st.lists(st.integers(0, 90), min_size=1, max_size=5),
