@@ -131,8 +131,8 @@ def test_nothing_to_learn_from(make: Any) -> None:
 
 @every_container
 def test_labels_in_several_columns_or_missing(make: Any) -> None:
-    several = make(np.stack([Y, Y, Y], axis=1))
-    message = "y must be a vector, got 2 dimensions and 3 columns|y in partition 0 has 3 columns"
+    several = make(np.stack([Y, Y, Y + 1], axis=1))
+    message = "y in partition 0 holds 2, in row .*: of several columns of y each says of one label"
     fails(message, make(X), several)
     fails("y must be a vector|y in partition 0 has 3 dimensions", array(X), array(X[:, :, None]),
           model=dps.LinearRegressor())  # fmt: skip

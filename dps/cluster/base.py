@@ -96,8 +96,9 @@ class Cluster(Protocol):
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
         most: int | None = None,
+        validation: Sequence[Partition] = (),
     ) -> list[str]:
-        """Have partitions computed and kept; the worker that holds each.
+        """Have partitions computed and kept, those of validation data last; the worker of each.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
         Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and
@@ -105,12 +106,19 @@ class Cluster(Protocol):
         """
         ...
 
+    @property
+    def n_trained(self) -> int:
+        """Partitions that are not of validation data; local ones may have been cut."""
+        ...
+
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
         ...
 
-    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
-        """Call ``function(X, y, weight, **options)`` on each partition, where it lies."""
+    def map(
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
+    ) -> list[Any]:
+        """Call ``function(X, y, weight, **options)`` on partitions, or some, where they lie."""
         ...
 
     def replace(
@@ -120,7 +128,10 @@ class Cluster(Protocol):
         ...
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
-        """Draw all rows into new partitions, each on its worker, which stand for the old ones."""
+        """Draw all rows into new partitions, each on its worker, which stand for the old ones.
+
+        Partitions behind those that `split` knows stay behind the new ones.
+        """
         ...
 
     def hosts(self, workers: Sequence[str]) -> list[str]:

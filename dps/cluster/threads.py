@@ -47,6 +47,7 @@ class ThreadCluster:
         self._keeping = Keeping(fit, "memory")
         self._threads = n_threads or usable_cores()
         self._partitions: list[Partition] = []
+        self.n_trained = 0
         self._shards: list[ParameterShard] = []
         self._running: _ReplicaThreads | None = None
 
@@ -68,27 +69,33 @@ class ThreadCluster:
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
         most: int | None = None,
+        validation: Sequence[Partition] = (),
     ) -> list[str]:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
+        given = [*partitions, *validation]
         if partitions and is_dask(partitions[0].X):
             from dps.data.computing import computed, keeping_of
 
-            self._keeping = keeping_of(self._fit, cache, partitions)
-            self._partitions = computed(partitions, self._keeping, prepare)
+            self._keeping = keeping_of(self._fit, cache, given)
+            self._partitions = computed(given, self._keeping, prepare)
         else:
-            self._partitions = list(partitions)
-        return [LOCAL] * len(self._partitions)
+            self._partitions = given
+        self.n_trained = len(partitions)
+        return [LOCAL] * len(given)
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
         found = {number: is_whole(part.X) for number, part in enumerate(self._partitions)}
         return {number: whole for number, whole in found.items() if whole is not None}
 
-    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
+    def map(
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
+    ) -> list[Any]:
         """Call a function on each partition in turn."""
+        numbers = range(len(self._partitions)) if numbers is None else numbers
         return [
             function(*open_partition(part.X, part.y, part.weight), **options)
-            for part in self._partitions
+            for part in (self._partitions[number] for number in numbers)
         ]
 
     def replace(
@@ -117,7 +124,9 @@ class ThreadCluster:
                 )
             )
 
-        self._partitions = [made(goal) for goal in range(len(homes))]
+        behind = self._partitions[len(split.rows) :]
+        self._partitions = [*map(made, range(len(homes))), *behind]
+        self.n_trained = len(homes)
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
         """They are all here."""

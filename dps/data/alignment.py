@@ -89,7 +89,7 @@ def _like(values: Any, X: Any, name: str) -> Any:
         )
     import dask.array as da
 
-    values = np.asarray(values)
+    values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
     if len(values) != sum(lengths):
         raise ValueError(f"{name} has {len(values)} rows, X has {sum(lengths)}: they must be equal")
     return da.from_array(values, chunks=(lengths, *values.shape[1:]))

@@ -47,6 +47,10 @@ class Columns:
     numbers: NDArray[np.int64]
     total: int
 
+    def of(self, X: Any) -> Any:
+        """These columns of an array or a CSR matrix."""
+        return X[:, self.numbers]
+
     def spread(self, flat: Any, n_outputs: int, out: Any) -> Any:
         """Write what belongs to the columns to its places in vectors of the wider model.
 

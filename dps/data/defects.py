@@ -221,11 +221,13 @@ def defect_of_weights(weights: NDArray[Any] | None) -> str | None:
 def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None:
     """What is wrong with y."""
     columns = 1 if targets.ndim == 1 else targets.shape[1]
-    if columns == 0 or (columns > 1 and classification):
-        return f"y{{place}} has {columns} columns, one is wanted"
+    if columns == 0:
+        return "y{place} has 0 columns, one is wanted"
     bad = _first_not_finite(targets.ravel())
     if bad is not None:
         return f"y{{place}} holds {bad[1]}, in row {bad[0] // columns}: Input y contains {bad[1]}"
+    if classification and columns > 1:
+        return _defect_of_indicators(targets)
     if classification:
         if targets.dtype == object:
             missing = [_is_missing(value) for value in targets]
@@ -241,6 +243,18 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
     if targets.dtype.kind not in "biuf":
         return f"y{{place}} has dtype {targets.dtype}, a regression wants numbers"
     return None
+
+
+def _defect_of_indicators(targets: NDArray[Any]) -> str | None:
+    """What is wrong with y of a column for each label."""
+    wanted = "of several columns of y each says of one label whether a row has it, by 0 or 1"
+    if targets.dtype.kind not in "biuf":
+        return f"y{{place}} has {targets.shape[1]} columns of dtype {targets.dtype}: {wanted}"
+    other = (targets != 0) & (targets != 1)
+    if not other.any():
+        return None
+    row, column = np.unravel_index(int(other.argmax()), targets.shape)
+    return f"y{{place}} holds {targets[row, column]:g}, in row {row}: {wanted}"
 
 
 def defect_of_domain(targets: NDArray[Any], loss: Loss | None) -> str | None:

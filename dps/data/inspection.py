@@ -97,7 +97,7 @@ class PartitionSummary:
     weightless : int
         Rows whose sample weight is zero.
     target_sum, target_squares : (n_outputs,) float64 arrays
-        Weighted sums of y and of its squares, for regression.
+        Weighted sums of y and of its squares, of numbers or of several labels.
     spread : ColumnSums or None
         Where it was asked for.
     points : list of Points or None
@@ -132,7 +132,7 @@ class DataSummary:
     Attributes
     ----------
     rows : tuple of int
-        Rows of each partition.
+        Rows of each partition that is trained on.
     n_features, n_outputs : int
     columns : tuple or None
         Names of the columns of X, where it is made of dataframes.
@@ -152,11 +152,13 @@ class DataSummary:
     weightless : int
         Rows whose sample weight is zero.
     target_mean, target_std : tuple of float
-        Of each column of y, weighted, for regression.
+        Of each column of y, weighted; of one column of labels 0.
     spread : Spread or None
         Of the columns of X, where it was asked for.
     points : tuple of Points or None
         Of the columns that were asked for; None where there are none, in all partitions.
+    validation : tuple of int, default=()
+        Rows of each partition of the user's validation data; all else is of what is trained on.
     """
 
     rows: tuple[int, ...]
@@ -177,9 +179,12 @@ class DataSummary:
     target_std: tuple[float, ...]
     spread: Spread | None
     points: tuple[Points, ...] | None
+    validation: tuple[int, ...] = ()
 
     def reach(self, loss: Loss) -> float:
         """By how much raw outputs vary, over the columns of y in the mean of squares."""
+        if loss.task == "classification":
+            return 0.0
         of_columns = loss.reach(np.array(self.target_mean), np.array(self.target_std))
         return float(np.sqrt(np.mean(np.square(of_columns))))
 
@@ -235,7 +240,7 @@ def inspect_partition(
         if weights is not None:
             weight_sum = float(weights.sum(dtype=np.float64))
             weightless = rows - int(np.count_nonzero(weights))
-        if classification:
+        if classification and targets.ndim == 1:
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)

@@ -51,6 +51,11 @@ class Cut(Protocol):
         ...
 
     @property
+    def held_out(self) -> int:
+        """Rows for validation among them."""
+        ...
+
+    @property
     def size(self) -> int:
         """As how many cuts it counts, for what it takes in memory."""
         ...
@@ -87,6 +92,11 @@ class Lying:
         """Training rows among them."""
         return self.block.rows
 
+    @property
+    def held_out(self) -> int:
+        """Rows for validation among them."""
+        return self.block.stop - self.block.start - self.block.rows
+
     def open(self) -> Block:
         """The rows."""
         return self.block
@@ -98,7 +108,7 @@ class Coming:
 
     Parameters
     ----------
-    partition, place, rows, size : int
+    partition, place, rows, held_out, size : int
     open : callable
         Makes the block.
     """
@@ -106,6 +116,7 @@ class Coming:
     partition: int
     place: int
     rows: int
+    held_out: int
     size: int
     open: Callable[[], Block]
 
@@ -144,29 +155,30 @@ class Source:
         groups = self._groups(epoch)
         return ahead(groups, self.waiting) if self.streamed else groups
 
-    def blocks(self) -> Generator[Block]:
-        """Yield the block of each cut once, in order."""
-        some = self._several()
+    def blocks(self, held_out: bool = False) -> Generator[Block]:
+        """Yield the block of each cut with rows to train on, or for validation, in order."""
+        some = self._several(held_out)
         with closing(ahead(some, self.waiting) if self.streamed else some) as several:
             for blocks in several:
                 yield from blocks
 
-    def _several(self) -> Generator[list[Block]]:
-        left = iter(self.cuts)
+    def _several(self, held_out: bool) -> Generator[list[Block]]:
+        left = (cut for cut in self.cuts if (cut.held_out if held_out else cut.rows))
         while some := list(islice(left, _READ)):
             yield [cut.open() for cut in some]
 
     def _groups(self, epoch: int) -> Generator[Group]:
+        cuts = [cut for cut in self.cuts if cut.rows]
         if self.seed is None:
-            for cut in self.cuts:
+            for cut in cuts:
                 block = cut.open()
                 yield [Part(block, block.training_rows())]
             return
         most = _MIXED_AHEAD if self.streamed else _MIXED
-        n_groups = -(-sum(cut.size for cut in self.cuts) // most)
+        n_groups = -(-sum(cut.size for cut in cuts) // most)
         key = key_of(self.seed, epoch, self.rank)
-        for group in spread(len(self.cuts), n_groups, key):
-            yield [self._shuffled(self.cuts[number], key) for number in group]
+        for group in spread(len(cuts), n_groups, key):
+            yield [self._shuffled(cuts[number], key) for number in group]
 
     def _shuffled(self, cut: Cut, key: int) -> Part:
         block = cut.open()

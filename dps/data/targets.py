@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.losses import Loss
+from dps.losses import Loss, Multilabel
 
 __all__ = ["TargetEncoding", "as_targets", "class_weights"]
 
@@ -22,7 +22,7 @@ def as_targets(y: Any) -> NDArray[Any]:
     >>> as_targets([[1.0], [2.0]])
     array([1., 2.])
     """
-    targets = np.asarray(y)
+    targets = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 
@@ -34,7 +34,7 @@ class TargetEncoding:
     ----------
     loss : Loss
     classes : (k,) array or None
-        Sorted labels; None for a regression.
+        Sorted labels, of several columns of y their numbers; None for a regression.
     class_weight : tuple of float or None
         Factor of each class.
     scale : float
@@ -46,6 +46,21 @@ class TargetEncoding:
     class_weight: tuple[float, ...] | None
     scale: float
 
+    @property
+    def multilabel(self) -> bool:
+        """Whether a row may have several labels, or none: y has a column of 0 and 1 for each."""
+        return isinstance(self.loss, Multilabel)
+
+    def codes(self, targets: NDArray[np.floating]) -> NDArray[np.intp]:
+        """Class codes 0..C-1 of encoded targets; of several labels zeros and ones."""
+        if self.multilabel:
+            return (targets > 0).astype(np.intp)
+        n_classes = 0 if self.classes is None else len(self.classes)
+        of_class = self.loss.targets(np.arange(n_classes, dtype=targets.dtype))
+        order = np.argsort(of_class)
+        codes: NDArray[np.intp] = order[np.searchsorted(of_class[order], targets)]
+        return codes
+
     def encode(
         self, y: Any, weight: Any, dtype: Any
     ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
@@ -56,6 +71,8 @@ class TargetEncoding:
             factors = as_targets(weight).astype(np.float64) * self.scale
         if self.classes is None:
             targets = np.require(labels, dtype, ["C", "A"])
+        elif self.multilabel:
+            targets = np.require(self.loss.targets(labels.astype(dtype)), dtype, ["C", "A"])
         else:
             of_class = self.loss.targets(np.arange(len(self.classes), dtype=dtype))
             codes: Any

@@ -17,12 +17,14 @@ from dps import metrics
 from dps.cluster.choice import client_of
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
+from dps.data.scores import RowScore
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.family import Family, Finish, Raw
 from dps.estimators.fitting import fit_on
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import EncodedPredictor, Predictor, RawPredictor, apply_to
+from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
@@ -45,6 +47,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     random_state: Any = None
     early_stopping: Any = False
     validation_fraction: float = 0.1
+    scoring: Any = "loss"
     n_iter_no_change: int = 5
     warm_start: bool = False
     verbose: int = 0
@@ -67,6 +70,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "scoring": [str, RowScore],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -109,7 +113,16 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def predict(self, X: Any) -> Any:
         """What is predicted of rows. Lazy for Dask input."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> Self:
         """Train to the stopping rule.
 
         Parameters
@@ -118,12 +131,20 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             Numbers; a dataframe may also have columns of categories, strings and lists, see
             `encoder`. Or a list of Delayed objects or Futures, one a partition, of numbers. Blocks
             of a dask array may be sparse; lengths may be unknown, partitions empty or unequal.
-        y : vector of length n, for a regression also of shape (n, n_outputs)
+        y : vector of length n, or of shape (n, n_outputs)
+            The columns of a regression are several targets, those of a classification labels of
+            which a row may have any number, by 0 and 1; sparse, too.
             Of the same kind as `X` or another one: partition i belongs to partition i of
             `X`, and its rows in order. No index is looked at. A local one is cut like `X`
             where the lengths of its partitions are known.
         sample_weight : vector of length n, optional
             Likewise. Scaled to average 1 over all rows, also those kept for validation.
+        X_val, y_val, sample_weight_val : like `X`, `y` and `sample_weight`, optional
+            Validation data: rows on which the loss is computed after each epoch, and which are not
+            trained on. `history_` has their `validation_loss`. With `early_stopping` they take
+            the place of the rows that are held out of `X`; without, nothing is decided by them.
+            In one piece also where `X` is Dask's; in Dask's partitions beside a local `X` they are
+            brought here.
 
         Returns
         -------
@@ -137,10 +158,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             The cluster failed.
         """
         self._validate_params()
+        validation = ValidationData.of(X_val, y_val, sample_weight_val)
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
             classes = getattr(self, "classes_", None)
-        return self._run(X, y, sample_weight, start=start, classes=classes)
+        return self._run(X, y, sample_weight, start=start, classes=classes, validation=validation)
 
     def save(self, path: Any) -> None:
         """Write the estimator to a directory, from which :func:`dps.load` makes it again.

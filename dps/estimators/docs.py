@@ -32,7 +32,12 @@ shuffle : bool or "global", default=True
     fit, at the price of a copy of the data; L-BFGS, which has no order, does without.
 random_state : int, RandomState or None, default=None
 validation_fraction : float, default=0.1
-    Share of rows held out.
+    Share of rows held out, where early stopping is not given others to look at.
+scoring : str or RowScore, default="loss"
+    What early stopping looks at, and `history_` has as `validation_score`: a score of the rows for
+    validation, "accuracy" or "neg_log_loss", of a regression "r2", "neg_mean_squared_error" or
+    "neg_mean_absolute_error"; or a function of one's own in a :class:`dps.metrics.RowScore`.
+    `tol` is in its units.
 n_iter_no_change : int, default=5
     Bad epochs in a row that end the fit.
 """

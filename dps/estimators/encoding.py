@@ -57,10 +57,10 @@ class Encoding:
         """Whether there are numbers among the encoded values, of any size."""
         return self.encoder.encode.n_numbers > 0
 
-    def complete(self, cluster: Cluster) -> None:
-        """Learn from partitions that have been read, and encode them."""
+    def complete(self, cluster: Cluster, trained: int) -> None:
+        """Learn from the first partitions, which have been read, and encode all."""
         if self.reader is not None:
-            self.encoder.learn(cluster.map(self.reader.look_back))
+            self.encoder.learn(cluster.map(self.reader.look_back, range(trained)))
             cluster.replace(self.encoder.encode)
 
 

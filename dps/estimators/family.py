@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
+from dps.data.scores import RowScore
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.losses import Loss
@@ -91,6 +92,10 @@ class Recipe:
     full_batch: FullBatch | None = None
     finish: FullBatch | None = None
 
+    def scored(self, score: RowScore) -> Recipe:
+        """The same, and a score of the rows for validation decides."""
+        return replace(self, stopping=replace(self.stopping, score=score))
+
 
 class Raw(Protocol):
     """A trained model as predictions use it: raw outputs of a block of rows."""
@@ -135,6 +140,10 @@ class Family(ABC):
     def narrow(self, ask: Ask, part: Partition) -> Partition:
         """The data to train on, of data that came in one piece."""
         return part
+
+    def narrowed(self, X: Any) -> Any:
+        """Validation data of the columns that `narrow` left."""
+        return X
 
     @abstractmethod
     def recipe(

@@ -20,15 +20,17 @@ from sklearn.utils import check_random_state
 from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
 from dps.data.inspection import DataSummary, combine, inspect_partition
-from dps.data.partitions import is_dask, is_list
+from dps.data.partitions import Partition, is_dask, is_list
+from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
 from dps.estimators.encoding import encoding_for, select
 from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
+from dps.estimators.validation import ValidationData, check_targets, look_at_validation
 from dps.estimators.viewers import Viewers
-from dps.losses import Loss
+from dps.losses import Loss, MarginLoss, Multilabel
 from dps.modes import get_mode
 from dps.training.history import History
 from dps.training.job import FitResult, Job, new_fit_id
@@ -50,6 +52,7 @@ def fit_on(
     partial: bool = False,
     classes: NDArray[Any] | None = None,
     reset: bool = True,
+    validation: ValidationData | None = None,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -67,6 +70,7 @@ def fit_on(
         All labels that will ever come.
     reset : bool
         Whether the columns are those of a first fit.
+    validation : ValidationData, optional
     """
     family: Family = estimator._family()
     max_iter, tol = (1, None) if partial else (family.max_iter, estimator.tol)
@@ -75,9 +79,15 @@ def fit_on(
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
+    score = get_score(estimator.scoring, loss)
+    if score is not None and not (estimator.early_stopping or validation or partial):
+        raise ValueError(
+            f"scoring={estimator.scoring!r} is of rows for validation, and there are none: give "
+            "X_val and y_val to fit, or early_stopping=True"
+        )
     family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
-    prepare = None
+    prepare, given = None, X
     if encoding is not None:
         X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
         if is_dask(X):
@@ -88,18 +98,24 @@ def fit_on(
         estimator, client, X, y, sample_weight, classification=classification, reset=reset,
         encoded=encoding is not None,
     )  # fmt: skip
+    aside: list[Partition] = []
+    if validation is not None:
+        aside = validation.partitions(estimator, client, given, encoding, len(partitions))
     if whole:
         partitions = [family.narrow(ask, partitions[0])]
+        aside = [replace(part, X=family.narrowed(part.X)) for part in aside]
     fit = new_fit_id()
     cluster = cluster_for(client, fit, estimator.timeout)
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        holders = cluster.load(partitions, prepare, estimator.cache, most)
+        holders = cluster.load(partitions, prepare, estimator.cache, most, aside)
+        trained = cluster.n_trained
         if encoding is not None:
-            encoding.complete(cluster)
+            encoding.complete(cluster, trained)
         found = cluster.map(
             inspect_partition,
+            range(trained),
             classification=classification,
             loss=loss,
             wanted=family.inspection(ask, encoding),
@@ -107,16 +123,26 @@ def fit_on(
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
             check_found(estimator, summary, reset and is_list(X))
+        if aside:
+            n_aside = len(holders) - trained
+            summary, seen = look_at_validation(
+                cluster, summary, loss, classification, n_aside, len(aside) == 1
+            )
         cluster.replace(_as_rows, summary.unreadable)
         targets, n_outputs = _describe(estimator, loss, summary, classes)
+        if aside:
+            check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        if score is not None:
+            recipe = recipe.scored(about(score, summary.target_mean))
         fixed = {
             "classes_": targets.classes,
             "encoder_": None if encoding is None else encoding.encoder,
+            "multilabel_": targets.multilabel,
         }
         if not classification:
-            del fixed["classes_"]
-        job = _job(estimator, fit, ask, targets, recipe)
+            del fixed["classes_"], fixed["multilabel_"]
+        job = _job(estimator, fit, ask, targets, recipe, holds_out=not aside)
         job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed))
         result = train(job, summary, holders, cluster, interrupts.hold)
     except BaseException as error:
@@ -170,7 +196,10 @@ def _describe(
 ) -> tuple[TargetEncoding, int]:
     """The encoding of targets that the data asks for, and how many raw outputs there are."""
     factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
-    if estimator._classification:
+    if estimator._classification and summary.n_outputs > 1:
+        classes, loss = _labels_of_columns(estimator, loss, n_outputs, classes)
+    elif estimator._classification:
+        _check_columns_of_labels(estimator, classes, several=False)
         classes = _known_classes(summary, classes)
         factors = estimator._class_factors(summary, classes)
         loss = loss.for_classes(len(classes))
@@ -182,6 +211,40 @@ def _describe(
                 raise ValueError("class_weight leaves no row any weight")
     scale = summary.total / weight_sum
     return TargetEncoding(loss, classes, factors, scale), n_outputs
+
+
+def _labels_of_columns(
+    estimator: Any, loss: Loss, n_columns: int, classes: NDArray[Any] | None
+) -> tuple[NDArray[Any], Loss]:
+    """The labels of a y of several columns, their numbers, and the loss of all."""
+    _check_columns_of_labels(estimator, classes, several=True)
+    numbers = np.arange(n_columns)
+    if classes is not None and not np.array_equal(classes, numbers):
+        raise ValueError(
+            f"y has {n_columns} columns, one a label, and `classes` are "
+            f"{np.asarray(classes).tolist()}: give classes=range({n_columns})"
+        )
+    if estimator.class_weight is not None:
+        raise ValueError(
+            f"class_weight={estimator.class_weight!r} is of labels in one column, and y has "
+            f"{n_columns}: give sample_weight"
+        )
+    if not isinstance(loss, MarginLoss) or loss.native is None:
+        raise ValueError(
+            f"y has {n_columns} columns of labels, which loss={estimator.loss!r}, written in "
+            "Python, cannot learn together: fit a model to each"
+        )
+    return numbers, Multilabel(loss)
+
+
+def _check_columns_of_labels(estimator: Any, classes: NDArray[Any] | None, several: bool) -> None:
+    """Raise where training goes on from labels of another kind."""
+    before = getattr(estimator, "multilabel_", several)
+    if classes is not None and hasattr(estimator, "_carry") and before != several:
+        kinds = {False: "one column of labels", True: "a column for each label"}
+        raise ValueError(
+            f"y has {kinds[several]}, and had {kinds[before]} in the fit before: train a clone"
+        )
 
 
 def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
@@ -200,9 +263,12 @@ def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArra
     return classes
 
 
-def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe) -> Job:
+def _job(
+    estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe, holds_out: bool
+) -> Job:
     """Everything the trainer is told."""
     start = ask.start
+    holds_out = holds_out and recipe.stopping.validate
     return Job(
         fit=fit,
         model=recipe.model,
@@ -223,7 +289,7 @@ def _job(estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Re
         rebalance=estimator.rebalance,
         seed=ask.seed,
         shuffle=estimator.shuffle,
-        validation_fraction=estimator.validation_fraction if recipe.stopping.validate else 0.0,
+        validation_fraction=estimator.validation_fraction if holds_out else 0.0,
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,

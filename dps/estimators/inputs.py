@@ -54,7 +54,7 @@ def partitions_for(
     reset : bool
         Whether names and numbers of columns are those of a first fit.
     encoded : bool
-        Whether X is a dataframe that is encoded where it lies.
+        Whether X is encoded already, or a dataframe that is encoded where it lies.
 
     Raises
     ------
@@ -66,12 +66,14 @@ def partitions_for(
         meta = None if encoded else meta_of(X)
         if meta is not None:
             validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
-        return partitions_of(X, y, sample_weight, multi_output=not classification), False
+        return partitions_of(X, y, sample_weight, multi_output=True), False
     y = in_memory(y, "y", client)
     sample_weight = in_memory(sample_weight, "sample_weight", client)
     if not encoded:
         X = plain(estimator, X, reset, all_finite=False)  # values are looked at later
-    if not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
+    if not is_frame(X) and (
+        not X.dtype.isnative or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8))
+    ):
         X = X.astype(np.float64)
     y = _targets(y, classification)
     check_consistent_length(X, y)
@@ -79,13 +81,16 @@ def partitions_for(
 
 
 def _targets(y: Any, classification: bool) -> Any:
-    if classification:
+    if hasattr(y, "toarray"):
+        y = y.toarray()
+    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
+    if classification and not (len(shape) == 2 and shape[1] > 1):
         return column_or_1d(y, warn=True)
     y = check_array(
         y, ensure_2d=False, ensure_min_samples=0, ensure_min_features=0, dtype=None,
         ensure_all_finite=False, input_name="y",
     )  # fmt: skip
-    return y.astype(np.float64) if y.dtype == object else y
+    return y.astype(np.float64) if y.dtype == object and not classification else y
 
 
 def _weights(sample_weight: Any, rows: int) -> Any:

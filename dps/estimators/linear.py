@@ -44,7 +44,8 @@ tol : float or None, default=1e-4
     times the squared derivative of the loss at a standard deviation of y, and of the
     objective where that is less. With L1, or where a loss has a kink, it is stricter.
 early_stopping : bool, default=False
-    Whether rows are held out; their loss decides when to stop, and which epoch is kept.
+    Whether the loss of rows that are held out, or given to `fit` as `X_val`, decides when to
+    stop, and which epoch is kept.
 warm_start : bool, default=False
     Whether `fit` starts from the coefficients that are there.
 average : bool or int, default=False
@@ -215,6 +216,9 @@ class LinearClassifier(_Linear, Classifier):
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array of shape (n_classes,)
+        Of a y of several columns, their numbers.
+    multilabel_ : bool
+        Whether y had several columns, one a label.
     <attributes>
 
     Examples

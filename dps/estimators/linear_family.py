@@ -78,6 +78,10 @@ class LinearFamily(Family):
         X, self._columns = occurring(part.X)
         return Partition(X, part.y, part.weight)
 
+    def narrowed(self, X: Any) -> Any:
+        """Other columns have coefficients of zero."""
+        return X if self._columns is None else self._columns.of(X)
+
     def recipe(
         self,
         ask: Ask,

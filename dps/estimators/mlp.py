@@ -82,8 +82,9 @@ max_iter : int or "auto", default="auto"
 tol : float or None, default=0.0
     An epoch that does not lower the monitored loss by more than this counts as bad.
 early_stopping : bool or "auto", default="auto"
-    Whether rows are held out; then the parameters are those of the epoch in which their loss was
-    lowest. "auto" holds out where there are 100 rows or more.
+    Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
+    those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or
+    more, and takes what is given.
 warm_start : bool, default=False
     Whether `fit` goes on from the network that is there.
 """
@@ -192,7 +193,8 @@ class _Perceptron(DistributedEstimator):
     def best_loss_(self) -> float:
         """The lowest monitored loss: on held out rows, if there are any."""
         validated = [epoch["validation_loss"] for epoch in self.history_]
-        return float(min(self.loss_curve_ if np.isnan(validated).any() else validated))
+        unseen = self.early_stopping is False or np.isnan(validated).any()
+        return float(min(self.loss_curve_ if unseen else validated))
 
 
 @_shared
@@ -215,6 +217,9 @@ class MLPClassifier(_Perceptron, Classifier):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
+        Of a y of several columns, their numbers.
+    multilabel_ : bool
+        Whether y had several columns, one a label.
     <network>
     <attributes>
 

@@ -17,6 +17,7 @@ from dps.data.inspection import DataSummary, Inspection
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
+from dps.losses import Multilabel
 from dps.models import Inputs, Network
 from dps.models.network import TINY
 from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
@@ -105,9 +106,10 @@ class NetworkFamily(Family):
         asked, start = self.asked, ask.start
         held_out = asked.early_stopping
         if held_out == "auto":
-            held_out = not ask.partial and summary.total >= _ROWS_TO_VALIDATE
+            enough = summary.total >= _ROWS_TO_VALIDATE
+            held_out = not ask.partial and (enough or bool(summary.validation))
         rows = summary.total
-        if held_out:
+        if held_out and not summary.validation:
             rows = max(1, round(rows * (1 - asked.validation_fraction)))
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter
@@ -215,6 +217,12 @@ class NetworkFamily(Family):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where raw outputs start, and by how much they vary."""
         scale = np.ones(n_outputs)
+        if targets.multilabel:
+            if not targets.loss.has_probabilities:
+                return np.zeros(n_outputs), scale
+            # Of a label that no row has, or all have, something else is expected, too.
+            of_label = np.array(summary.target_mean) * summary.weight_sum + 0.5
+            return np.log(of_label / (summary.weight_sum + 1 - of_label)), scale
         if not self.asked._classification:
             mean, std = np.array(summary.target_mean), np.array(summary.target_std)
             reach = np.asarray(self.loss.reach(mean, std), np.float64)
@@ -235,7 +243,8 @@ class NetworkFamily(Family):
         coefs, intercepts = model.layers(params)
         kind = "identity"
         if self.asked._classification:
-            kind = "logistic" if model.n_outputs == 1 else "softmax"
+            single = model.n_outputs == 1 or isinstance(model.loss, Multilabel)
+            kind = "logistic" if single else "softmax"
         return {
             "coefs_": coefs,
             "intercepts_": intercepts,

@@ -43,7 +43,9 @@ def plain_linear(estimator: Any) -> Any:
         )
     coef, intercept = estimator.coef_, estimator.intercept_
     model = make(loss, {"fit_intercept": estimator.fit_intercept})
-    if estimator._classification:
+    if estimator._classification and estimator.multilabel_:
+        model = _of_each_label(estimator, model)
+    elif estimator._classification:
         n_iter = estimator.n_iter_
         if isinstance(loss, LogLoss):
             n_iter = np.array([n_iter], np.int32)
@@ -64,6 +66,27 @@ def plain_linear(estimator: Any) -> Any:
         ]
         model = filled(MultiOutputRegressor(model), estimator, estimators_=each)
     return behind_encoder(estimator, model)
+
+
+def _of_each_label(estimator: Any, model: Any) -> Any:
+    """A model of two classes for each label."""
+    from sklearn.base import clone
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    labels = np.arange(2)
+    each = [
+        filled(
+            clone(model), estimator, classes_=labels.copy(), coef_=coef[None].copy(),
+            intercept_=np.array([intercept]), n_iter_=np.array([estimator.n_iter_], np.int32),
+        )
+        for coef, intercept in zip(estimator.coef_, estimator.intercept_, strict=True)
+    ]  # fmt: skip
+    both = np.repeat(labels[:, None], len(each), axis=1)
+    return filled(
+        OneVsRestClassifier(model), estimator, estimators_=each,
+        label_binarizer_=LabelBinarizer(sparse_output=True).fit(both),
+    )  # fmt: skip
 
 
 def filled(model: Any, estimator: Any, *, named: bool = True, **attributes: Any) -> Any:

@@ -216,7 +216,10 @@ def _estimator(
                 f"scikit-learn's networks have no loss={estimator.loss!r}: use loss='log_loss'"
             )
         attributes["classes_"] = estimator.classes_.copy()
-        attributes["_label_binarizer"] = LabelBinarizer().fit(estimator.classes_)
+        labels = estimator.classes_
+        if estimator.multilabel_:  # as it knows a y of a column for each
+            labels = np.repeat([[0], [1]], len(labels), axis=1)
+        attributes["_label_binarizer"] = LabelBinarizer().fit(labels)
         return filled(MLPClassifier(**options), estimator, named=named, **attributes)
     if type(loss) not in LOSSES.values():
         raise ValueError(f"scikit-learn's networks have no loss={estimator.loss!r}")

@@ -15,6 +15,7 @@ from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
+from dps.losses import Multilabel
 from dps.models import Network
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.saved import encoder_kinds
@@ -159,7 +160,7 @@ def _checks(estimator: Any) -> dict[str, _Check]:
         "history_": _check_history,
     }
     if estimator._classification:
-        common["classes_"] = _check_classes
+        common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
     if isinstance(estimator, MLPClassifier | MLPRegressor):
         own: dict[str, _Check] = {"_network": _check_network, "_params": _check_params}
     else:
@@ -178,7 +179,7 @@ def _outputs(estimator: Any) -> int | None:
     if not estimator._classification:
         return None
     n_classes = len(estimator.classes_)
-    return int(estimator._loss().for_classes(n_classes).n_outputs(n_classes))
+    return int(estimator._fitted_loss().n_outputs(n_classes))
 
 
 def _must(fits: bool, name: str, value: Any) -> None:
@@ -220,6 +221,12 @@ def _check_history(estimator: Any, history: Any) -> None:
 def _check_classes(estimator: Any, classes: Any) -> None:
     fits = isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) > 1
     _must(fits and bool((classes[1:] > classes[:-1]).all()), "classes_", classes)
+
+
+def _check_multilabel(estimator: Any, multilabel: Any) -> None:
+    model = getattr(estimator._carry, "model", None)
+    several = isinstance(getattr(model, "loss", None), Multilabel)
+    _must(multilabel is several, "multilabel_", multilabel)
 
 
 def _check_coef(estimator: Any, coef: Any) -> None:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dps.data.inspection import DataSummary
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
-from dps.losses import Loss, get_loss
+from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
 __all__ = ["Classifier", "Regressor"]
 
@@ -36,6 +36,10 @@ def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
 def _logarithms(of: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
     logarithms: NDArray[np.floating] = np.log(of(raw))
     return logarithms
+
+
+def _indicators(raw: NDArray[np.floating]) -> NDArray[Any]:
+    return (raw > 0).astype(np.int64)
 
 
 class _Labels:
@@ -108,7 +112,7 @@ class Classifier(ClassifierMixin, DistributedEstimator):
     def decision_function(self, X: Any) -> Any:
         """Raw outputs: (n,) for two classes, else (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
-        if len(self.classes_) > 2:
+        if len(self.classes_) > 2 or self.multilabel_:
             return self._apply(X, _as_is, self._class_names())
         return self._apply(X, _first_column)
 
@@ -117,30 +121,39 @@ class Classifier(ClassifierMixin, DistributedEstimator):
         return [str(label) for label in self.classes_]
 
     def predict(self, X: Any) -> Any:
-        """Labels, (n,). Lazy for Dask input."""
+        """Labels, (n,), or of a y of several columns 0 and 1 for each. Lazy for Dask input."""
         check_is_fitted(self)
+        if self.multilabel_:
+            return self._apply(X, _indicators, self._class_names())
         return self._apply(X, _Labels(self.classes_))
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
-        loss = self._loss().for_classes(len(self.classes_))
+        loss = self._fitted_loss()
         return self._apply(X, loss.probabilities, self._class_names())
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
         check_is_fitted(self)
-        loss = self._loss().for_classes(len(self.classes_))
+        loss = self._fitted_loss()
         return self._apply(X, partial(_logarithms, loss.probabilities), self._class_names())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows whose label is predicted; computed where the data lies."""
+        """Share of rows whose labels are all predicted; computed where the data lies."""
         return self._scored("accuracy_score", X, y, sample_weight)
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
+
+    def _fitted_loss(self) -> Loss:
+        """The loss of the labels that there are."""
+        loss = self._loss()
+        if self.multilabel_ and isinstance(loss, MarginLoss):
+            return Multilabel(loss)
+        return loss.for_classes(len(self.classes_))
 
     def _class_factors(
         self, summary: DataSummary, classes: NDArray[Any]
@@ -149,6 +162,11 @@ class Classifier(ClassifierMixin, DistributedEstimator):
         weights = np.zeros(len(classes))
         weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
         return class_weights(self.class_weight, classes, weights)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

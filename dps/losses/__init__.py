@@ -11,6 +11,7 @@ from dps.losses.huber import Huber
 from dps.losses.log_loss import LogLoss
 from dps.losses.margin import MarginLoss
 from dps.losses.modified_huber import ModifiedHuber
+from dps.losses.multilabel import Multilabel
 from dps.losses.one_vs_rest import OneVsRest
 from dps.losses.poisson import Poisson
 from dps.losses.quantile import Quantile
@@ -28,6 +29,7 @@ __all__ = [
     "Loss",
     "MarginLoss",
     "ModifiedHuber",
+    "Multilabel",
     "OneVsRest",
     "Poisson",
     "Quantile",

@@ -5,6 +5,7 @@ Named as in scikit-learn, and equal to its own on the same data, to rounding.
 
 from __future__ import annotations
 
+from dps.data.scores import RowScore
 from dps.metrics.classification import accuracy_score, log_loss
 from dps.metrics.ranking import roc_auc_score
 from dps.metrics.regression import (
@@ -16,6 +17,7 @@ from dps.metrics.regression import (
 from dps.metrics.scorers import get_scorer, get_scorer_names
 
 __all__ = [
+    "RowScore",
     "accuracy_score",
     "get_scorer",
     "get_scorer_names",

@@ -15,11 +15,11 @@ __all__ = ["accuracy_score", "log_loss"]
 def accuracy_score(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
 ) -> float:
-    """Weighted share of rows whose label is predicted.
+    """Weighted share of rows whose label is predicted, or all of them where y has several columns.
 
     Parameters
     ----------
-    y_true : array, series, dask array or dask series of shape (n,)
+    y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
     y_pred : likewise
         Labels; partition i belongs to partition i of `y_true`.
     sample_weight : likewise, optional
@@ -49,7 +49,9 @@ def accuracy_score(
 
 def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
     same_shape(predicted, y)
-    return float(weights[predicted == y].sum()), float(weights.sum())
+    same = predicted == y
+    same = same if same.ndim == 1 else same.all(axis=1)
+    return float(weights[same].sum()), float(weights.sum())
 
 
 def log_loss(

@@ -9,12 +9,13 @@ and on no order of merging.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.metrics.sums import merged
+from dps.metrics.sums import merged, same_shape
 
 __all__ = ["roc_auc_score"]
 
@@ -22,33 +23,51 @@ _MOST = 1 << 18  # distinct scores, of 24 bytes each
 
 
 def roc_auc_score(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
-) -> float:
+    y_true: Any,
+    y_pred: Any,
+    *,
+    average: str | None = "macro",
+    sample_weight: Any = None,
+    multi_class: str = "raise",
+    labels: Any = None,
+    client: Any = None,
+) -> Any:
     """Chance that a row of the second class has a higher score than one of the first.
 
-    Exact where there are up to 262,144 distinct scores. Where there are more, scores count as
+    Of several classes, or labels in columns, a mean of such areas, as scikit-learn has it. Exact
+    where there are up to 262,144 distinct scores (a column). Where there are more, scores count as
     equal that differ only in the last bits: as many bits as leave so many distinct ones. Pairs of
     rows that are equal count as half, so that the error is at most half the share of pairs of
     rows that have become equal: about 10^-5 where scores are spread out.
 
     Parameters
     ----------
-    y_true : array, series, dask array or dask series of shape (n,)
-        Labels of two classes.
-    y_pred : array, series, dask array, series or dataframe of shape (n,) or (n, 2)
-        Scores, from `decision_function` or `predict_proba`; of two columns the second.
+    y_true : array, series, dask array, series or dataframe of shape (n,) or (n, n_labels)
+        Labels of two classes or more; or a column of 0 and 1 for each label.
+    y_pred : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
+        Scores, from `decision_function` or `predict_proba`; of two columns the second. Of more
+        than two classes probabilities, in the order of sorted labels.
+    average : {"macro", "weighted"} or None, default="macro"
+        Of several areas their mean, that by the weight of the rows of each class, or all of them,
+        an array.
     sample_weight : vector of length n, optional
+    multi_class : {"raise", "ovr", "ovo"}, default="raise"
+        Of more than two classes the areas of each against the rest, or of each pair (Hand and
+        Till, 2001; without weights).
+    labels : array of shape (n_classes,), optional
+        All labels, if they do not all occur in `y_true`.
     client : distributed.Client, cluster or address, optional
         Where to compute; by default wherever Dask does.
 
     Returns
     -------
-    float
+    float, or array of shape (n_classes,) with ``average=None``
 
     Raises
     ------
     ValueError
-        `y_true` does not hold two classes with weight, or scores are NaN.
+        `y_true` does not hold the classes that are compared, with weight; scores are NaN; a
+        parameter is none of these.
 
     Examples
     --------
@@ -58,18 +77,126 @@ def roc_auc_score(
     >>> roc_auc_score(y, da.from_array([0.1, 0.4, 0.35, 0.8], chunks=2))
     0.75
     """
-    counts = merged(_counts, _merge, y_true, y_pred, sample_weight, client)
+    if average not in ("macro", "weighted", None):
+        raise ValueError(f"average must be 'macro', 'weighted' or None, got {average!r}")
+    if multi_class not in ("raise", "ovr", "ovo"):
+        raise ValueError(f"multi_class must be 'raise', 'ovr' or 'ovo', got {multi_class!r}")
+    columns = merged(_look, _merge_columns, y_true, y_pred, sample_weight, client)
+    if not columns.several_classes:
+        areas = [_binary(counts) for counts in columns.counts]
+        if len(areas) == 1:
+            return areas[0]
+        return _averaged(areas, [counts.weights[:, 1].sum() for counts in columns.counts], average)
+    n_columns, found = len(columns.counts), columns.counts[0].classes
+    known = found if labels is None else np.unique(labels)
+    if multi_class == "raise":
+        raise ValueError(
+            f"y_pred has {n_columns} columns: of several classes give multi_class='ovr' or 'ovo'"
+        )
+    if len(known) != n_columns or len(np.setdiff1d(found, known)):
+        raise ValueError(
+            f"y_true holds {len(found)} labels, {found.tolist()}, and y_pred probabilities of "
+            f"{n_columns}: give labels="
+        )
+    places = np.searchsorted(known, found)
+    by_class = []
+    for counts in columns.counts:
+        weights = np.zeros((len(counts.keys), n_columns))
+        weights[:, places] = counts.weights
+        by_class.append(weights)
+    if multi_class == "ovr":
+        sides = [
+            (np.delete(weights, k, axis=1).sum(axis=1), weights[:, k])
+            for k, weights in enumerate(by_class)
+        ]
+        areas = [_area(*side, label) for side, label in zip(sides, known, strict=True)]
+        return _averaged(areas, [of_class.sum() for _, of_class in sides], average)
+    if sample_weight is not None or average is None:
+        raise ValueError(
+            "multi_class='ovo' takes neither sample_weight nor average=None: use 'ovr'"
+        )
+    return _averaged(*_of_pairs(by_class, known), average)
+
+
+def _of_pairs(by_class: Sequence[NDArray[Any]], known: NDArray[Any]) -> tuple[list[Any], list[Any]]:
+    """The area of each pair of classes, the mean of those by the scores of either; their rows."""
+    areas, rows = [], []
+    for a, b in combinations(range(len(known)), 2):
+        by_a = _area(by_class[a][:, b], by_class[a][:, a], known[[a, b]])
+        by_b = _area(by_class[b][:, a], by_class[b][:, b], known[[a, b]])
+        areas.append((by_a + by_b) / 2)
+        rows.append(by_class[a][:, [a, b]].sum())
+    return areas, rows
+
+
+def _averaged(areas: Sequence[float], weights: Sequence[float], average: str | None) -> Any:
+    if average is None:
+        return np.array(areas)
+    return float(np.average(areas, weights=weights if average == "weighted" else None))
+
+
+def _binary(counts: _Counts) -> float:
     if len(counts.classes) != 2:
         raise ValueError(
             f"roc_auc_score compares two classes, y_true holds {len(counts.classes)}: "
             f"{counts.classes.tolist()}"
         )
     first, second = counts.weights.T
+    return _area(first, second, counts.classes)
+
+
+def _area(first: NDArray[Any], second: NDArray[Any], of: Any) -> float:
+    """The area of two classes, from the weights that each has at scores in order."""
     below = np.cumsum(first) - first / 2  # equal scores count as half
     pairs = first.sum() * second.sum()
     if not pairs:
-        raise ValueError("sample_weight leaves one of the two classes of y_true no weight")
+        raise ValueError(
+            f"y_true, or sample_weight, leaves one of the two classes no weight, of those compared "
+            f"for {of}"
+        )
     return float(second @ below / pairs)
+
+
+class _Columns(NamedTuple):
+    """Counts of each column of scores.
+
+    Attributes
+    ----------
+    several_classes : bool
+        Whether they are of more than two classes, of which a row has one.
+    counts : list of _Counts
+    """
+
+    several_classes: bool
+    counts: list[_Counts]
+
+
+def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
+    if not len(y):  # of any dtype
+        return None
+    if y.ndim == 2:
+        same_shape(predicted, y)
+        pairs = zip(predicted.T, y.T, strict=True)
+        return _Columns(False, [_counts(scores, of, weights) for scores, of in pairs])
+    if predicted.ndim == 1 or predicted.shape[1] == 2:
+        scores = predicted if predicted.ndim == 1 else predicted[:, 1]
+        return _Columns(False, [_counts(scores, y, weights)])
+    if not np.allclose(predicted.sum(axis=1), 1, rtol=1e-5, atol=1e-5):
+        raise ValueError(
+            f"y_pred has {predicted.shape[1]} columns: of several classes these must be "
+            "probabilities, which sum to 1 in each row, and multi_class 'ovr' or 'ovo'"
+        )
+    return _Columns(True, [_counts(scores, y, weights) for scores in predicted.T])
+
+
+def _merge_columns(parts: Sequence[_Columns | None]) -> _Columns:
+    found = [part for part in parts if part is not None]
+    several = any(part.several_classes for part in found)
+    widths = {len(part.counts) for part in found}
+    if len(widths) > 1:
+        raise ValueError(f"y_pred has {sorted(widths)} columns in different partitions")
+    columns = zip(*(part.counts for part in found), strict=True)
+    return _Columns(several, [_merge(list(counts)) for counts in columns] or [_merge([])])
 
 
 class _Counts(NamedTuple):
@@ -91,15 +218,7 @@ class _Counts(NamedTuple):
     weights: NDArray[np.float64]
 
 
-def _counts(predicted: Any, y: Any, weights: NDArray[Any]) -> _Counts | None:
-    if not len(y):  # of any dtype
-        return None
-    if predicted.ndim == 2:
-        if predicted.shape[1] != 2:
-            raise ValueError(
-                f"roc_auc_score compares two classes, y_pred has {predicted.shape[1]} columns"
-            )
-        predicted = predicted[:, 1]
+def _counts(predicted: Any, y: Any, weights: NDArray[Any]) -> _Counts:
     scores = np.array(predicted, np.float64) + 0.0  # there is one zero
     if np.isnan(scores).any():
         raise ValueError("y_pred holds NaN, which has no rank")
@@ -128,8 +247,7 @@ def _joined(
     return _Counts(dropped, distinct, classes, np.asarray(cells, np.float64).reshape(shape))
 
 
-def _merge(parts: Sequence[_Counts | None]) -> _Counts:
-    found = [part for part in parts if part is not None]
+def _merge(found: Sequence[_Counts]) -> _Counts:
     if not found:
         return _Counts(0, np.empty(0, np.uint64), np.empty(0), np.empty((0, 0)))
     dropped = max(part.dropped for part in found)

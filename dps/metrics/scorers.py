@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dps.metrics.classification import accuracy_score, log_loss
@@ -29,12 +29,15 @@ class Scorer:
     method : {"predict", "predict_proba", "ranks"}
         What of the estimator it is a metric of; ranks are its decision function or probabilities.
     sign : {1, -1}
+    options : dict
+        Of the metric.
     """
 
     name: str
     metric: Callable[..., float]
     method: str
     sign: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Score an estimator, or a pipeline that ends with one, on its client."""
@@ -43,8 +46,8 @@ class Scorer:
             method = next(
                 name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
             )
-        options: dict[str, Any] = {"client": _client(estimator), "sample_weight": sample_weight}
-        if self.metric is log_loss:
+        options = {**self.options, "client": _client(estimator), "sample_weight": sample_weight}
+        if self.metric is log_loss or "multi_class" in self.options:
             options["labels"] = estimator.classes_
         return self.sign * self.metric(y, getattr(estimator, method)(X), **options)
 
@@ -61,6 +64,16 @@ _SCORERS = {
         Scorer("accuracy", accuracy_score, "predict"),
         Scorer("neg_log_loss", log_loss, "predict_proba", -1),
         Scorer("roc_auc", roc_auc_score, "ranks"),
+        *(
+            Scorer(
+                f"roc_auc_{how}{'_weighted' * (average == 'weighted')}",
+                roc_auc_score,
+                "predict_proba",
+                options={"multi_class": how, "average": average},
+            )
+            for how in ("ovr", "ovo")
+            for average in ("macro", "weighted")
+        ),
         Scorer("r2", r2_score, "predict"),
         Scorer("neg_mean_squared_error", mean_squared_error, "predict", -1),
         Scorer("neg_root_mean_squared_error", root_mean_squared_error, "predict", -1),

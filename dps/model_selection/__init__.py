@@ -1,4 +1,4 @@
-"""Cross-validation and searches on data of Dask, on one copy of it that stays where it lies.
+"""Cross-validation, searches and splits of data of Dask, which stays where it lies.
 
 Named as in scikit-learn, whose own classes do the work for local data.
 """
@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from dps.model_selection.folds import KFold
 from dps.model_selection.search import GridSearchCV, RandomizedSearchCV, cross_val_score
+from dps.model_selection.train_test import train_test_split
 
-__all__ = ["GridSearchCV", "KFold", "RandomizedSearchCV", "cross_val_score"]
+__all__ = ["GridSearchCV", "KFold", "RandomizedSearchCV", "cross_val_score", "train_test_split"]

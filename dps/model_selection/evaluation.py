@@ -66,7 +66,7 @@ def evaluate(
     """
 
     def one(parameters: dict[str, Any], fold: int) -> dict[str, Any]:
-        train = data.of([other for other in range(data.n_folds) if other != fold])
+        train = data.train(fold)
         found: dict[str, Any] = {"fit_error": None, "score_time": 0.0}
         start = time.time()
         try:
@@ -74,7 +74,7 @@ def evaluate(
             model.fit(*train[:2], **train[2])
             found["fit_time"] = time.time() - start
             start = time.time()
-            found["test_scores"] = _scores(scorer, model, *data.of([fold]))
+            found["test_scores"] = _scores(scorer, model, *data.test(fold))
             found["score_time"] = time.time() - start
             if train_score:
                 found["train_scores"] = _scores(scorer, model, *train)
@@ -89,7 +89,7 @@ def evaluate(
         return found
 
     # Threads, whatever the backend: Futures belong to this process.
-    pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_folds)]
+    pairs = [(parameters, fold) for parameters in candidates for fold in range(data.n_splits)]
     jobs = (delayed(one)(*pair) for pair in pairs)
     found: list[dict[str, Any]] = Parallel(n_jobs=n_jobs, require="sharedmem")(jobs)
     _warn_or_raise_about_fit_failures(found, error_score)

@@ -1,12 +1,12 @@
 """How the rows of each partition are dealt out to folds, where it lies.
 
-A partition is cut once, into a piece a fold. Whoever trains on some folds and scores on another
-takes pieces as they lie: no row is copied again.
+A partition is cut once, into a piece a fold, or as splits ask for. Whoever trains on some folds and
+scores on another takes pieces as they lie: no row is copied again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,14 @@ from dps.data.batches import key_of
 from dps.data.partitions import is_dask_frame, is_list
 from dps.data.sealed import itself, sealed
 from dps.data.targets import as_targets
+from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
 
-__all__ = ["Folds", "KFold"]
+__all__ = ["Folds", "KFold", "collection", "take"]
 
 #: Keeps its numbers apart from those of training.
 _FOLDS = 3 << 32
+#: What of `fit` is of rows of its own.
+_OTHER = ("X_val", "y_val", "sample_weight_val")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class KFold:
         "partitions" takes runs of neighbouring partitions as they are: for data in order of time,
         or whose rows of one partition belong together. Nothing is cut for it.
     stratify : bool, default=False
-        Whether rows are dealt out label by label, so that each fold has its share of each.
+        Whether rows are dealt out label by label, so that each fold has its share of each. A y of
+        several columns is not looked at.
     random_state : int, default=0
         Which order. It depends on this and on the number of the partition alone.
 
@@ -87,8 +91,8 @@ class KFold:
         """
         order = np.arange(rows)
         shuffle(order, key_of(self.random_state, 0, number, _FOLDS))
-        if self.stratify:
-            _, codes = np.unique(as_targets(y), return_inverse=True)
+        if self.stratify and (labels := as_targets(y)).ndim == 1:
+            _, codes = np.unique(labels, return_inverse=True)
             order = order[np.argsort(codes[order], kind="stable")]
         folds = np.empty(rows, np.int64)
         # Partitions begin with different folds, or small ones would favour the first.
@@ -97,11 +101,12 @@ class KFold:
 
 
 class Folds:
-    """X, y and what else goes with rows, cut into folds that stay where they lie.
+    """X, y and what else goes with rows, cut into pieces that stay where they lie.
 
     Parameters
     ----------
-    kfold : KFold
+    cv : KFold, splitter of scikit-learn's or iterable of pairs
+        The latter number rows over all partitions.
     client : distributed.Client or None
     X : dask array or dataframe, or list of Delayed objects or Futures
     y : vector of length n, of Dask; or a local one beside known lengths
@@ -111,15 +116,17 @@ class Folds:
     Raises
     ------
     ValueError, TypeError
-        They are not aligned partition by partition, or there are fewer partitions than folds.
+        They are not aligned partition by partition, there are fewer partitions than folds, or
+        splits are of other rows.
     """
 
-    def __init__(self, kfold: KFold, client: Any, X: Any, y: Any, beside: dict[str, Any]) -> None:
-        import dask
-
+    def __init__(self, cv: Any, client: Any, X: Any, y: Any, beside: dict[str, Any]) -> None:
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        of_rows = {k: v for k, v in beside.items() if v is not None and _has_rows(v)}
+        of_rows = {
+            name: values for name, values in beside.items()
+            if values is not None and _has_rows(values) and name.rpartition("__")[2] not in _OTHER
+        }  # fmt: skip
         self._names = ["X", "y", *of_rows]
         self._like = [X, y, *of_rows.values()]
         self._constant = {k: v for k, v in beside.items() if k not in of_rows}
@@ -127,61 +134,123 @@ class Folds:
         parts = [[part.X for part in aligned], [part.y for part in aligned]]
         for values in of_rows.values():
             parts.append([part.weight for part in partitions_of(X, y, values, multi_output=True)])
-        persist = dask.persist if client is None else lambda *tasks: client.persist(list(tasks))
-        n, folds = len(aligned), kfold.n_splits
-        self.n_folds = folds
-        if kfold.by == "partitions":
-            if n < folds:
-                raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
-            stay = dask.delayed(sealed(itself))
-            flat = persist(*(stay(part) for of_name in parts for part in of_name))
-            self._pieces = [
-                [flat[at * n : (at + 1) * n][f * n // folds : (f + 1) * n // folds]
-                 for at in range(len(parts))]
-                for f in range(folds)
-            ]  # fmt: skip
-            return
-        cut = dask.delayed(sealed(_cut, kfold), nout=folds * len(parts), pure=False)
-        cuts = [cut(number, *of_all) for number, of_all in enumerate(zip(*parts, strict=True))]
-        width = len(parts)
-        flat = persist(*(pieces[at] for pieces in cuts for at in range(folds * width)))
-        self._pieces = [
-            [list(flat[fold * width + at :: folds * width]) for at in range(width)]
-            for fold in range(folds)
-        ]
+        if isinstance(cv, KFold):
+            n = cv.n_splits
+            roles = np.full((n, n), TRAIN, np.int8)
+            np.fill_diagonal(roles, TEST)
+            by: list[Any] = [cv] * len(aligned)
+        else:
+            parts[0], lengths = _counted(client, X, parts[0])
+            given = Given.of(pairs_of(cv, sum(lengths)), sum(lengths))
+            roles, by = given.roles, [*given.cut(lengths)]
+        self._roles = roles
+        whole = isinstance(cv, KFold) and cv.by == "partitions"
+        self._pieces = (_dealt if whole else _cut_up)(client, parts, by, len(self._roles))
 
-    def of(self, folds: Collection[int]) -> tuple[Any, Any, dict[str, Any]]:
-        """X, y and the rest of some folds, each of the kind that it was given as."""
+    @property
+    def n_splits(self) -> int:
+        """How often there is something to train on and to score on."""
+        return int(self._roles.shape[1])
+
+    def train(self, split: int) -> tuple[Any, Any, dict[str, Any]]:
+        """X, y and the rest to train on, each of the kind that it was given as."""
+        return self._of(np.flatnonzero(self._roles[:, split] == TRAIN))
+
+    def test(self, split: int) -> tuple[Any, Any, dict[str, Any]]:
+        """The same to score on."""
+        return self._of(np.flatnonzero(self._roles[:, split] == TEST))
+
+    def whole(self) -> tuple[Any, Any, dict[str, Any]]:
+        """The same of all rows."""
+        return self._of(range(len(self._roles)))
+
+    def _of(self, pieces: Iterable[int]) -> tuple[Any, Any, dict[str, Any]]:
+        some = [self._pieces[piece] for piece in pieces]
         made = [
-            _collection(like, [piece for fold in folds for piece in self._pieces[fold][at]])
+            collection(like, [part for piece in some for part in piece[at]])
             for at, like in enumerate(self._like)
         ]
         beside = dict(zip(self._names[2:], made[2:], strict=True))
         return made[0], made[1], {**self._constant, **beside}
 
 
+def _persist(client: Any, tasks: Sequence[Any]) -> Any:
+    import dask
+
+    return dask.persist(*tasks) if client is None else client.persist(list(tasks))
+
+
+def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int]]:
+    """Partitions of X and their lengths; in memory, where they must be computed for that."""
+    import dask
+
+    lengths = None if is_dask_frame(X) or is_list(X) else X.chunks[0]
+    if lengths is not None and not np.isnan(lengths).any():
+        return parts, [int(length) for length in lengths]
+    stay, count = dask.delayed(sealed(itself)), dask.delayed(sealed(_rows))
+    parts = list(_persist(client, [stay(part) for part in parts]))
+    counts = [count(part) for part in parts]
+    found = dask.compute(*counts) if client is None else client.compute(counts, sync=True)
+    return parts, list(found)
+
+
+def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -> list[Any]:
+    """Runs of partitions as pieces."""
+    import dask
+
+    n = len(by)
+    if n < folds:
+        raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
+    stay = dask.delayed(sealed(itself))
+    flat = _persist(client, [stay(part) for of_name in parts for part in of_name])
+    return [
+        [flat[at * n : (at + 1) * n][f * n // folds : (f + 1) * n // folds]
+         for at in range(len(parts))]
+        for f in range(folds)
+    ]  # fmt: skip
+
+
+def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: int) -> list[Any]:
+    """Pieces of each partition."""
+    import dask
+
+    width = len(parts)
+    cuts = [
+        dask.delayed(sealed(_cut, assign, n_pieces), nout=n_pieces * width, pure=False)(
+            number, *of_all
+        )
+        for number, (assign, of_all) in enumerate(zip(by, zip(*parts, strict=True), strict=True))
+    ]
+    flat = _persist(client, [pieces[at] for pieces in cuts for at in range(n_pieces * width)])
+    return [
+        [list(flat[piece * width + at :: n_pieces * width]) for at in range(width)]
+        for piece in range(n_pieces)
+    ]
+
+
 def _has_rows(values: Any) -> bool:
     return is_list(values) or bool(np.ndim(values))
 
 
-def _cut(kfold: KFold, number: int, *parts: Any) -> list[Any]:
-    """The pieces of a partition, fold after fold, of each fold one of all that was given."""
+def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
+    """The pieces of a partition, one after the other, of each one of all that was given."""
     lengths = {_rows(part) for part in parts}
     if len(lengths) > 1:
         raise ValueError(
             f"X in partition {number} has {_rows(parts[0])} rows, what goes with it "
             f"{[_rows(part) for part in parts[1:]]}: they must be cut at the same rows"
         )
-    folds = kfold.assign(_rows(parts[0]), parts[1], number)
-    which = [np.flatnonzero(folds == fold) for fold in range(kfold.n_splits)]
-    return [_take(part, rows) for rows in which for part in parts]
+    pieces = by.assign(_rows(parts[0]), parts[1], number)
+    which = [np.flatnonzero(pieces == piece) for piece in range(n_pieces)]
+    return [take(part, rows) for rows in which for part in parts]
 
 
 def _rows(part: Any) -> int:
     return int(part.shape[0]) if hasattr(part, "shape") else len(part)
 
 
-def _take(part: Any, rows: NDArray[np.int64]) -> Any:
+def take(part: Any, rows: NDArray[np.int64]) -> Any:
+    """Some rows of a partition."""
     if hasattr(part, "iloc"):
         return part.iloc[rows]
     if hasattr(part, "tocsr"):
@@ -189,8 +258,8 @@ def _take(part: Any, rows: NDArray[np.int64]) -> Any:
     return part[rows] if hasattr(part, "shape") else np.asarray(part)[rows]
 
 
-def _collection(like: Any, parts: list[Any]) -> Any:
-    """Partitions as a collection of the kind that they are of."""
+def collection(like: Any, parts: list[Any], lengths: Sequence[int] | None = None) -> Any:
+    """Partitions as a collection of the kind that they are of, of known lengths or unknown ones."""
     if is_list(like):
         return parts
     if is_dask_frame(like):
@@ -201,5 +270,9 @@ def _collection(like: Any, parts: list[Any]) -> Any:
 
     like = like if hasattr(like, "dtype") and hasattr(like, "shape") else np.asarray(like)
     meta = getattr(like, "_meta", None)
-    blocks = [da.from_delayed(p, (np.nan, *like.shape[1:]), like.dtype, meta=meta) for p in parts]
+    known = [np.nan] * len(parts) if lengths is None else lengths
+    blocks = [
+        da.from_delayed(part, (rows, *like.shape[1:]), like.dtype, meta=meta)
+        for part, rows in zip(parts, known, strict=True)
+    ]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)

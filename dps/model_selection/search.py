@@ -76,8 +76,8 @@ class _OnDask:
                 estimator, candidates, data, scorer, n_jobs=self.n_jobs,
                 error_score=self.error_score, train_score=self.return_train_score,
             )  # fmt: skip
-            results = self._format_results(candidates, data.n_folds, found)  # type: ignore[attr-defined]
-            self.n_splits_, self.multimetric_ = data.n_folds, several
+            results = self._format_results(candidates, data.n_splits, found)  # type: ignore[attr-defined]
+            self.n_splits_, self.multimetric_ = data.n_splits, several
             self.scorer_, self.cv_results_ = scorer, results
             metric = self.refit if several else "score"
             if self.refit or not several:
@@ -88,7 +88,7 @@ class _OnDask:
             if self.refit:
                 best = clone(estimator).set_params(**clone(self.best_params_, safe=False))
                 start = time.time()
-                X, y, params = data.of(range(data.n_folds))
+                X, y, params = data.whole()
                 best.fit(X, y, **params)
                 self.refit_time_ = time.time() - start
                 self.best_estimator_ = best.set_params(**given)
@@ -106,9 +106,12 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
 
     Parameters
     ----------
-    cv : int or KFold, default=None
+    cv : int, KFold, splitter or iterable, default=None
         For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
-        partition, stratified for a classifier; or `dps.model_selection.KFold`.
+        partition, stratified for a classifier; `dps.model_selection.KFold`; or row numbers over
+        all partitions: pairs of those to train on and those to score on, or a splitter of
+        scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
+        `TimeSeriesSplit`. Where lengths are unknown, rows are counted first.
     scoring : str, callable, list, tuple or dict, default=None
         For data of Dask, names that `dps.metrics.get_scorer` knows, or callables
         ``(estimator, X, y) -> float``, which are given lazy data on the estimator's client.
@@ -163,7 +166,7 @@ def cross_val_score(
         As for its `fit`, of Dask or local.
     scoring : str or callable, optional
         As for `GridSearchCV`; by default the estimator's own `score`.
-    cv : int or KFold, optional
+    cv : int, KFold, splitter or iterable, optional
         Likewise.
     n_jobs : int, optional
         Fits at once.
@@ -197,15 +200,10 @@ def cross_val_score(
     return np.array([of_fold["test_scores"] for of_fold in found])
 
 
-def _folds_for(cv: Any, estimator: Any) -> KFold:
-    if isinstance(cv, KFold):
-        return cv
+def _folds_for(cv: Any, estimator: Any) -> Any:
     if cv is None or isinstance(cv, int | np.integer):
         return KFold(5 if cv is None else int(cv), stratify=is_classifier(estimator))
-    raise ValueError(
-        f"cv={cv!r} numbers all rows, and those of Dask's data have no numbers: give a number of "
-        "folds or dps.model_selection.KFold, which has by='partitions' too"
-    )
+    return cv
 
 
 @contextmanager

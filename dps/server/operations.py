@@ -161,7 +161,7 @@ def report(access: Access, epoch: int, values: Sequence[float]) -> NDArray[np.fl
 
     Returns
     -------
-    (n_ranks, RECORD_WIDTH) float64 array or None
+    (n_ranks, REPORT_WIDTH) float64 array or None
         All reports if this one was the last: the caller must then close the epoch.
     """
     window, parity = access.window, epoch % 2

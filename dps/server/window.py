@@ -60,6 +60,7 @@ ABORTED = 2
 #: has one more for each rank.
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
+REPORT_WIDTH = 64
 RECORD_WIDTH = 16
 
 _NEVER_AWAITED = 1 << 62
@@ -176,7 +177,7 @@ class WindowSpec:
             "activity": ((self.n_ranks, WIDTH), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
-            "reports": ((2, self.n_ranks, RECORD_WIDTH), "float64"),
+            "reports": ((2, self.n_ranks, REPORT_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "slots": ((self.n_ranks, stride), dtype),
             "total": ((size,), dtype),
@@ -226,7 +227,7 @@ class Window(Regions):
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     notes : (2, n_ranks, NOTES_WIDTH) float64 array
         What goes along with the values of a mean or a broadcast of even or odd number.
-    reports : (2, n_ranks, RECORD_WIDTH) float64 array
+    reports : (2, n_ranks, REPORT_WIDTH) float64 array
     history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
     """

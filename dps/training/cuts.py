@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.batches import held_out_rows
 from dps.data.blocks import Block, features_of
 from dps.data.partitions import Partition, Piece
 from dps.data.sources import Coming, Cut, Lying, cut_at
@@ -45,10 +44,9 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
         known = whole.get(piece.partition)
         if piece.moved or known is None:
             values = open_partition(partition.X, partition.y, partition.weight)
-            first, held = piece.start if piece.moved else 0, None
-            if spec.validation_fraction:
-                held = _held_out(spec, piece.partition, first + len(values[1]))[first:]
-            known = _block(spec, piece, values, first, held)
+            first = piece.start if piece.moved else 0
+            held = spec.held_out.rows(piece.partition, first + values[0].shape[0])
+            known = _block(spec, piece, values, first, None if held is None else held[first:])
             if not piece.moved:
                 whole[piece.partition] = known
         start, stop = piece.start - known.first, piece.stop - known.first
@@ -63,9 +61,7 @@ def _streamed(partitions: Sequence[Partition]) -> bool:
 
 
 def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]:
-    whole, held = stream.origin.whole, None
-    if spec.validation_fraction:
-        held = _held_out(spec, piece.partition, stream.n_rows)
+    whole, held = stream.origin.whole, spec.held_out.rows(piece.partition, stream.n_rows)
     size = max(1, stream.n_rows // spec.cut_rows) if whole else 1
     for start, stop in cut_at(piece.start, piece.stop, piece.rows if whole else spec.cut_rows):
         cut, rows, bits = replace(piece, start=start, stop=stop), stop - start, None
@@ -73,7 +69,7 @@ def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]
             rows -= int(np.count_nonzero(held[start:stop]))
             bits = np.packbits(held if whole else held[start:stop])
         make = partial(_made, spec, cut, stream, bits)
-        yield Coming(piece.partition, start, rows, size, make)
+        yield Coming(piece.partition, start, rows, stop - start - rows, size, make)
 
 
 def _made(spec: ReplicaSpec, cut: Piece, stream: Stream, bits: NDArray[np.uint8] | None) -> Block:
@@ -92,7 +88,3 @@ def _block(
     features = features_of(X, spec.channel.dtype)
     start, stop = piece.start - first, piece.stop - first
     return Block(piece.partition, features, targets, weight, start, stop, held, first)
-
-
-def _held_out(spec: ReplicaSpec, partition: int, rows: int) -> NDArray[np.bool_]:
-    return held_out_rows(spec.seed, partition, rows, spec.validation_fraction)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -35,7 +35,10 @@ from dps.models.base import WithFeatures
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pieces import Pieces
 
-__all__ = ["FullBatch", "train_full_batch"]
+__all__ = ["FullBatch", "Validation", "train_full_batch"]
+
+#: Sums over a rank's rows for validation: of losses, of weights, and those of a score.
+Validation = tuple[float, float, Sequence[float]]
 
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.
@@ -92,6 +95,7 @@ def train_full_batch(
     state_rows: int,
     decide: Callable[[int], Any],
     first: int = 0,
+    validate: Callable[[Model, NDArray[np.floating]], Validation] | None = None,
 ) -> None:
     """Minimise until nothing is gained any more, or until the last epoch.
 
@@ -109,9 +113,12 @@ def train_full_batch(
         From an epoch's number, its stopping rule, see :meth:`Channel.end_epoch`.
     first : int, default=0
         The first epoch; stochastic steps have made those before it.
+    validate : callable, optional
+        Of the rank's rows for validation.
     """
     keep = np.zeros((1 + state_rows, model.layout.size), model.dtype)
-    kept_loss = 0.0
+    kept_loss, judged = 0.0, False
+    validation: Validation = (0.0, 0.0, ())
     rows = Pieces.of(model, source, how.row_elements, channel)
     descent = _Descent(how, rank, channel, model, rows, best=keep[0])
     descent.search_some()
@@ -120,15 +127,19 @@ def train_full_batch(
         began = time.monotonic()
         loss, accepted = descent.step()
         if accepted:
-            kept_loss = loss
+            kept_loss, judged = loss, False
         if epoch < first:
             channel.activity.begin_epoch(first + 1)
             continue
+        if validate is not None and not judged:
+            validation, judged = validate(model, keep[0]), True
+            channel.activity.lap(COMPUTE)
+        missed, weight, scores = validation
         report = EpochReport(
-            kept_loss, rows.count, 0.0, 0.0, time.monotonic() - began, 0.0, 0.0, 1,
+            kept_loss, rows.count, missed, weight, time.monotonic() - began, 0.0, 0.0, 1,
             full_batch=1, converged=int(descent.enough),
         )  # fmt: skip
-        record = channel.end_epoch(epoch, report.row(), decide(epoch), keep)
+        record = channel.end_epoch(epoch, report.row(scores), decide(epoch), keep)
         channel.activity.lap(PUSH)
         channel.activity.begin_epoch(epoch + 2)
         if record is not None and EpochRecord.from_row(record).last:

@@ -55,9 +55,9 @@ class EpochReport:
     converged: int = 0
     digest: int = 0
 
-    def row(self) -> tuple[float, ...]:
-        """As doubles."""
-        return tuple(map(float, vars(self).values()))
+    def row(self, scores: Sequence[float] = ()) -> tuple[float, ...]:
+        """As doubles; sums of a score of rows for validation come last."""
+        return tuple(map(float, (*vars(self).values(), *scores)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class EpochRecord:
     loss : float
         Mean training loss seen during the epoch, without penalty.
     validation_loss : float
-        NaN without early stopping.
+        NaN where no rows are kept for validation.
+    validation_score : float
+        NaN where no score was asked for.
     rows : int
         Training rows seen by all replicas.
     seconds : float
@@ -79,7 +81,7 @@ class EpochRecord:
     staleness_mean, staleness_max : float
         Updates applied between a replica's pull and its push.
     best : float
-        Lowest monitored loss so far.
+        Lowest monitored loss so far, or minus the highest score.
     kept : int
         The epoch after which the parameters are those of the fit: the best one on validation, or
         the last one without.
@@ -100,6 +102,7 @@ class EpochRecord:
     epoch: int
     loss: float
     validation_loss: float
+    validation_score: float
     rows: int
     seconds: float
     staleness_mean: float
@@ -122,11 +125,11 @@ class EpochRecord:
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
         (
-            epoch, loss, validation, rows, seconds, mean, largest, best, kept, bad, last, converged,
-            full_batch, plateau, n, *replicas,
+            epoch, loss, validation, score, rows, seconds, mean, largest, best, kept, bad, last,
+            converged, full_batch, plateau, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), loss, validation, int(rows), seconds, mean, largest, best, int(kept),
+            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, best, int(kept),
             int(bad), bool(last), bool(converged), bool(full_batch), int(plateau),
             tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
@@ -135,7 +138,7 @@ class EpochRecord:
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        values = nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, False, 0
+        values = nan, nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, False, 0
         return cls(epoch, *values, (0,) * n_replicas)
 
     @property
@@ -151,12 +154,14 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0, (500, 500)
+        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0, (1000,)
         ... ).line()
-        'epoch 3: loss 0.5, validation loss 0.625, 0.25 s, 4,000 rows/s'
+        'epoch 3: loss 0.5, validation loss 0.625, score 0.9, 0.25 s, 4,000 rows/s'
         """
         validated = not math.isnan(self.validation_loss)
         validation = f"validation loss {self.validation_loss:.6g}, " if validated else ""
+        if not math.isnan(self.validation_score):
+            validation += f"score {self.validation_score:.6g}, "
         return (
             f"epoch {self.epoch}: loss {self.loss:.6g}, {validation}{self.seconds:.2f} s, "
             f"{self.rows_per_second:,.0f} rows/s"
@@ -167,6 +172,8 @@ class EpochRecord:
         shown = dict(vars(self))  # of numbers and tuples
         for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
             del shown[internal]
+        if math.isnan(self.validation_score):
+            del shown["validation_score"]
         shown["rows_per_second"] = self.rows_per_second
         return shown
 

@@ -58,7 +58,7 @@ class Job:
         A fresh order each epoch; "global": of rows that are exchanged before the first one,
         but for L-BFGS, which sums over all rows in any order.
     validation_fraction : float
-        0: no rows are kept for validation.
+        Share of the rows that are kept for validation; 0: none of those that are given to train.
     timeout : float
         Seconds without progress that are an error.
     full_batch : FullBatch or None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dps.cluster.base import Cluster, ReplicaTask, Serving
+from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
@@ -94,6 +95,8 @@ class Launch:
     job : Job
     plan : Plan
     placement : Placement
+    held_out : HeldOut
+        Rows that are not trained on.
     rates : Rates or None
         Of updates by keys, where steps go by them.
     hosts : tuple of tuple of int
@@ -105,12 +108,15 @@ class Launch:
     job: Job
     plan: Plan
     placement: Placement
+    held_out: HeldOut
     rates: Rates | None
     hosts: Hosts
     watched: bool
 
     @classmethod
-    def of(cls, job: Job, plan: Plan, summary: DataSummary, cluster: Cluster) -> Launch:
+    def of(
+        cls, job: Job, plan: Plan, summary: DataSummary, held_out: HeldOut, cluster: Cluster
+    ) -> Launch:
         """Decide what the plan leaves open."""
         rates = rates_of(job, plan, summary)
         hosts = hosts_of(job, plan, cluster)
@@ -121,7 +127,7 @@ class Launch:
         unit = 1 if rates is None else rates.width
         placement = place(job.mode.placement, sizes, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)])
-        return cls(job, plan, placement, rates, hosts, cluster.watched)
+        return cls(job, plan, placement, held_out, rates, hosts, cluster.watched)
 
     @property
     def key_width(self) -> int:
@@ -242,7 +248,7 @@ class Launch:
                 stopping=job.stopping,
                 seed=job.seed,
                 shuffle=bool(job.shuffle),
-                validation_fraction=job.validation_fraction,
+                held_out=self.held_out,
                 epochs_before=job.epochs_before,
                 full_batch=job.full_batch,
                 finish=job.finish,

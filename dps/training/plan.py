@@ -15,7 +15,7 @@ from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.training.sharing import cut, level, replica_counts, worth_moving
 
-__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_plan", "make_split"]
+__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_plan", "make_split", "validating"]
 
 #: Instead of a number of replicas: one for each worker that holds rows.
 FEWEST = "fewest"
@@ -42,7 +42,7 @@ class RankPlan:
     worker : str
         Where it runs.
     pieces : tuple of Piece
-        Its rows, in order.
+        Its rows, in order; those of validation data last.
     rows : int
         Training rows among them.
     steps : int
@@ -177,6 +177,34 @@ def make_plan(
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
     )
     return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
+
+
+def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
+    """Share rows of validation data out among the replicas of a plan.
+
+    To those of the worker that holds them; rows of a worker without any go to all.
+
+    Parameters
+    ----------
+    plan : Plan
+    rows : sequence of int
+        Rows of each partition of the validation data.
+    holders : sequence of str
+        The worker of each partition, also of those that are trained on, which come first.
+    """
+    first, workers = len(holders) - len(rows), {rank.worker for rank in plan.ranks}
+    shares: list[list[Piece]] = [[] for _ in plan.ranks]
+    for holder, numbers in _by_worker(rows, holders[first:]).items():
+        pieces = [Piece(first + number, 0, rows[number]) for number in numbers]
+        near = [n for n, rank in enumerate(plan.ranks) if rank.worker == holder]
+        near = near or list(range(len(plan.ranks)))
+        for rank, share in zip(near, cut(pieces, len(near)), strict=True):
+            shares[rank] += [replace(piece, moved=holder not in workers) for piece in share]
+    ranks = tuple(
+        replace(rank, pieces=(*rank.pieces, *share))
+        for rank, share in zip(plan.ranks, shares, strict=True)
+    )
+    return replace(plan, ranks=ranks)
 
 
 def make_split(

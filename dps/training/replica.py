@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, Activity
 from dps.data.batches import Batches
+from dps.data.held_out import HeldOut
 from dps.data.partitions import Partition, Piece
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
@@ -33,7 +34,7 @@ from dps.training.activity import RankActivity
 from dps.training.blas import one_thread_each
 from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
-from dps.training.full_batch import FullBatch, train_full_batch
+from dps.training.full_batch import FullBatch, Validation, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.steps import Steps
 from dps.training.stopping import StoppingRule
@@ -70,8 +71,8 @@ class ReplicaSpec:
     stopping : StoppingRule
     seed : int
     shuffle : bool
-    validation_fraction : float
-        0 without early stopping.
+    held_out : HeldOut
+        Rows that are not trained on.
     epochs_before : int
         Epochs done by earlier fits that this one carries on from.
     full_batch : FullBatch or None
@@ -93,7 +94,7 @@ class ReplicaSpec:
     stopping: StoppingRule
     seed: int
     shuffle: bool
-    validation_fraction: float
+    held_out: HeldOut
     epochs_before: int
     full_batch: FullBatch | None
     finish: FullBatch | None
@@ -186,6 +187,9 @@ def run_replica(
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec.stopping),
                 first=done,
+                validate=partial(_validate, spec, source=source, beat=channel.beat)
+                if spec.held_out
+                else None,
             )
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
@@ -221,15 +225,16 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
         began = time.monotonic()
         activity.begin_epoch(epoch + 1)
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
-        validation = (0.0, 0.0)
-        if spec.validation_fraction:
-            validation = _validate(model, channel.flush(epoch), source, channel.beat)
+        validation: Validation = (0.0, 0.0, ())
+        if spec.held_out:
+            validation = _validate(spec, model, channel.flush(epoch), source, channel.beat)
             activity.lap(COMPUTE)
+        missed, weight, scores = validation
         report = EpochReport(
-            loss_sum, seen, *validation, time.monotonic() - began, *channel.staleness(), pushes,
+            loss_sum, seen, missed, weight, time.monotonic() - began, *channel.staleness(), pushes,
             digest=channel.digest(),
         )  # fmt: skip
-        row = channel.end_epoch(epoch, report.row(), _decision(spec.stopping, epoch))
+        row = channel.end_epoch(epoch, report.row(scores), _decision(spec.stopping, epoch))
         activity.lap(PUSH)
         record = None if row is None else EpochRecord.from_row(row)
         if record is not None and record.last:
@@ -253,16 +258,18 @@ def _decision(rule: StoppingRule, epoch: int) -> Decide:
 
 
 def _validate(
+    spec: ReplicaSpec,
     model: Model,
     params: NDArray[np.floating],
     source: Source,
     beat: Callable[[], None],
-) -> tuple[float, float]:
-    loss = weight = 0.0
+) -> Validation:
+    loss, weight, score = 0.0, 0.0, spec.stopping.score
+    sums = np.zeros(1)
     evaluate = getattr(model, "evaluate", None)
     if evaluate is None:  # the gradient is not wanted, but comes along
         evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
-    with closing(source.blocks()) as blocks:
+    with closing(source.blocks(held_out=True)) as blocks:
         for block in blocks:
             beat()
             rows = block.validation_rows()
@@ -272,7 +279,10 @@ def _validate(
                 weight += (
                     len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
                 )
-    return loss, weight
+                if score is not None:
+                    raw = model.raw(params, some.X)
+                    sums = sums + score.sums(spec.targets, some.y, raw, some.weight)
+    return loss, weight, () if score is None else sums.tolist()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.records import Kind, dataclass_kind
-from dps.losses import LOSSES, Loss, MarginLoss, OneVsRest
+from dps.losses import LOSSES, Loss, MarginLoss, Multilabel, OneVsRest
 from dps.models import Inputs, LinearModel, Network
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged, Optimizer
@@ -80,6 +80,10 @@ def _of(value: Any, kind: Any, name: str) -> Any:
 
 def _one_vs_rest(base: Any) -> OneVsRest:
     return OneVsRest(_of(base, MarginLoss, "base"))
+
+
+def _multilabel(base: Any) -> Multilabel:
+    return Multilabel(_of(base, MarginLoss, "base"))
 
 
 def _linear(
@@ -201,6 +205,7 @@ def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
 #: Kinds without a registry.
 KINDS = (
     dataclass_kind("loss:one_vs_rest", OneVsRest, _one_vs_rest),
+    dataclass_kind("loss:multilabel", Multilabel, _multilabel),
     dataclass_kind("optimizer:averaged", Averaged),
     dataclass_kind("inputs", Inputs, _inputs),
     dataclass_kind("state", TrainState, _state),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.scores import RowScore
 from dps.errors import NonFiniteError, ReplicaError
 from dps.training.history import EpochRecord, EpochReport
 
@@ -40,6 +41,8 @@ class StoppingRule:
         Whether the validation loss is monitored rather than the training loss.
     finishes : bool, default=False
         Whether steps only reach a plateau, and passes over all rows end the fit.
+    score : RowScore or None
+        Of the rows for validation; where these are monitored it is instead of their loss.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class StoppingRule:
     n_iter_no_change: int
     validate: bool
     finishes: bool = False
+    score: RowScore | None = None
 
     def decide(
         self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
@@ -67,12 +71,12 @@ class StoppingRule:
             Its number, from 0.
         previous : EpochRecord or None
         reports : (n_ranks, >= 11) array
-            :class:`EpochReport` rows in rank order.
+            :class:`EpochReport` rows in rank order, with the sums of the score behind.
 
         Raises
         ------
         NonFiniteError
-            The loss is NaN or infinite.
+            The loss, or the score, is NaN or infinite.
         ReplicaError
             Copies that should have the same bits have not.
         """
@@ -91,13 +95,26 @@ class StoppingRule:
         summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
         largest = EpochReport(*map(max, values))
         loss = summed.loss_sum / summed.rows
-        validation = summed.validation_sum / summed.validation_weight if self.validate else math.nan
+        validation = math.nan
+        if summed.validation_weight:
+            validation = summed.validation_sum / summed.validation_weight
+        score = math.nan
+        if self.score is not None and summed.validation_weight:
+            sums = functools.reduce(operator.add, reports[:, width:])
+            score = self.score.value(sums, summed.validation_weight)
         monitored = validation if self.validate else loss
         if not math.isfinite(monitored):
             raise NonFiniteError(
                 f"the loss of epoch {epoch + 1} is {monitored}; "
                 "lower learning_rate or scale the features"
             )
+        if self.validate and self.score is not None:
+            if not math.isfinite(score):
+                raise NonFiniteError(
+                    f"the score of epoch {epoch + 1} is {score}: is it defined on the rows for "
+                    "validation? else use scoring='loss'"
+                )
+            monitored = -score
         best = math.inf if previous is None else previous.best
         previous_kept = epoch + 1 if previous is None else previous.kept
         bad = 0 if previous is None else previous.bad_epochs
@@ -112,6 +129,7 @@ class StoppingRule:
             epoch=epoch + 1,
             loss=loss,
             validation_loss=validation,
+            validation_score=score,
             rows=int(summed.rows),
             seconds=largest.seconds,
             staleness_mean=summed.stale_sum / max(1.0, summed.steps),

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dps.cluster.base import Cluster
-from dps.data.batches import held_out_rows
 from dps.data.exchange import count_rows
+from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.errors import ClusterError
@@ -21,7 +21,7 @@ from dps.training.fit_events import FitEvents
 from dps.training.holding_out import check_held_out
 from dps.training.job import FitResult, Job
 from dps.training.launch import Launch, cut_rows
-from dps.training.plan import make_plan, make_split
+from dps.training.plan import make_plan, make_split, validating
 from dps.training.replica import run_replica
 from dps.training.watch import Watcher
 
@@ -47,7 +47,7 @@ def train(
     job : Job
     summary : DataSummary
     holders : list of str
-        The worker of each partition.
+        The worker of each partition, of those for validation last.
     cluster : Cluster
     ending : callable, optional
         Called once training has ended, before the result is fetched.
@@ -59,8 +59,10 @@ def train(
     """
     exchanged = job.shuffle == "global" and job.full_batch is None
     streamed = cluster.streamed()
+    first = len(summary.rows)
     if streamed:
         _log.info("%d of %d partitions are read while training", len(streamed), len(holders))
+    streamed = {number: whole for number, whole in streamed.items() if number < first}
     if streamed and exchanged:
         raise ValueError(
             f"shuffle='global' exchanges rows in memory, and partition {min(streamed)} is not kept "
@@ -71,21 +73,19 @@ def train(
         summary, holders = _exchange(job, summary, holders, cluster)
 
     check_held_out(job, summary, cluster)
+    first = len(summary.rows)
+    held_out = HeldOut(job.seed, job.validation_fraction, first if summary.validation else None)
 
     def count(piece: Piece) -> int:
-        if not job.validation_fraction:
-            return piece.rows
-        held = held_out_rows(
-            job.seed, piece.partition, summary.rows[piece.partition], job.validation_fraction
-        )
-        return int((~held[piece.start : piece.stop]).sum())
+        held = held_out.rows(piece.partition, summary.rows[piece.partition])
+        return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
 
     plan = make_plan(
         job.mode,
         rows=summary.rows,
         count=count,
         elements=summary.elements,
-        holders=holders,
+        holders=holders[:first],
         threads=cluster.threads(),
         batch_size=job.batch_size,
         n_replicas=job.n_replicas,
@@ -95,7 +95,9 @@ def train(
         mixed=bool(job.shuffle)
         and not (exchanged or job.full_batch is not None or any(streamed.values())),
     )
-    launch = Launch.of(job, plan, summary, cluster)
+    if summary.validation:
+        plan = validating(plan, summary.validation, holders)
+    launch = Launch.of(job, plan, summary, held_out, cluster)
     plan, placement = launch.plan, launch.placement
     session = cluster.serve(launch.shards(), placement, launch.summing())
     unshared = tuple(shard.card.unshared for shard in session.shards)
@@ -119,19 +121,20 @@ def _exchange(
     job: Job, summary: DataSummary, holders: list[str], cluster: Cluster
 ) -> tuple[DataSummary, list[str]]:
     """Have every row go to a partition drawn by chance; the data as it lies then."""
+    first = len(summary.rows)
     split, homes = make_split(
         job.seed,
         rows=summary.rows,
         elements=summary.elements,
-        holders=holders,
+        holders=holders[:first],
         threads=cluster.threads(),
         n_replicas=job.n_replicas,
     )
     cluster.exchange(split, homes)
-    rows = tuple(cluster.map(count_rows))
+    rows = tuple(cluster.map(count_rows, range(len(homes))))
     if sum(rows) != summary.total:
         raise ClusterError(f"{summary.total} rows were exchanged, and {sum(rows)} have arrived")
-    return replace(summary, rows=rows), homes
+    return replace(summary, rows=rows), [*homes, *holders[first:]]
 
 
 def _rebalance(job: Job, streamed: bool) -> bool | str:

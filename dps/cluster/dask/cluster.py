@@ -88,6 +88,7 @@ class DaskCluster:
         self._fit = fit
         self._timeout = timeout
         self._partitions: list[Partition] = []
+        self.n_trained = 0
         self._holders: list[str] = []
         # What this fit has made, as opposed to the user's own futures.
         self._owned: list[Future] = []
@@ -123,33 +124,39 @@ class DaskCluster:
         prepare: Callable[[Any, int], Any] | None = None,
         cache: str | None = "memory",
         most: int | None = None,
+        validation: Sequence[Partition] = (),
     ) -> list[str]:
         """Keep every partition on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
-        says, so that the same data makes the same plan each time.
+        says, so that the same data makes the same plan each time; of validation data to
+        workers that train.
         """
+        given, self.n_trained = [*partitions, *validation], len(partitions)
         workers = sorted(self._threads)[:most]
         client = self._client
         self._weighted = any(part.weight is not None for part in partitions)
         if partitions and is_dask(partitions[0].X):
-            lying = prepare is None and all(isinstance(p.X, Future) for p in partitions)
+            lying = prepare is None and all(isinstance(p.X, Future) for p in given)
             if not lying:
-                self._keeping = keeping_of(self._fit, cache, partitions)
+                self._keeping = keeping_of(self._fit, cache, given)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
-            self._await_partitions(partitions, partitions)
+            self._await_partitions(given, given)
             homes = homes_of(client, partitions, workers, self._timeout)
+            homes += homes_of(client, validation, sorted(set(homes)), self._timeout)
             self._needed |= set(homes)
             with self._span():
                 self._partitions, self._owned = compute(
-                    client, partitions, homes, self._keeping, prepare
+                    client, given, homes, self._keeping, prepare
                 )
         else:
             self._needed |= set(workers)
-            self._partitions, self._owned = scatter(
-                client, partitions, workers, self._timeout, self._check_workers
-            )
-        self._await_partitions(partitions, self._partitions)
+            for some in (validation, partitions):
+                pieces, made = scatter(client, some, workers, self._timeout, self._check_workers)
+                self._partitions = pieces + self._partitions
+                self._owned += made
+                self.n_trained = len(pieces)
+        self._await_partitions(given, self._partitions)
         keys = [part.X.key for part in self._partitions]
         held = ask(client, client.scheduler.who_has, self._timeout, keys=keys)
         lost = [number for number, key in enumerate(keys) if not held[key]]
@@ -160,12 +167,13 @@ class DaskCluster:
         self._needed = set(self._holders)
         self._count_workers()
         if self._streams:
-            self._tell_recipes(partitions)
+            self._tell_recipes(given)
         return self._holders
 
     def _await_partitions(self, given: Sequence[Partition], placed: Sequence[Partition]) -> None:
         """Wait for what is being computed of them; an error says of which."""
-        with naming_partitions(self._client, given, placed, self._timeout) as futures:
+        n, client = self.n_trained, self._client
+        with naming_partitions(client, given, placed, n, self._timeout) as futures:
             self._await(futures)
 
     def _tell_recipes(self, partitions: Sequence[Partition]) -> None:
@@ -193,16 +201,24 @@ class DaskCluster:
         self._streams = bool(streams)
         return streams
 
-    def map(self, function: Callable[..., Any], **options: Any) -> list[Any]:
+    def map(
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
+    ) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
-        return self._look(call_on_each, partial(function, **options))
+        return self._look(call_on_each, partial(function, **options), numbers)
 
-    def _look(self, task: Callable[..., list[Any]], function: Callable[..., Any]) -> list[Any]:
+    def _look(
+        self,
+        task: Callable[..., list[Any]],
+        function: Callable[..., Any],
+        some: Sequence[int] | None = None,
+    ) -> list[Any]:
         self._looks += 1
         look = f"{self._fit}-{self._looks}"
+        some = range(len(self._partitions)) if some is None else some
         numbers: dict[str, list[int]] = {}
-        for number, holder in enumerate(self._holders):
-            numbers.setdefault(holder, []).append(number)
+        for number in some:
+            numbers.setdefault(self._holders[number], []).append(number)
         futures = [
             self._submit(
                 partial(task, function), [self._values(number) for number in held],
@@ -218,7 +234,7 @@ class DaskCluster:
             for held, answers in zip(numbers.values(), results, strict=True)
             for number, result in zip(held, answers, strict=True)
         }
-        return [found[number] for number in range(len(self._partitions))]
+        return [found[number] for number in some]
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
@@ -263,17 +279,22 @@ class DaskCluster:
         """Draw all rows into new partitions; what this fit held of the old ones is released."""
         self._looks += 1
         self._needed |= set(homes)
-        old, self._owned = self._owned, []
+        n = len(split.rows)
+        behind, where = self._partitions[n:], self._holders[n:]
+        stay = {value.key for part in behind for value in vars(part).values() if value is not None}
+        old = [future for future in self._owned if future.key not in stay]
+        self._owned = [future for future in self._owned if future.key in stay]
         try:
             with self._span():
-                self._partitions = exchange(
-                    self._client, self._partitions, self._holders, split, homes,
+                drawn = exchange(
+                    self._client, self._partitions[:n], self._holders[:n], split, homes,
                     f"{self._fit}-{self._looks}", self._weighted, self._await, self._owned,
                 )  # fmt: skip
         finally:
             for future in old:
                 future.release()
-        self._holders = list(homes)
+        self._partitions, self._holders = [*drawn, *behind], [*homes, *where]
+        self.n_trained = len(homes)
 
     def _values(self, number: int) -> tuple[Any, Any, Any]:
         """X, y and weight of a partition, in the form in which tasks depend on them."""

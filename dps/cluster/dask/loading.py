@@ -100,7 +100,11 @@ def compute(
 
 @contextmanager
 def naming_partitions(
-    client: Client, given: Sequence[Partition], placed: Sequence[Partition], timeout: float
+    client: Client,
+    given: Sequence[Partition],
+    placed: Sequence[Partition],
+    trained: int,
+    timeout: float,
 ) -> Iterator[list[Future]]:
     """Give the Futures of partitions to wait for; an error meanwhile names what has failed.
 
@@ -111,6 +115,8 @@ def naming_partitions(
         As users gave them.
     placed : sequence of Partition
         As they are kept.
+    trained : int
+        The number of those that are not of validation data.
     timeout : float
     """
     futures = {
@@ -126,13 +132,14 @@ def naming_partitions(
         for future in itertools.islice(failed, 1):
             number, name = futures[future]
             cause = ask(client, client.scheduler.get_error_cause, timeout, keys=[future.key])
-            note = f"{_described(given[number], number, name, cause)} could not be computed"
+            described = _described(given[number], number, name, cause, trained)
+            note = f"{described} could not be computed"
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
                 error.add_note(note)
         raise
 
 
-def _described(part: Partition, number: int, name: str, cause: Any) -> str:
+def _described(part: Partition, number: int, name: str, cause: Any, trained: int) -> str:
     """The part of a partition that a task works for."""
     of = [
         name
@@ -140,4 +147,6 @@ def _described(part: Partition, number: int, name: str, cause: Any) -> str:
         if hasattr(value, "__dask_graph__") and cause in value.__dask_graph__()
     ]
     name, key = (of[0], cause) if of else (name, cause or getattr(part, name).key)
-    return f"partition {number} of {_NAMES[name]}, {key!r},"
+    validates = number >= trained
+    of_what = f"{number - trained * validates} of {_NAMES[name]}{'_val' * validates}"
+    return f"partition {of_what}, {key!r},"

@@ -1,0 +1,140 @@
+"""Folds that users give by the numbers of rows, as pieces that each row belongs to one of.
+
+Rows that every split treats alike make a piece: a split trains on some pieces and scores on others.
+It knows nothing of Dask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["TEST", "TRAIN", "Assigned", "Given", "pairs_of"]
+
+#: What a split does with a piece.
+TRAIN, TEST = 1, 2
+#: Pieces of each partition, of all that goes with rows a task each.
+_MOST_PIECES = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """The pieces of the rows of one partition.
+
+    Parameters
+    ----------
+    pieces : (rows,) int array
+    """
+
+    pieces: NDArray[np.int64]
+
+    def assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
+        """The piece of each row of a partition, see `KFold.assign`.
+
+        Raises
+        ------
+        ValueError
+            There are more or fewer rows than were counted.
+        """
+        if rows != len(self.pieces):
+            raise ValueError(
+                f"X in partition {number} has {rows} rows, and {len(self.pieces)} were expected"
+            )
+        return self.pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Splits of numbered rows.
+
+    Parameters
+    ----------
+    roles : (n_pieces, n_splits) int array
+        What each split does with each piece: `TRAIN`, `TEST` or 0, neither.
+    pieces : (n,) int array
+        The piece of each row.
+    """
+
+    roles: NDArray[np.int8]
+    pieces: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> Given:
+        """From the row numbers, or masks, to train on and to score on, of each split.
+
+        Raises
+        ------
+        ValueError
+            There is no such row, one comes twice, or there is no row to train on or to score on.
+
+        Examples
+        --------
+        >>> Given.of([([0, 1], [2]), ([2, 1], [0])], 4).roles
+        array([[0, 0],
+               [1, 1],
+               [1, 2],
+               [2, 1]], dtype=int8)
+        """
+        roles = np.zeros((n_rows, len(pairs)), np.int8)
+        for split, pair in enumerate(pairs):
+            for role, numbers in zip((TRAIN, TEST), pair, strict=True):
+                rows = _numbers(numbers, n_rows, f"split {split} of cv")
+                if roles[rows, split].any():
+                    row = int(rows[roles[rows, split] > 0][0])
+                    raise ValueError(f"split {split} of cv trains on row {row} and scores on it")
+                roles[rows, split] = role
+        distinct, pieces = np.unique(roles, axis=0, return_inverse=True)
+        if len(distinct) > _MOST_PIECES:
+            raise ValueError(
+                f"the {len(pairs)} splits of cv cut rows into {len(distinct):,} kinds, up to "
+                f"{_MOST_PIECES} are sensible: give fewer splits, or such as overlap less"
+            )
+        return cls(distinct, pieces.reshape(-1).astype(np.int64))
+
+    def cut(self, lengths: Sequence[int]) -> list[Assigned]:
+        """For partitions of such lengths."""
+        return [Assigned(rows) for rows in np.split(self.pieces, np.cumsum(lengths)[:-1])]
+
+
+def _numbers(given: Any, n_rows: int, where: str) -> NDArray[np.int64]:
+    rows = np.asarray(given)
+    if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "biu":
+        raise ValueError(f"{where} must be two vectors of row numbers, got {given!r}")
+    if rows.dtype.kind == "b":
+        if len(rows) != n_rows:
+            raise ValueError(f"{where} is a mask of {len(rows)} rows, X has {n_rows}")
+        return np.flatnonzero(rows)
+    if rows.min() < 0 or rows.max() >= n_rows:
+        outside = int(rows.max() if rows.max() >= n_rows else rows.min())
+        raise ValueError(f"{where} has row {outside}, X has rows 0 to {n_rows - 1}")
+    if len(np.unique(rows)) < len(rows):
+        raise ValueError(f"{where} has a row twice: give it a sample_weight of 2 instead")
+    return rows.astype(np.int64)
+
+
+def pairs_of(cv: Any, n_rows: int) -> list[tuple[Any, Any]]:
+    """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
+
+    Raises
+    ------
+    ValueError
+        It is neither, or asks for more than the numbers of rows.
+    """
+    remedy = (
+        "give a number of folds, dps.model_selection.KFold, pairs of row numbers to train on and "
+        "to score on, or a splitter that asks for no labels or groups, such as PredefinedSplit"
+    )
+    try:
+        split = cv.split(np.empty((n_rows, 0))) if hasattr(cv, "split") else cv
+        pairs = [tuple(pair) for pair in split]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cv={cv!r} cannot split rows by their numbers ({error}): {remedy}"
+        ) from error
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"cv={cv!r} holds no pairs: {remedy}")
+    return pairs

@@ -1,0 +1,244 @@
+"""Splitting Dask's data into rows to train on and rows to score on, lazily and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import model_selection
+from sklearn.utils import check_random_state
+
+from dps._kernels.order import shuffle
+from dps.data.alignment import parts_of
+from dps.data.batches import key_of
+from dps.data.partitions import as_pandas, is_dask, is_dask_frame, is_list
+from dps.data.sealed import sealed
+from dps.data.targets import as_targets
+from dps.model_selection.folds import collection, take
+
+__all__ = ["train_test_split"]
+
+#: Keeps its numbers apart from those of training and of folds.
+_SPLIT = 4 << 32
+#: Rows that stand for all, where nobody knows how many there are.
+_MANY = 1 << 20
+_MOST = 1 << 31
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Which rows of a partition go where.
+
+    Parameters
+    ----------
+    seed : int
+    total, train, test : int
+        Of as many rows in a row, so many go to each side.
+    """
+
+    seed: int
+    total: int
+    train: int
+    test: int
+
+    def counts(self, at: Any) -> tuple[Any, Any]:
+        """How many of so many first rows are trained on, and how many are scored on."""
+        tested = at * self.test // self.total
+        return (at - tested) * self.train // max(1, self.total - self.test), tested
+
+    def sides(self, number: int, first: int, rows: int, labels: Any) -> list[NDArray[np.int64]]:
+        """The rows of a partition to train on, and to score on, in the order in which they lie.
+
+        Parameters
+        ----------
+        number : int
+            Of the partition.
+        first : int
+            Rows before it.
+        rows : int
+        labels : vector or None
+            Each has its share on both sides.
+        """
+        order = np.arange(rows)
+        shuffle(order, key_of(self.seed, 0, number, _SPLIT))
+        if labels is not None:
+            _, codes = np.unique(as_targets(labels), return_inverse=True)
+            order = order[np.argsort(codes[order], kind="stable")]
+        # As evenly as whole numbers can be: the shares of partitions add up to that of all.
+        taken = self.counts(first + np.arange(rows + 1))
+        return [np.sort(order[np.diff(of_side) > 0]) for of_side in taken]
+
+
+def train_test_split(
+    *arrays: Any,
+    test_size: float | int | None = None,
+    train_size: float | int | None = None,
+    random_state: Any = None,
+    shuffle: bool = True,
+    stratify: Any = None,
+) -> list[Any]:
+    """Split data of Dask into rows to train on and rows to score on, lazily.
+
+    Each partition gives its share to both sides, drawn by chance, and keeps the rows in order:
+    nothing is computed or moves, and both sides have as many partitions. The same rows of each
+    array go to each side. Of local data it is scikit-learn's.
+
+    Parameters
+    ----------
+    *arrays : dask arrays, dataframes or series, or lists of Delayed objects or Futures
+        Cut at the same rows.
+    test_size, train_size : float or int, optional
+        Shares of all rows, or numbers of them where lengths are known. By default a quarter is
+        scored on, and the rest is trained on.
+    random_state : int, RandomState or None, default=None
+    shuffle : bool, default=True
+        False takes the first rows to train on and the last ones to score on, of whole partitions'
+        known lengths.
+    stratify : vector of Dask, optional
+        Labels that have their share on both sides, partition by partition.
+
+    Returns
+    -------
+    list
+        Both sides of each array, as in scikit-learn. Where lengths are unknown, those of arrays
+        are too, and the sides of a frame have no known divisions.
+
+    Raises
+    ------
+    ValueError
+        Arrays are not cut at the same rows, or sizes are no such numbers.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.model_selection import train_test_split
+    >>> X = da.arange(20, chunks=5).reshape(20, 1)
+    >>> X_train, X_test = train_test_split(X, test_size=0.3, random_state=0)
+    >>> X_train.shape, X_test.shape
+    ((14, 1), (6, 1))
+    """
+    arrays, stratify = tuple(map(as_pandas, arrays)), as_pandas(stratify)
+    if not any(map(is_dask, arrays)):
+        found: list[Any] = model_selection.train_test_split(
+            *arrays, test_size=test_size, train_size=train_size, random_state=random_state,
+            shuffle=shuffle, stratify=stratify,
+        )  # fmt: skip
+        return found
+    parts = [_parts(values, number) for number, values in enumerate(arrays)]
+    labels = [None] * len(parts[0]) if stratify is None else _parts(stratify, "stratify")
+    lengths = _lengths_of([*arrays, *([] if stratify is None else [stratify])])
+    for number, others in enumerate((*parts, labels)):
+        if len(others) != len(parts[0]):
+            name = "stratify" if number == len(parts) else f"array {number}"
+            raise ValueError(
+                f"{name} has {len(others)} partitions, array 0 has {len(parts[0])}: they must be "
+                "cut at the same rows"
+            )
+    if lengths is None and not (_is_share(test_size) and _is_share(train_size) and shuffle):
+        raise ValueError(
+            "numbers of rows, and shuffle=False, need partitions of known lengths: give shares, "
+            "or call compute_chunk_sizes() of an array before"
+        )
+    total = _MANY if lengths is None else sum(lengths)
+    train, test = model_selection._split._validate_shuffle_split(
+        total, test_size, train_size, default_test_size=0.25
+    )
+    if not shuffle:
+        if stratify is not None:
+            raise ValueError("stratify needs shuffle=True")
+        return [side for v in arrays for side in (v[:train], v[train : train + test])]
+    if total > _MOST:  # products of two such numbers would not fit in 64 bits
+        train, test, total = train * _MANY // total, test * _MANY // total, _MANY
+    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    return _Sides(_Draw(seed, total, train, test), lengths, labels).of(arrays, parts)
+
+
+def _is_share(size: Any) -> bool:
+    return size is None or isinstance(size, float)
+
+
+def _parts(values: Any, name: int | str) -> list[Any]:
+    if not is_dask(values):
+        name = name if isinstance(name, str) else f"array {name}"
+        raise TypeError(
+            f"{name} is of the type {type(values).__name__} beside data of Dask: give all of Dask"
+        )
+    if hasattr(values, "chunks") and values.ndim > 1 and len(values.chunks[1]) > 1:
+        values = values.rechunk({1: -1})
+    return parts_of(values)
+
+
+def _lengths_of(arrays: Sequence[Any]) -> list[int] | None:
+    """The known lengths of partitions; None if no array has any.
+
+    Raises
+    ------
+    ValueError
+        Those of two arrays differ.
+    """
+    found: list[int] | None = None
+    for number, values in enumerate(arrays):
+        if is_list(values) or is_dask_frame(values) or np.isnan(values.chunks[0]).any():
+            continue
+        lengths = [int(length) for length in values.chunks[0]]
+        if found is not None and lengths != found:
+            raise ValueError(
+                f"array {number} has partitions of {lengths} rows, one before it of {found}: "
+                "rechunk them alike"
+            )
+        found = lengths
+    return found
+
+
+class _Sides:
+    """Makes the sides of arrays.
+
+    Parameters
+    ----------
+    draw : _Draw
+    lengths : list of int or None
+        Of the partitions.
+    labels : list
+        Partitions of labels, or None for each.
+    """
+
+    def __init__(self, draw: _Draw, lengths: list[int] | None, labels: list[Any]) -> None:
+        self._draw, self._lengths, self._labels = draw, lengths, labels
+        n = len(labels)
+        if lengths is None:  # small partitions must not all round alike
+            self._firsts = [key_of(draw.seed, 1, number, _SPLIT) % _MANY for number in range(n)]
+        else:
+            self._firsts = [0, *np.cumsum(lengths).tolist()][:n]
+
+    def of(self, arrays: Sequence[Any], parts: Sequence[list[Any]]) -> list[Any]:
+        """Train and test of each array."""
+        import dask
+
+        pick = dask.delayed(sealed(_pick), pure=False)
+        draw = dask.delayed(self._draw)
+        return [
+            self._like(
+                values, side,
+                [pick(draw, side, number, first, part, labels) for number, (part, first, labels)
+                 in enumerate(zip(of_values, self._firsts, self._labels, strict=True))],
+            )
+            for values, of_values in zip(arrays, parts, strict=True)
+            for side in (0, 1)
+        ]  # fmt: skip
+
+    def _like(self, values: Any, side: int, parts: list[Any]) -> Any:
+        lengths = None
+        if self._lengths is not None:
+            edges = zip(self._firsts, self._lengths, strict=True)
+            count = self._draw.counts
+            lengths = [count(first + rows)[side] - count(first)[side] for first, rows in edges]
+        return collection(values, parts, lengths)
+
+
+def _pick(draw: _Draw, side: int, number: int, first: int, part: Any, labels: Any) -> Any:
+    """The task that has one side of a partition."""
+    rows = int(part.shape[0]) if hasattr(part, "shape") else len(part)
+    return take(part, draw.sides(number, first, rows, labels)[side])

@@ -1,0 +1,104 @@
+"""Scores of validation rows: scikit-learn's on the same rows, whoever has them; they may decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from distributed import Client
+from numpy.testing import assert_allclose
+
+import dps
+from dps.metrics import RowScore
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+RNG = np.random.default_rng(0)
+X, X_VAL = RNG.normal(size=(600, 4)), RNG.normal(size=(5000, 4))  # more than a block
+WEIGHT = RNG.uniform(0.5, 2, len(X_VAL))
+OPTIONS: dict[str, Any] = {"random_state": 0, "n_replicas": 3, "max_iter": 3}
+
+
+def values(X: Any, outputs: int) -> Any:
+    y = X @ np.arange(4 * outputs).reshape(4, outputs) + np.sin(9 * X[:, :1]) + 1e6
+    return y if outputs > 1 else y[:, 0]
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("scoring", dps.data.scores._SCORES["regression"])
+def test_of_numbers_they_are_those_of_scikit_learn(
+    scoring: str, outputs: int, optimizer: str
+) -> None:
+    y, y_val = values(X, outputs), values(X_VAL, outputs)
+    model = dps.LinearRegressor(scoring=scoring, optimizer=optimizer, **OPTIONS)
+    model.fit(X, y, X_val=X_VAL, y_val=y_val, sample_weight_val=WEIGHT)
+    name = scoring.removeprefix("neg_")
+    metric = getattr(sklearn.metrics, "r2_score" if name == "r2" else name)
+    sign = 1 if scoring == "r2" else -1
+    expected = sign * metric(y_val, model.predict(X_VAL), sample_weight=WEIGHT)
+    assert_allclose(model.history_[-1]["validation_score"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("classes", [["no", "yes"], [3, 5, 9]])
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.MLPClassifier])
+def test_of_labels_they_are_those_of_scikit_learn(
+    kind: Any, classes: list[Any], mode: str, client: Client
+) -> None:
+    weights = RNG.normal(size=(4, len(classes)))
+    y, y_val = (np.array(classes)[(each @ weights).argmax(axis=1)] for each in (X, X_VAL))
+    for scoring in ("accuracy", "neg_log_loss"):
+        model = kind(scoring=scoring, mode=mode, early_stopping=True, client=client, **OPTIONS)
+        model.fit(X, y, X_val=X_VAL, y_val=y_val, sample_weight_val=WEIGHT)
+        score = sklearn.metrics.get_scorer(scoring)(model, X_VAL, y_val, sample_weight=WEIGHT)
+        best = max(epoch["validation_score"] for epoch in model.history_)
+        assert_allclose(best, score, rtol=1e-5)
+
+
+def even(y_true: Any, y_pred: Any) -> Any:
+    return -np.abs(y_pred[:, 1] - (y_true == "yes"))
+
+
+def test_one_of_ones_own_decides_which_epoch_is_kept() -> None:
+    y, y_val = (np.where(each[:, 0] > 0, "yes", "no") for each in (X, X_VAL))
+    noisy = np.where(RNG.random(len(y)) < 0.3, y[::-1], y)
+    model = dps.MLPClassifier(
+        (32,), max_iter=30, scoring=RowScore(even, "predict_proba"), n_iter_no_change=30,
+        n_replicas=2, random_state=0,
+    ).fit(X, noisy, X_val=X_VAL, y_val=y_val)  # fmt: skip
+    scores = [epoch["validation_score"] for epoch in model.history_]
+    assert max(scores) > scores[-1]
+    assert_allclose(even(y_val, model.predict_proba(X_VAL)).mean(), max(scores), rtol=1e-5)
+
+
+def test_a_score_that_does_not_improve_ends_the_fit() -> None:
+    constant = RowScore(lambda y_true, y_pred: np.zeros(len(y_true)))
+    model = dps.LinearRegressor(
+        early_stopping=True, scoring=constant, n_iter_no_change=4, random_state=0
+    )
+    assert model.fit(X, X[:, 0]).n_iter_ == 5
+    assert set(model.history_[-1]) == {
+        *dps.LinearRegressor(early_stopping=True).fit(X, X[:, 0]).history_[-1],
+        "validation_score",
+    }
+
+
+def no_rows(y_true: Any, y_pred: Any) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scoring": "roc_auc", "early_stopping": True}, "are sums over rows. Got 'roc_auc'"),
+        ({"scoring": "r2", "early_stopping": True}, "'accuracy', 'neg_log_loss'"),
+        ({"scoring": "accuracy"}, "is of rows for validation, and there are none"),
+        ({"scoring": "neg_log_loss", "loss": "hinge", "early_stopping": True}, "probabilities"),
+        ({"scoring": RowScore(no_rows), "early_stopping": True}, "a number for each of"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:
+    with pytest.raises((ValueError, dps.errors.DPSError), match=message):
+        dps.LinearClassifier(random_state=0, **options).fit(X, X[:, 0] > 0)
