@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
+    from dps.estimators import (
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        ModelClassifier,
+        ModelRegressor,
+        load,
+    )
 
 __version__ = "0.1.0"
 
@@ -25,12 +33,22 @@ __all__ = [
     "LinearRegressor",
     "MLPClassifier",
     "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
     "Sync",
     "__version__",
     "load",
 ]
 
-_FACE = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load")
+_FACE = (
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
+    "load",
+)
 
 
 def __getattr__(name: str) -> Any:
