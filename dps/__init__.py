@@ -51,7 +51,13 @@ _FACE = (
 )
 
 
+#: Packages that users reach as ``dps.NAME``.
+_PACKAGES = ("models", "torch")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"dps.{name}")
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
@@ -59,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FACE})
+    return sorted({*globals(), *_FACE, *_PACKAGES})
