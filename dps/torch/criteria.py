@@ -110,5 +110,5 @@ def total_of(
             "have it return a loss a row"
         )
     if losses.ndim > 1:
-        losses = losses.flatten(1).mean(1)
+        losses = losses.reshape(-1) if losses.numel() == rows else losses.flatten(1).mean(1)
     return losses.sum() if weight is None else torch.dot(losses, weight)
