@@ -5,82 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
+from own_models import Centred, Line, Noisy, Softmax, Wide
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import dps
 from dps import ModelClassifier, ModelRegressor
-from dps.models import Tensor, check
+from dps.models import check
 from dps.modes import MODES
-
-
-class Softmax:
-    """Several classes by one matrix."""
-
-    def __init__(self, n_features: int, n_classes: int) -> None:
-        self.layout: Any = {"coef": (n_features, n_classes), "bias": (n_classes,)}
-
-    def init(self, rng):
-        return {"coef": 0.0, "bias": 0.0}
-
-    def raw(self, params, batch):
-        return batch.X @ params["coef"] + params["bias"]
-
-    def loss_gradient(self, params, batch, out):
-        raw = self.raw(params, batch)
-        powers = np.exp(raw - raw.max(axis=1, keepdims=True))
-        slope = powers / powers.sum(axis=1, keepdims=True)
-        rows = np.arange(batch.rows)
-        losses = -np.log(slope[rows, batch.y])
-        slope[rows, batch.y] -= 1
-        slope = batch.weighted(slope)
-        out["coef"] += batch.X.T @ slope
-        out["bias"] += slope.sum(axis=0)
-        return batch.weighted(losses).sum()
-
-
-class Centred(Softmax):
-    """The same of features less their running mean, which is no parameter."""
-
-    def __init__(self, n_features: int, n_classes: int) -> None:
-        super().__init__(n_features, n_classes)
-        self.layout["mean"] = Tensor("mean", (n_features,), penalised=False, trained=False)
-        self.layout["batches"] = Tensor("batches", (), penalised=False, trained=False)
-
-    def init(self, rng):
-        return {**super().init(rng), "mean": 0.0, "batches": 0.0}
-
-    def raw(self, params, batch):
-        return (batch.X - params["mean"]) @ params["coef"] + params["bias"]
-
-    def loss_gradient(self, params, batch, out, buffers):
-        buffers["batches"] += 1
-        buffers["mean"] += (batch.X.mean(axis=0) - buffers["mean"]) / 10
-        loss = super().loss_gradient(params, batch, out)
-        out["coef"] -= np.outer(params["mean"], out["bias"])  # in which there is this batch alone
-        return loss
-
-
-class Noisy(Softmax):
-    """Half of the features are dropped, by chance."""
-
-    draws = True
-
-    def loss_gradient(self, params, batch, out, rng):
-        kept = rng.random(batch.X.shape) < 0.5
-        thin = dps.models.Batch(batch.X * kept, batch.y, batch.weight, batch.rows)
-        return super().loss_gradient(params, thin, out)
-
-
-class Wide(Softmax):
-    takes = "sparse"
-
-    def loss_gradient(self, params, batch, out):
-        assert scipy.sparse.issparse(batch.X)
-        return super().loss_gradient(params, batch, out)
 
 
 def example(n: int = 1200, features: int = 6) -> tuple[Any, Any]:
@@ -301,25 +238,96 @@ def test_searches_clones_and_warm_starts():
         model.fit(X, y)
 
 
-class Line:
-    """A regression with several outputs, in logarithms."""
+class ByName:
+    """Numbers by a slope each, categories by a value each; counts by a slope for all."""
 
-    def __init__(self, n_features: int, n_outputs: int) -> None:
-        self.layout = {"coef": (n_features, n_outputs)}
+    takes = "columns"
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        self.sizes = sizes
+        self.layout = {name: (max(1, size),) for name, size in sizes.items()}
 
     def init(self, rng):
-        return {"coef": 0.0}
+        return dict.fromkeys(self.sizes, 0.0)
+
+    def _parts(self, params, batch):
+        assert list(batch.X) == list(self.sizes)
+        for name, column in batch.X.items():
+            assert column.dtype.kind == ("i" if self.sizes[name] else "f")
+            yield name, params[name][column] if self.sizes[name] else params[name] * column
 
     def raw(self, params, batch):
-        return batch.X @ params["coef"]
-
-    def mean(self, raw):
-        return 2 * raw
+        return sum(part for _, part in self._parts(params, batch))
 
     def loss_gradient(self, params, batch, out):
-        residual = 2 * self.raw(params, batch) - batch.y.reshape(batch.rows, -1)
-        out["coef"] += 2 * batch.X.T @ batch.weighted(residual)
-        return (batch.weighted(residual) * residual).sum() / 2
+        residual = self.raw(params, batch) - batch.y
+        slope = batch.weighted(residual)
+        for name, column in batch.X.items():
+            if self.sizes[name]:
+                np.add.at(out[name], column, slope)
+            else:
+                out[name] += slope @ column
+        return (slope * residual).sum() / 2
+
+
+def frame_of(n: int = 900) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"area": rng.normal(size=n), "kind": rng.choice([*"abc"], n),
+                          "rooms": pd.Categorical(rng.integers(1, 4, n))})  # fmt: skip
+    value = frame.area * 2 + frame.kind.map({"a": 1.0, "b": -1.0, "c": 0.0})
+    return frame, value + frame.rooms.astype(float)
+
+
+def test_columns_come_by_name_with_codes_for_categories():
+    frame, value = frame_of()
+    options = {**OPTIONS, "max_iter": 40, "n_replicas": 2}
+    model = ModelRegressor(ByName, **options).fit(frame, value)
+    assert model.model_.sizes == {"area": 0, "kind": 4, "rooms": 4}  # one is for unknown ones
+    np.testing.assert_allclose(model.params_["area"], 2, atol=0.02)
+    kinds = model.params_["kind"]
+    np.testing.assert_allclose(kinds[:3] - kinds[2], [1, -1, 0], atol=0.05)
+    assert kinds[3] == 0  # never seen
+    lazy = dd.from_pandas(frame, npartitions=3)
+    there = ModelRegressor(ByName, **options).fit(lazy, dd.from_pandas(value, npartitions=3))
+    np.testing.assert_allclose(there._params, model._params, atol=0.1)
+    again = model.predict(lazy[["rooms", "kind", "area"]])  # found by name, and lazy
+    np.testing.assert_allclose(again.compute(), model.predict(frame))
+    odd = frame.assign(kind="zzz")
+    by_hand = model.predict(frame) - kinds[frame.kind.map({"a": 0, "b": 1, "c": 2})]
+    np.testing.assert_allclose(model.predict(odd), by_hand)
+    numbers = ModelRegressor(ByName, **options).fit(frame[["area"]], value)
+    assert numbers.model_.sizes == {"area": 0}
+    with pytest.raises(ValueError, match="set the attribute 'takes' of what makes the model"):
+        ModelRegressor(lambda *_: ByName({"area": 0}, 1), **options).fit(frame[["area"]], value)
+
+
+def test_a_saved_model_of_columns_finds_them_again(tmp_path):
+    frame, value = frame_of(200)
+    model = ModelRegressor(ByName, **OPTIONS).fit(frame, value)
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model", model=ByName)
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+
+
+def test_a_saved_model_is_given_again_and_carries_on(tmp_path):
+    X, y = example(300)
+    options = {**OPTIONS, "optimizer": "momentum"}
+    model = ModelClassifier(Centred, n_replicas=2, **options).fit(X, y)
+    model.save(tmp_path / "model")
+    files = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
+    assert b"pickle" not in files
+    with pytest.raises(TypeError, match="which is code and not in the files: give model again"):
+        dps.load(tmp_path / "model")
+    with pytest.raises(TypeError, match=r"was saved without \['loss'\]"):
+        dps.load(tmp_path / "model", model=Centred, loss=3)
+    with pytest.raises(ValueError, match="what is given has other tensors"):
+        dps.load(tmp_path / "model", model=Softmax)
+    again = dps.load(tmp_path / "model", model=Centred)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.params_["batches"] == model.params_["batches"]
+    assert again.partial_fit(X, y)._params.tobytes() == model.partial_fit(X, y)._params.tobytes()
+    ModelClassifier(Softmax, alpha=0.5).save(tmp_path / "bare")
+    assert dps.load(tmp_path / "bare", model=Softmax).alpha == 0.5
 
 
 def test_regressions_of_several_outputs():

@@ -7,12 +7,16 @@ import io
 from typing import Any
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import dps
 from dps.errors import ReplicaError
 
 torch = pytest.importorskip("torch")
@@ -44,6 +48,20 @@ def dropped(n_features: int, n_outputs: int) -> nn.Module:
     return nn.Sequential(
         nn.Linear(n_features, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, n_outputs)
     )
+
+
+def double(n_features: int, n_outputs: int) -> nn.Module:
+    return plain(n_features, n_outputs).double()
+
+
+@parametrize_with_checks(  # in float64, as some of them ask for
+    [
+        TorchClassifier(double, learning_rate=0.05, max_iter=50, tol=None),
+        TorchRegressor(double, learning_rate=0.05, max_iter=50, tol=None, n_replicas=2),
+    ]
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
 
 
 OPTIONS: dict[str, Any] = {
@@ -269,6 +287,55 @@ def test_regressions_searches_clones_and_what_is_frozen():
     kept = io.BytesIO()
     torch.save(half.module_.state_dict(), kept)  # a plain module
     module.load_state_dict(torch.load(io.BytesIO(kept.getvalue()), weights_only=True))
+
+
+class Table(nn.Module):
+    """Numbers, and embeddings of categories."""
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict({name: nn.Embedding(n, 3) for name, n in sizes.items() if n})
+        self.numbers = [name for name, n in sizes.items() if not n]
+        self.last = nn.Linear(3 * len(self.tables) + len(self.numbers), n_outputs)
+
+    def forward(self, columns):
+        parts = [table(columns[name]) for name, table in self.tables.items()]
+        parts += [columns[name][:, None] for name in self.numbers]
+        return self.last(torch.cat(parts, 1))
+
+
+def test_columns_come_by_name_with_codes_for_embeddings():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"kind": rng.choice([*"abcd"], 800), "area": rng.normal(size=800)})
+    y = (frame.kind == "b") ^ (frame.kind == "d")
+    options = {**OPTIONS, "max_iter": 20, "learning_rate": 0.05, "n_replicas": 2}
+    model = TorchClassifier(Table, takes="columns", **options).fit(frame, y)
+    assert model.score(frame, y) == 1.0
+    lazy = dd.from_pandas(frame, npartitions=3)
+    assert (model.predict(lazy).compute().to_numpy() == model.predict(frame)).all()
+
+
+def test_a_saved_module_is_given_again_and_carries_on(tmp_path):
+    X, y = example(300)
+    for number, (module, criterion) in enumerate(
+        ((normed, None), (fixed(normed), nn.CrossEntropyLoss(label_smoothing=0.1)))
+    ):
+        path = tmp_path / str(number)
+        model = TorchClassifier(module, criterion, n_replicas=2, **OPTIONS).fit(X, y)
+        model.save(path)
+        given: dict[str, Any] = {"module": module}
+        if criterion is not None:
+            with pytest.raises(TypeError, match="give criterion again"):
+                dps.load(path, **given)
+            given["criterion"] = criterion
+        again = dps.load(path, **given)
+        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+        for key, values in model.module_.state_dict().items():
+            assert torch.equal(again.module_.state_dict()[key], values)
+        carried = again.partial_fit(X, y)
+        assert carried._params.tobytes() == model.partial_fit(X, y)._params.tobytes()
+    with pytest.raises(ValueError, match="what is given has other tensors"):
+        dps.load(tmp_path / "0", module=plain)
 
 
 def test_modules_that_cannot_be_trained_are_refused():

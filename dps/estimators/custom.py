@@ -66,6 +66,13 @@ class Stepped(DistributedEstimator):
     def _family(self) -> CustomFamily:
         return CustomFamily(self, self._build, self._attributes)
 
+    #: Parameters that may be code, which is not saved.
+    _code: ClassVar[tuple[str, ...]]
+
+    def _takes(self) -> str:
+        """What the model is given of rows."""
+        raise NotImplementedError
+
     def _build(self, shape: Shape) -> Any:
         """The model of a fit."""
         raise NotImplementedError
@@ -87,12 +94,16 @@ class _Custom(Stepped):
 
     model: Any = field(kw_only=False)
 
+    _code: ClassVar[tuple[str, ...]] = ("model",)
     _parameter_constraints: ClassVar[dict[str, Any]] = {"model": "no_validation"}
+
+    def _takes(self) -> str:
+        return str(getattr(self.model, "takes", "dense"))
 
     def _build(self, shape: Shape) -> CustomModel:
         given = self.model
         if isinstance(given, type) or (callable(given) and not hasattr(given, "layout")):
-            given = given(shape.n_features, shape.n_outputs)
+            given = shape.made(given)
         missing = [
             name for name in ("layout", "init", "loss_gradient", "raw") if not hasattr(given, name)
         ]
@@ -101,8 +112,18 @@ class _Custom(Stepped):
                 f"The 'model' parameter of {type(self).__name__} must be a model, or make one: "
                 f"{given!r} has no {' and no '.join(missing)}."
             )
+        takes = getattr(given, "takes", "dense")
+        if takes != self._takes():
+            raise ValueError(
+                f"{given!r} takes {takes!r}, which {self.model!r} does not say: set the attribute "
+                "'takes' of what makes the model, too"
+            )
         dtype = getattr(given, "dtype", shape.dtype)
-        return CustomModel(given, shape.n_features, shape.n_outputs, shape.classification, dtype)
+        model = CustomModel(
+            given, shape.n_features, shape.n_outputs, shape.classification, dtype, shape.columns
+        )
+        model.shape = shape
+        return model
 
     def _attributes(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
         tensors = {name: each.copy() for name, each in model.layout.views(params).items()}

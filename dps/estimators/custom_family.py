@@ -5,7 +5,7 @@ It asks a builder for the model, and knows neither NumPy's nor PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +22,9 @@ from dps.losses import Loss
 from dps.losses.base import Task
 from dps.losses.log_loss import LogLoss
 from dps.losses.softmax import Softmax
+from dps.models import Column, Columns
 from dps.optimizers import get_optimizer
+from dps.preprocessing.features import Bag, Cross, Number
 from dps.training.stopping import StoppingRule
 
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
@@ -78,8 +80,8 @@ class Shape:
     classification : bool
     dtype : dtype
         float32 if all of X is, else float64.
-    encoding : Encoding or None
-        How dataframes have become those columns.
+    columns : Columns or None
+        Where the columns lie that the model takes by name; None where it takes rows.
     seed : int
     """
 
@@ -87,8 +89,43 @@ class Shape:
     n_outputs: int
     classification: bool
     dtype: np.dtype[Any]
-    encoding: Encoding | None
+    columns: Columns | None
     seed: int
+
+    def made(self, make: Any) -> Any:
+        """What a user's class or function makes for such data."""
+        sizes = self.n_features if self.columns is None else self.columns.sizes
+        return make(sizes, self.n_outputs)
+
+
+def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
+    """Where each column of a frame lies among those that are trained on.
+
+    Parameters
+    ----------
+    encoding : Encoding or None
+        How a dataframe has become them.
+    names : sequence of str
+        Of the columns, where nothing was encoded.
+    """
+    if encoding is None:
+        return Columns(tuple(Column(name, "number", at, 1) for at, name in enumerate(names)))
+    features: tuple[Any, ...] = encoding.encoder.encode.features
+    found, start = [], 0
+    for feature in features:
+        if isinstance(feature, Cross):
+            name = ":".join(map(str, feature.members))
+        else:
+            name = str(feature.name)
+        if isinstance(feature, Number):
+            found.append(Column(name, "number", start, 1))
+            if feature.indicator:
+                found.append(Column(f"missingindicator_{name}", "number", start + 1, 1))
+        else:
+            kind: Any = "counts" if isinstance(feature, Bag) else "code"
+            found.append(Column(name, kind, start, feature.width))
+        start += feature.width
+    return Columns(tuple(found))
 
 
 class CustomFamily(Family):
@@ -127,12 +164,15 @@ class CustomFamily(Family):
     ) -> Recipe:
         """Steps of the optimizer, from the model's own start or from where it was left."""
         asked, start = self.asked, ask.start
-        model = self._build(
-            Shape(
-                summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype),
-                encoding, ask.seed,
-            )
+        names = [f"x{number}" for number in range(summary.n_features)]
+        columns = None
+        if asked._takes() == "columns":
+            columns = columns_of(encoding, getattr(asked, "feature_names_in_", names))
+        shape = Shape(
+            summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype), columns,
+            ask.seed,
         )  # fmt: skip
+        model = self._build(shape)
         state = None
         if start is not None:
             _check_same(start.model, model)

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from dps.models.base import CSRRows, DenseRows, Rows
 
-__all__ = ["FORMS", "Batch", "Dense", "Sparse"]
+__all__ = ["FORMS", "Batch", "Dense", "Either", "Sparse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +108,20 @@ class Sparse:
         return scipy.sparse.vstack(parts, format="csr")
 
 
+class Either:
+    """Rows as they lie; those of some blocks may be sparse and others not."""
+
+    @staticmethod
+    def take(X: Rows) -> Any:
+        """Return the rows in one array, or as a csr_array."""
+        return Sparse.take(X) if isinstance(X, CSRRows) else Dense.take(X)
+
+    @staticmethod
+    def join(parts: Sequence[Any]) -> Any:
+        """Return one of several."""
+        dense = all(isinstance(part, np.ndarray) for part in parts)
+        return Dense.join(parts) if dense else Sparse.join(parts)
+
+
 #: How rows are taken together, by what a model's `takes` says.
-FORMS: dict[str, Any] = {"dense": Dense, "sparse": Sparse, "columns": Sparse}
+FORMS: dict[str, Any] = {"dense": Dense, "sparse": Sparse, "columns": Either}

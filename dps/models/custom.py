@@ -112,6 +112,8 @@ class CustomModel:
     (5.0, array([-4.]))
     """
 
+    #: What who made it knew of the data; it is not looked at here.
+    shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
 

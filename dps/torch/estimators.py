@@ -32,8 +32,11 @@ _PLACE = """
 device : str, default="auto"
     Where modules compute: "auto" is a GPU where the worker has one, else the CPU. Not tried on a
     GPU yet: there the vectors of parameters and gradients are copied in each step.
-takes : {"dense", "sparse"}, default="dense"
-    What the module is given: tensors, or sparse tensors (COO) of sparse rows.
+takes : {"dense", "sparse", "columns"}, default="dense"
+    What the module is given: a tensor; a sparse tensor (COO) of sparse rows; or a dict of tensors
+    by the names of columns: numbers, and of columns of categories or strings codes as int64, the
+    code of unknown ones being one above all others. What makes a module is then given a dict of
+    the number of codes of each column (0 for numbers) in place of the number of columns.
 """
 _FITTED = """
 module_ : Module
@@ -54,12 +57,16 @@ class _Torch(Stepped):
     device: str = "auto"
     takes: str = "dense"
 
+    _code: ClassVar[tuple[str, ...]] = ("module", "criterion")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "module": "no_validation",
         "criterion": "no_validation",
         "device": [str],
-        "takes": [StrOptions({"dense", "sparse"})],
+        "takes": [StrOptions({"dense", "sparse", "columns"})],
     }
+
+    def _takes(self) -> str:
+        return self.takes
 
     def _build(self, shape: Shape) -> TorchModel:
         given = self.module
@@ -71,12 +78,14 @@ class _Torch(Stepped):
                 )
             with torch.random.fork_rng():
                 torch.manual_seed(shape.seed)
-                given = given(shape.n_features, shape.n_outputs)
+                given = shape.made(given)
         criterion = criterion_of(self.criterion, shape.classification)
-        return TorchModel(
+        model = TorchModel(
             given, criterion, shape.n_features, shape.n_outputs, shape.classification,
-            self.device, self.takes,
+            self.device, self.takes, shape.columns,
         )  # fmt: skip
+        model.shape = shape
+        return model
 
     def _attributes(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
         return {"module_": model.with_weights(params)}

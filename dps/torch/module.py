@@ -94,6 +94,8 @@ class TorchModel:
     columns : Columns, optional
     """
 
+    #: What who made it knew of the data; it is not looked at here.
+    shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
     by_blas: ClassVar[bool] = True
@@ -249,8 +251,11 @@ class TorchModel:
 
     def _inputs(self, X: Any) -> Any:
         if self.columns is not None:
-            return {name: self._tensor(column) for name, column in self.columns(X).items()}
-        if self.takes == "dense":
+            return {name: self._input(column) for name, column in self.columns(X).items()}
+        return self._input(X)
+
+    def _input(self, X: Any) -> torch.Tensor:
+        if isinstance(X, np.ndarray):
             return self._tensor(X)
         rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
         at = torch.from_numpy(np.stack([rows, X.indices.astype(np.int64)]))
