@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
+    from dps.estimators import (
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        ModelClassifier,
+        ModelRegressor,
+        load,
+    )
 
 __version__ = "0.1.0"
 
@@ -25,15 +33,31 @@ __all__ = [
     "LinearRegressor",
     "MLPClassifier",
     "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
     "Sync",
     "__version__",
     "load",
 ]
 
-_FACE = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load")
+_FACE = (
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
+    "load",
+)
+
+
+#: Packages that users reach as ``dps.NAME``.
+_PACKAGES = ("models", "torch")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"dps.{name}")
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
@@ -41,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FACE})
+    return sorted({*globals(), *_FACE, *_PACKAGES})

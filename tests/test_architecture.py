@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
+    "torch": {"estimators", "models", "losses"},
     "estimators": {
         "metrics",
         "preprocessing",

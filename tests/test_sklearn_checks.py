@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from own_models import Line, Softmax
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+from dps import (
+    LinearClassifier,
+    LinearRegressor,
+    MLPClassifier,
+    MLPRegressor,
+    ModelClassifier,
+    ModelRegressor,
+)
 from dps.modes import MODES
 
 ESTIMATORS = [
@@ -15,7 +23,12 @@ ESTIMATORS = [
     for name, mode in MODES.items()
     if mode.deterministic
     for replicas in ("auto", 2)
-] + [MLPClassifier(max_iter=30), MLPRegressor(max_iter=30, n_replicas=2)]
+] + [
+    MLPClassifier(max_iter=30),
+    MLPRegressor(max_iter=30, n_replicas=2),
+    ModelClassifier(Softmax, learning_rate=0.1, max_iter=50, tol=None),
+    ModelRegressor(Line, learning_rate=0.1, max_iter=50, tol=None, n_replicas=2),
+]
 
 #: As scikit-learn says of its own perceptrons: batches of other rows lead elsewhere.
 STOCHASTIC = {

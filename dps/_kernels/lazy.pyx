@@ -30,7 +30,7 @@ from dps._kernels.checks cimport (
     DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
 )
 from dps._kernels.optimizers cimport (
-    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UpdateKernel, update
+    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UNTRAINED, UpdateKernel, update
 )
 
 cdef extern from "powers.h" nogil:
@@ -444,6 +444,8 @@ cdef class LazyUpdate:
         if not kernel.lazy:
             raise ValueError(f"{kernel.name} has no lazy updates")
         table = np.array(runs, np.int64).reshape(-1, 3)
+        if (table[:, 2] == UNTRAINED).any():
+            raise ValueError("tensors that are not trained go as whole vectors")
         self._arrays = (table,)
         self.single = single
         self.lazy.spec = kernel.spec

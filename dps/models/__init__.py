@@ -4,13 +4,21 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 """
 
 from dps.models.base import CSRRows, DenseRows, Model, Rows
+from dps.models.batches import Batch
+from dps.models.checking import check
+from dps.models.columns import Column, Columns
+from dps.models.custom import CustomModel
 from dps.models.layout import Layout, Table, Tensor
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 
 __all__ = [
     "MODELS",
+    "Batch",
     "CSRRows",
+    "Column",
+    "Columns",
+    "CustomModel",
     "DenseRows",
     "Inputs",
     "Layout",
@@ -20,6 +28,7 @@ __all__ = [
     "Rows",
     "Table",
     "Tensor",
+    "check",
 ]
 
 MODELS: dict[str, type[LinearModel]] = {"linear": LinearModel}

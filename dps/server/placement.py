@@ -71,10 +71,10 @@ class Placement:
             offset += stop - start
 
     def segments(
-        self, shard: int, segments: Callable[[int, int], Sequence[tuple[int, int, bool]]]
-    ) -> tuple[tuple[int, int, bool], ...]:
-        """Runs of equally penalised elements, in the shard's own coordinates."""
-        local: list[tuple[int, int, bool]] = []
+        self, shard: int, segments: Callable[[int, int], Sequence[tuple[int, int, int]]]
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Runs of elements of one kind, in the shard's own coordinates."""
+        local: list[tuple[int, int, int]] = []
         offset = 0
         for start, stop in self.ranges[shard]:
             local += [

@@ -174,7 +174,8 @@ def run_replica(
         channel.activity.lap(LOAD)
         how, done = spec.full_batch, 0
         if how is None:
-            with one_thread_each() if getattr(spec.model, "by_blas", False) else nullcontext():
+            alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
+            with alone(), getattr(spec.model, "computing", nullcontext)():
                 done = _train(spec, channel, source)
             how = spec.finish
         if how is not None and done < spec.stopping.max_iter:

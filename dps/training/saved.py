@@ -146,7 +146,9 @@ def _state(
 ) -> TrainState:
     floats(params, "params", getattr(params, "size", 0))
     if model is not None:
-        size = _of(model, LinearModel | Network, "model").layout.size
+        if not hasattr(model, "layout"):
+            raise ValueError(f"model is {model!r}, which is none")
+        size = model.layout.size
         floats(params, "params", size)
         if params.dtype != model.dtype:
             raise ValueError(f"params are of {params.dtype}, and the model of {model.dtype}")
