@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -18,6 +19,7 @@ import dps
 from dps import ModelClassifier, ModelRegressor
 from dps.models import check
 from dps.modes import MODES
+from dps.preprocessing import FrameEncoder
 
 
 def example(n: int = 1200, features: int = 6) -> tuple[Any, Any]:
@@ -299,6 +301,65 @@ def test_columns_come_by_name_with_codes_for_categories():
     assert numbers.model_.sizes == {"area": 0}
     with pytest.raises(ValueError, match="set the attribute 'takes' of what makes the model"):
         ModelRegressor(lambda *_: ByName({"area": 0}, 1), **options).fit(frame[["area"]], value)
+
+
+class MeanOfTokens:
+    """A value each token, of which the mean over a list is the output; and a slope of numbers."""
+
+    takes = "columns"
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        assert sizes == {"words": 65, "sizes": 0}
+        self.layout = {"words": (65,), "sizes": (1,)}
+
+    def init(self, rng):
+        return {"words": 0.0, "sizes": 0.0}
+
+    def raw(self, params, batch):
+        words, sizes = batch.X["words"], batch.X["sizes"]
+        assert words.values.dtype.kind == "i"
+        assert not sizes.values[~sizes.mask].any()
+        longest = max(1, words.lengths.max(initial=0))
+        assert words.values.shape == words.mask.shape == (batch.rows, longest)
+        mean = (params["words"][words.values] * words.mask).sum(axis=1)
+        return mean / np.maximum(words.lengths, 1) + params["sizes"] * sizes.values.sum(axis=1)
+
+    def loss_gradient(self, params, batch, out):
+        words, sizes = batch.X["words"], batch.X["sizes"]
+        residual = self.raw(params, batch) - batch.y
+        slope = batch.weighted(residual)
+        each = (slope / np.maximum(words.lengths, 1))[:, None] * words.mask
+        np.add.at(out["words"], words.values, each)
+        out["sizes"] += slope @ sizes.values.sum(axis=1)
+        return (slope * residual).sum() / 2
+
+
+@pytest.mark.parametrize("cache", ["memory", None])
+def test_lists_come_padded(cache, tmp_path):
+    rng = np.random.default_rng(0)
+    n, value = 600, dict(zip("abcd", (1.0, -1.0, 2.0, 0.0), strict=True))
+    words = [list(rng.choice([*"abcd"], rng.integers(0, 6))) for _ in range(n)]
+    sizes = [list(np.round(rng.normal(size=rng.integers(1, 4)), 2)) for _ in range(n)]
+    y = np.array([np.mean([value[w] for w in row]) if row else 0.0 for row in words])
+    y += [3 * sum(row) for row in sizes]
+    frame = pd.DataFrame({"words": words, "sizes": sizes})
+    encoder = FrameEncoder(lists=8, n_hash=64)
+    options = {**OPTIONS, "encoder": encoder, "max_iter": 40, "n_replicas": 2, "cache": cache}
+    with dask.config.set({"dataframe.convert-string": False}):
+        lazy = dd.from_pandas(frame, npartitions=3)
+        target = dd.from_pandas(pd.Series(y), npartitions=3)
+    model = ModelRegressor(MeanOfTokens, **options).fit(lazy, target)
+    assert model.score(frame, y) > 0.99
+    np.testing.assert_allclose(model.predict(lazy).compute(), model.predict(frame))
+    cut = frame.assign(words=[row * 9 for row in words])  # more than 8 do not count
+    assert np.isfinite(model.predict(cut)).all()
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model", model=MeanOfTokens)
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+    for odd, held in ((1.0, "numbers"), ([1.0, 2.0], "lists of numbers")):
+        bad = frame.assign(words=[odd] * n)
+        with pytest.raises(ValueError, match=f"column 'words' of X holds {held}, and held lists"):
+            model.predict(bad)
 
 
 def test_a_saved_model_of_columns_finds_them_again(tmp_path):

@@ -24,7 +24,7 @@ from dps.losses.log_loss import LogLoss
 from dps.losses.softmax import Softmax
 from dps.models import Column, Columns
 from dps.optimizers import get_optimizer
-from dps.preprocessing.features import Bag, Cross, Number
+from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 from dps.training.stopping import StoppingRule
 
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
@@ -121,6 +121,8 @@ def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
             found.append(Column(name, "number", start, 1))
             if feature.indicator:
                 found.append(Column(f"missingindicator_{name}", "number", start + 1, 1))
+        elif isinstance(feature, TokenSequence):
+            found.append(Column(name, "sequence", start, feature.width, feature.n_buckets))
         else:
             kind: Any = "counts" if isinstance(feature, Bag) else "code"
             found.append(Column(name, kind, start, feature.width))

@@ -79,7 +79,8 @@ def _columns(columns: Any) -> Columns:
     return Columns(columns)
 
 
-def _column(name: Any, holds: Any, start: Any, width: Any) -> Column:
-    if not isinstance(name, str) or holds not in ("number", "code", "counts"):
+def _column(name: Any, holds: Any, start: Any, width: Any, n_tokens: Any) -> Column:
+    if not isinstance(name, str) or holds not in ("number", "code", "counts", "sequence"):
         raise ValueError(f"{name!r} is a column of {holds!r}")
-    return Column(name, holds, count(start, "start"), count(width, "width", 1))
+    width, n_tokens = count(width, "width", 1), count(n_tokens, "n_tokens")
+    return Column(name, holds, count(start, "start"), width, n_tokens)

@@ -6,7 +6,7 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 from dps.models.base import CSRRows, DenseRows, Model, Rows
 from dps.models.batches import Batch
 from dps.models.checking import check
-from dps.models.columns import Column, Columns
+from dps.models.columns import Column, Columns, Padded
 from dps.models.custom import CustomModel
 from dps.models.layout import Layout, Table, Tensor
 from dps.models.linear import LinearModel
@@ -25,6 +25,7 @@ __all__ = [
     "LinearModel",
     "Model",
     "Network",
+    "Padded",
     "Rows",
     "Table",
     "Tensor",

@@ -10,7 +10,25 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
-__all__ = ["Column", "Columns"]
+__all__ = ["Column", "Columns", "Padded"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Padded:
+    """Lists of several lengths, as the rows of one array.
+
+    Parameters
+    ----------
+    values : array of shape (rows, longest)
+        Zeros behind the end of a list.
+    lengths : array of shape (rows,)
+    mask : bool array of shape (rows, longest)
+        Where there are values.
+    """
+
+    values: Any
+    lengths: Any
+    mask: Any
 
 
 @dataclass(frozen=True)
@@ -20,9 +38,12 @@ class Column:
     Parameters
     ----------
     name : str
-    holds : {"number", "code", "counts"}
-        One column of numbers; a column a category, of which one is 1; or columns of counts.
+    holds : {"number", "code", "counts", "sequence"}
+        One column of numbers; a column a category, of which one is 1; columns of counts; or values
+        that are stored in their order from the first column on.
     start, width : int
+    n_tokens : int
+        Of sequences of strings, how many tokens there are, from 1 on; else 0.
 
     Examples
     --------
@@ -31,13 +52,16 @@ class Column:
     """
 
     name: str
-    holds: Literal["number", "code", "counts"]
+    holds: Literal["number", "code", "counts", "sequence"]
     start: int
     width: int
+    n_tokens: int = 0
 
     @property
     def size(self) -> int:
-        """How many codes there are, the one of unknown categories included; 0 for numbers."""
+        """How many codes there are, with that of unknown categories, or of no token; else 0."""
+        if self.holds == "sequence":
+            return self.n_tokens + 1 if self.n_tokens else 0
         return self.width + 1 if self.holds == "code" else 0
 
 
@@ -77,7 +101,8 @@ class Columns:
         -------
         dict of str to array
             Numbers (rows,), in the dtype of `X`; codes (rows,) as intp, those of unknown or missing
-            categories one above all others; counts as csr_array (rows, width).
+            categories one above all others; counts as csr_array (rows, width); sequences as
+            `Padded`, of integers where tokens were strings.
         """
         if isinstance(X, np.ndarray):
             if all(column.holds == "number" for column in self.columns):
@@ -89,6 +114,9 @@ class Columns:
             if column.holds == "counts":
                 found[column.name] = X[:, start:stop]
                 continue
+            if column.holds == "sequence":
+                found[column.name] = _padded(X, start, stop, column.n_tokens > 0)
+                continue
             at = by_column.indptr[start : stop + 1]
             rows = by_column.indices[at[0] : at[-1]]
             if column.holds == "number":
@@ -99,3 +127,12 @@ class Columns:
                 values[rows] = np.repeat(np.arange(column.width), np.diff(at))
             found[column.name] = values
         return found
+
+
+def _padded(X: Any, start: int, stop: int, tokens: bool) -> Padded:
+    inside = (X.indices >= start) & (X.indices < stop)
+    rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[inside]
+    lengths = np.bincount(rows, minlength=X.shape[0])
+    values = np.zeros((X.shape[0], max(1, lengths.max(initial=0))), np.intp if tokens else X.dtype)
+    values[rows, X.indices[inside] - start] = X.data[inside]
+    return Padded(values, lengths, np.arange(values.shape[1]) < lengths[:, None])

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dps.models import Layout, Rows, Tensor
+from dps.models import Layout, Padded, Rows, Tensor
 from dps.models.batches import FORMS
 from dps.models.custom import raw_outputs
 from dps.torch.criteria import Criterion, total_of
@@ -254,7 +254,9 @@ class TorchModel:
             return {name: self._input(column) for name, column in self.columns(X).items()}
         return self._input(X)
 
-    def _input(self, X: Any) -> torch.Tensor:
+    def _input(self, X: Any) -> Any:
+        if isinstance(X, Padded):
+            return Padded(*map(self._tensor, (X.values, X.lengths, X.mask)))
         if isinstance(X, np.ndarray):
             return self._tensor(X)
         rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
