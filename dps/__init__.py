@@ -4,6 +4,7 @@ Estimators are imported when they are first asked for: workers, which import par
 replicas, do without scikit-learn.
 
 >>> from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+>>> from dps import FMClassifier, FMRegressor
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
+    from dps.estimators import (
+        FMClassifier,
+        FMRegressor,
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        load,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AllReduce",
     "Async",
+    "FMClassifier",
+    "FMRegressor",
     "LinearClassifier",
     "LinearRegressor",
     "MLPClassifier",
@@ -30,7 +41,15 @@ __all__ = [
     "load",
 ]
 
-_FACE = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load")
+_FACE = (
+    "FMClassifier",
+    "FMRegressor",
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "load",
+)
 
 
 def __getattr__(name: str) -> Any:

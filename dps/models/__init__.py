@@ -4,6 +4,7 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 """
 
 from dps.models.base import CSRRows, DenseRows, Model, Rows
+from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.layout import Layout, Tensor
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
@@ -12,6 +13,8 @@ __all__ = [
     "MODELS",
     "CSRRows",
     "DenseRows",
+    "FactorInputs",
+    "FactorizationMachine",
     "Inputs",
     "Layout",
     "LinearModel",
