@@ -3,7 +3,7 @@
 Owns the way from rows of a batch to entries, places in a table and values, and from there through
 the model and back. It must not know batches, ranks or modes. A column is a row of the table: a
 weight for each output, then the factors. A number has a row for each of its knots and two entries,
-of the knots around it, whose values sum to the gain: its weight and factors are piecewise linear. With
+of the knots around it, which share a one: its weight and factors are piecewise linear in it. With
 z = sum of x w over the entries and s = sum of x v ("Factorization Machines", Rendle, 2010): ::
 
     raw_o = z_o + 1/2 sum_f p_of (s_f^2 - sum of (x v_f)^2)

@@ -25,18 +25,19 @@ from dps.estimators.planned import (
     single_will_do,
 )
 from dps.models import FactorInputs, FactorizationMachine
-from dps.optimizers import Adagrad, AdamW, Averaged, Optimizer, Schedule, get_optimizer
+from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
 from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FactorizationFamily"]
 
-#: Without layers: Adagrad's accumulator at first, the least that float32 holds, its rate, and how
-#: large elements of factors begin.
-_ACCUMULATOR, _SMALLEST, _RATE, _START = 1e-5, 1e-37, 0.6, 0.1
-#: With layers: moments of AdamW, its rate, how large elements begin, and the decay of weights.
-_BETA2, _EPSILON, _DEEP_RATE, _DEEP_START, _DECAY = 0.95, 1e-8, 0.05, 0.1, 0.08
+#: Adagrad's accumulator at first, the least that float32 holds, and its rate.
+_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.6
+#: Moments of AdamW, its rate, and the decay of weights.
+_BETA2, _EPSILON, _RATE_OF_ADAMW, _DECAY = 0.95, 1e-8, 0.05, 0.08
+#: How large elements of factors begin.
+_START = 0.1
 #: Epochs over which parameters are averaged.
 _MEAN_EPOCHS = 2.0
 #: Rows from which some are held out.
@@ -64,9 +65,7 @@ class FactorizationFamily(Family):
         if self.loss.native is None:
             raise ValueError(f"loss={asked.loss!r} is written in Python, for linear models")
         self._hidden = hidden_units(asked.hidden_layer_sizes)
-        if asked.optimizer != "auto":
-            get_optimizer(asked.optimizer)
-        self._schedule(1)
+        self._schedule(self._optimizer(False, 1.0), 1)
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
@@ -83,7 +82,7 @@ class FactorizationFamily(Family):
         n_outputs: int,
         encoding: Encoding | None,
     ) -> Recipe:
-        """Adagrad, or with layers AdamW and the mean of the last epochs' parameters."""
+        """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
         asked, start = self.asked, ask.start
         held_out = asked.early_stopping
         if held_out == "auto":
@@ -97,15 +96,17 @@ class FactorizationFamily(Family):
             epochs = auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
+        # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
+        few = touches_little(summary, model.layout.size, batch)
         unit = self._unit(summary)
-        optimizer = self._optimizer(unit)
-        # A mean is of all rows of the table: no step could go by keys.
-        average = asked.average
-        if average == "auto":
-            average = not touches_little(summary, model.layout.size, batch)
+        optimizer = self._optimizer(few, unit)
+        average = not few if asked.average == "auto" else asked.average
         if average:
             horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
             optimizer = Averaged(optimizer, horizon=horizon)
+        before = None if start is None else start.optimizer
+        if before is not None and asked.optimizer == asked.average == "auto":
+            optimizer = before
         state = None if start is None else start.state_for(optimizer, model)
         if state is None:
             state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
@@ -116,12 +117,12 @@ class FactorizationFamily(Family):
         return Recipe(
             model=model,
             optimizer=optimizer,
-            schedule=self._schedule(None if ask.partial else epochs),
+            schedule=self._schedule(optimizer, None if ask.partial else epochs),
             params=params,
             state=state,
             stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
             l1=0.0,
-            l2=self._alpha(unit * targets.scale / summary.total),
+            l2=self._alpha(optimizer, unit * targets.scale / summary.total),
             batch_size=batch,
             n_replicas=asked.n_replicas,
             ends=True,
@@ -136,35 +137,32 @@ class FactorizationFamily(Family):
         unit = float(np.mean(slopes)) * summary.reach(self.loss)
         return unit if unit > 0 else 1.0
 
-    def _optimizer(self, unit: float) -> Optimizer:
+    def _optimizer(self, few: bool, unit: float) -> Optimizer:
         if self.asked.optimizer != "auto":
             return get_optimizer(self.asked.optimizer)
-        if self._hidden:
+        if self._hidden and not few:
             return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
         return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
 
-    def _alpha(self, of_a_row: float) -> float:
+    def _alpha(self, optimizer: Optimizer, of_a_row: float) -> float:
         if self.asked.alpha != "auto":
             return float(self.asked.alpha)
-        return _DECAY if self._hidden else of_a_row
+        return _DECAY if isinstance(_base(optimizer), AdamW) else of_a_row
 
-    def _schedule(self, epochs: int | None) -> Schedule:
-        given, rate = self.asked.learning_rate, self._rate()
+    def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
+        given, base = self.asked.learning_rate, _base(optimizer)
         if not isinstance(given, str | Schedule):
-            given, rate = "constant", float(given)
+            return Constant(float(given))
+        rate = base.default_schedule.rate
+        if self.asked.optimizer == "auto":
+            rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
         return planned_schedule(given, rate, epochs)
-
-    def _rate(self) -> float:
-        if self.asked.optimizer != "auto":
-            return get_optimizer(self.asked.optimizer).default_schedule.rate
-        return _DEEP_RATE if self._hidden else _RATE
 
     def _initial(self, model: FactorizationMachine, ask: Ask) -> NDArray[np.floating]:
         if ask.start is not None:
             ask.start.check(model)
             return ask.start.params
-        start = _DEEP_START if self._hidden else _START
-        initial: NDArray[np.floating] = model.initial(np.random.default_rng(ask.seed), start)
+        initial: NDArray[np.floating] = model.initial(np.random.default_rng(ask.seed), _START)
         return initial
 
     def _model(
@@ -212,6 +210,10 @@ class FactorizationFamily(Family):
             "_machine": model,
             "_params": params,
         }
+
+
+def _base(optimizer: Optimizer) -> Optimizer:
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer
 
 
 def _inputs(summary: DataSummary, encoding: Encoding | None, fields: Any) -> FactorInputs:

@@ -151,9 +151,9 @@ class NetworkFamily(Family):
                     f" units, and this one {(*hidden, n_outputs)}; train a clone, or with "
                     "warm_start=False"
                 )
-            if len(inputs.places) != summary.n_features:
+            if before.n_features != summary.n_features:
                 raise ValueError(
-                    f"the fit cannot start from the last one: that has {len(inputs.places)} "
+                    f"the fit cannot start from the last one: that has {before.n_features} "
                     f"features, and X has {summary.n_features}; train a clone, or with "
                     "warm_start=False"
                 )

@@ -13,9 +13,10 @@ import numpy as np
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
+from dps.estimators.fm import FMClassifier, FMRegressor
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
-from dps.models import Network
+from dps.models import FactorizationMachine, LinearModel, Network
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.history import History
@@ -69,7 +70,7 @@ def load(path: Any) -> Any:
 
     Returns
     -------
-    LinearClassifier, LinearRegressor, MLPClassifier or MLPRegressor
+    LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, FMClassifier or FMRegressor
         With ``client=None``, without `plan_` and `fit_report_`. `partial_fit` carries on as that of
         the estimator that was saved would have, bit for bit.
 
@@ -132,9 +133,11 @@ def _estimator(content: Any, read: RecordReader) -> Any:
         estimator._loss()
         for name, value in fitted.items():
             checks[name](estimator, value)
-        if isinstance(getattr(estimator, "_network", None), Network):
+        trained = _trained(estimator)
+        if trained:
             family: Any = estimator._family()
-            for name, value in family.attributes(estimator._network, estimator._params).items():
+            model = getattr(estimator, trained)
+            for name, value in family.attributes(model, estimator._params).items():
                 setattr(estimator, name, value)
     if read.left:
         raise ValueError(f"it has arrays that belong to nothing: {sorted(read.left)}")
@@ -160,11 +163,17 @@ def _checks(estimator: Any) -> dict[str, _Check]:
     }
     if estimator._classification:
         common["classes_"] = _check_classes
-    if isinstance(estimator, MLPClassifier | MLPRegressor):
-        own: dict[str, _Check] = {"_network": _check_network, "_params": _check_params}
+    trained = _trained(estimator)
+    if trained:
+        own: dict[str, _Check] = {trained: _check_trained, "_params": _check_params}
     else:
         own = {"coef_": _check_coef, "intercept_": _check_intercept}
     return {**common, **own, "_carry": _check_carry}
+
+
+def _trained(estimator: Any) -> str:
+    """The attribute that holds a trained model; none has one whose coefficients are all."""
+    return next((name for kind, name in _TRAINED.items() if isinstance(estimator, kind)), "")
 
 
 def _columns(estimator: Any) -> int:
@@ -233,35 +242,50 @@ def _check_intercept(estimator: Any, intercept: Any) -> None:
     floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
 
 
-def _check_network(estimator: Any, network: Any) -> None:
-    fits = isinstance(network, Network) and _fits(estimator, network)
-    _must(fits, "_network", network)
+def _check_trained(estimator: Any, model: Any) -> None:
+    name = _trained(estimator)
+    _must(type(model) is _MODELS[name] and _fits(estimator, model), name, model)
 
 
 def _check_params(estimator: Any, params: Any) -> None:
-    network = estimator._network
-    floats(params, "_params", network.layout.size, finite=False)
-    _must(params.dtype == network.dtype, "_params", params)
+    model = getattr(estimator, _trained(estimator))
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
 
 
 def _check_carry(estimator: Any, carry: Any) -> None:
     fits = isinstance(carry, TrainState) and carry.model is not None
     _must(fits and _fits(estimator, carry.model), "_carry", carry)
-    _must(isinstance(carry.model, Network) == hasattr(estimator, "_network"), "_carry", carry)
+    _must(type(carry.model) is _MODELS[_trained(estimator)], "_carry", carry)
 
 
 def _fits(estimator: Any, model: Any) -> bool:
     """Whether a model has the columns and outputs that the estimator's data has."""
-    is_network = isinstance(model, Network)
-    columns = len(model.inputs.places) if is_network else model.n_features
-    outputs = _outputs(estimator)
-    if outputs is None and not is_network:
+    outputs, trained = _outputs(estimator), _trained(estimator)
+    if outputs is None and not trained:
         outputs = len(np.atleast_2d(estimator.coef_))
     elif outputs is None:
-        outputs = estimator._network.n_outputs
-    return columns == _columns(estimator) and model.n_outputs == outputs
+        outputs = getattr(estimator, trained).n_outputs
+    return bool(model.n_features == _columns(estimator) and model.n_outputs == outputs)
 
 
+_TRAINED: dict[Any, str] = {
+    (MLPClassifier, MLPRegressor): "_network",
+    (FMClassifier, FMRegressor): "_machine",
+}
+_MODELS: dict[str, Any] = {
+    "": LinearModel,
+    "_network": Network,
+    "_machine": FactorizationMachine,
+}
 _ESTIMATORS: dict[str, Any] = {
-    cls.__name__: cls for cls in (LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor)
+    cls.__name__: cls
+    for cls in (
+        FMClassifier,
+        FMRegressor,
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+    )
 }

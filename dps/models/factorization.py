@@ -210,6 +210,11 @@ class FactorizationMachine:
         return {**self.__dict__, "_kernel": None}
 
     @property
+    def n_features(self) -> int:
+        """Columns of the rows."""
+        return self.inputs.n_features
+
+    @property
     def by_blas(self) -> bool:
         """Whether its gradient is mostly products of matrices."""
         return bool(self.hidden)

@@ -183,6 +183,11 @@ class Network:
         return {**self.__dict__, "_kernel": None}
 
     @property
+    def n_features(self) -> int:
+        """Columns of the rows."""
+        return len(self.inputs.places)
+
+    @property
     def gains(self) -> list[float]:
         """Factor of each layer's weights: one over the length of what goes in."""
         length = self.inputs.n_dense + self.inputs.plain_square
