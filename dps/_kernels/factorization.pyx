@@ -24,11 +24,12 @@ import numpy as np
 
 from dps._kernels.checks cimport index_t, same_length, vector_of
 from dps._kernels.gather cimport fill_rows
+from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport (
-    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, KeyedRows, Rows
 )
 
 cdef extern from "mix.h" nogil:
@@ -64,6 +65,7 @@ cdef enum:
     FEWEST = 32
     ROOM = 1 << 20          # elements that a block's sums have, where rows allow
     LAID = 1 << 14          # elements of dense rows that are laid side by side
+    INT_MAX = 0x7FFFFFFF
     SOON = 8                # rows ahead of that which is taken, which are asked for
 
 
@@ -404,6 +406,61 @@ cdef double _through(
     return loss
 
 
+cdef int _touch(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t start,
+    Py_ssize_t m, Py_ssize_t ahead, KeyedRows laid, const floating* example,
+) except -1 nogil:
+    cdef const Machine* machine = &self.machine
+    cdef Py_ssize_t stored = laid.n_stored, most, i, p, row
+    cdef Py_ssize_t behind = (self.size - machine.dense + machine.width - 1) // machine.width
+    cdef floating* values
+    cdef int* places
+    cdef int* starts
+    cdef Keys keys
+    # What is not of the table is the first thing that a batch touches.
+    need(&laid.keys, behind, 1)
+    for row in range(machine.n_rows, machine.n_rows + behind):
+        touch_key(&laid.keys, row, 1)
+    most = stored + _most_entries(machine, rows, order, start, m)
+    if most > INT_MAX:
+        with gil:
+            raise ValueError(f"a batch has more than {INT_MAX} entries: make it smaller")
+    values = <floating*> laid.values.fit(most * sizeof(floating))
+    places = <int*> laid.places.fit(most * sizeof(int))
+    starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
+    laid.n_stored = _take_entries(
+        self, rows, order, start, m, ahead, values, places, starts, stored
+    )
+    laid.n_rows += m
+    for i in range(m):
+        need(&laid.keys, starts[i + 1] - starts[i], 1)
+        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        for p in range(starts[i], starts[i + 1]):
+            places[p] = <int> touch_key(&keys, places[p], 1)
+        laid.keys = keys
+    return 0
+
+
+cdef double _add_touched(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t start,
+    Py_ssize_t m, KeyedRows keys, const floating* params, floating* out,
+) noexcept nogil:
+    """Rows of the keys lie side by side, first those of what is not of the table."""
+    cdef Rows laid = keys.take(m)
+    cdef Py_ssize_t taken = 0, n
+    cdef double loss = 0
+    while taken < m:
+        n = min(m - taken, self.machine.block)
+        _take_targets(self, rows, order, start + taken, taken, n, params)
+        self.count = n
+        loss += _through(
+            self, params, params, out, out, <const floating*> laid.values,
+            <const int*> laid.indices, <const int*> laid.indptr + taken, keys.keys.list,
+        )
+        taken += n
+    return loss
+
+
 cdef class FactorizationGradient(Gradient):
     """Of a factorization machine under a loss; see the stub."""
 
@@ -422,6 +479,7 @@ cdef class FactorizationGradient(Gradient):
         self._arrays = tuple(fixed.values())
         self.single = single
         self.size = shape.size
+        self.row_width = many + k
         machine.loss = loss.spec
         machine.n_features, machine.n_rows = shape.n_features, shape.n_rows
         machine.n_outputs, machine.n_factors, machine.width = many, k, many + k
@@ -558,6 +616,27 @@ cdef class FactorizationGradient(Gradient):
 
     cdef double finish(self, const void* params, void* out) noexcept nogil:
         return self._waiting_through(params, out)
+
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil:
+        """Keys are rows of the table, and behind it what else there is in rows as long."""
+        if self.single:
+            return _touch(self, rows, order, start, m, ahead, keys, <const float*> NULL)
+        return _touch(self, rows, order, start, m, ahead, keys, <const double*> NULL)
+
+    cdef double add_touched(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
+    ) noexcept nogil:
+        if self.single:
+            return _add_touched(
+                self, rows, order, start, m, keys, <const float*> params, <float*> out
+            )
+        return _add_touched(
+            self, rows, order, start, m, keys, <const double*> params, <double*> out
+        )
 
     cdef int reraise(self) except -1:
         if self.failed:

@@ -49,6 +49,7 @@ cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
     cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
+    cdef readonly Py_ssize_t row_width  # elements that a key stands for
     cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
     cdef bint failed            # whether `add` has raised, where it can
     cdef void begin(self, uint64_t key) noexcept nogil

@@ -36,6 +36,7 @@ class Gradient:
     size: int
     single: bool
     keyed: bool
+    row_width: int
     def touch_batch(
         self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyedRows
     ) -> None:
@@ -55,7 +56,8 @@ class Gradient:
     ) -> float:
         """As `add_batch`, of the rows of the last `touch_batch`.
 
-        `params` and `out` are of the keys, side by side, in their order.
+        `params` and `out` are of the keys, side by side, in their order, `row_width` elements
+        each.
         """
     def add_batch(
         self,

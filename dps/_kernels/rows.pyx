@@ -137,6 +137,9 @@ cdef class Gradient:
     A batch is `begin`, some calls of `add`, and `finish`, all at the same parameters.
     """
 
+    def __cinit__(self, *args, **options):
+        self.row_width = 1
+
     cdef void begin(self, uint64_t key) noexcept nogil:
         """Begin a batch, in which what is drawn by chance follows from ``key``."""
 
@@ -167,7 +170,7 @@ cdef class Gradient:
     ) noexcept nogil:
         """As `add`, of rows that have been touched, in the order in which they have been.
 
-        ``params`` and ``out`` are of the keys, side by side.
+        ``params`` and ``out`` are of the keys, side by side, ``row_width`` elements each.
         """
         return 0
 
@@ -225,7 +228,7 @@ cdef class Gradient:
         cdef char* target
         for name, array in (("params", params), ("out", out)):
             _check(name, array, "f4" if self.single else "f8")
-            same_length(name, array.shape[0], keys.keys.count)
+            same_length(name, array.shape[0], keys.keys.count * self.row_width)
         same_length("rows that are touched", stop - start, keys.n_rows - keys.n_taken)
         if start == stop:
             return 0.0

@@ -116,6 +116,13 @@ class Model(Protocol):
         """Whether its gradient is mostly products of matrices; a model need not have it."""
 
     @property
+    def row_width(self) -> int:
+        """Elements that are touched together, as a row of a table; a model need not have it.
+
+        Where they are several the first tensor is that table, and the others lie behind it.
+        """
+
+    @property
     def kernel(self) -> Gradient | None:
         """`loss_gradient` for native loops, None where there is none."""
 

@@ -25,6 +25,8 @@ __all__ = ["FactorInputs", "FactorizationMachine"]
 #: Gains, by which some tensors learn faster or slower than others at the same rate: of factors
 #: without and with layers, which take them as they are.
 _FACTOR_GAIN, _DEEP_FACTOR_GAIN, _BIAS_GAIN = 0.5, 0.25, 0.1
+#: Rows of the table that can be numbered in 32 bits.
+_MOST_ROWS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +185,10 @@ class FactorizationMachine:
         if loss.native is None:
             raise ValueError(
                 f"a factorization machine needs a loss with a kernel, and {loss!r} has none"
+            )
+        if inputs.n_rows > _MOST_ROWS:
+            raise ValueError(
+                f"a table of {inputs.n_rows} rows is too long: at most {_MOST_ROWS} can be numbered"
             )
         self.inputs = inputs
         self.n_factors = n_factors

@@ -51,6 +51,7 @@ class LinearModel:
 
     draws: ClassVar[bool] = False
     by_blas: ClassVar[bool] = False
+    row_width: ClassVar[int] = 1
     _in_python: ClassVar[bool] = False
 
     def __init__(

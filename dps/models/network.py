@@ -139,6 +139,7 @@ class Network:
 
     draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
     by_blas: ClassVar[bool] = True
+    row_width: ClassVar[int] = 1
 
     def __init__(
         self,

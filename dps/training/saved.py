@@ -171,10 +171,7 @@ def _factor_inputs(
         raise ValueError(f"there are {fields.max() + 1} fields of {n} columns")
     if type(gain) is not float or not 0 < gain < np.inf:
         raise ValueError(f"gain is {gain!r}, and must be above 0")
-    inputs = FactorInputs(n, places, knots, fields, gain)
-    if inputs.n_rows >= 1 << 31:
-        raise ValueError(f"a table of {inputs.n_rows} rows is too long")
-    return inputs
+    return FactorInputs(n, places, knots, fields, gain)
 
 
 def _factorization(
