@@ -4,6 +4,7 @@ Estimators are imported when they are first asked for: workers, which import par
 replicas, do without scikit-learn.
 
 >>> from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+>>> from dps import FMClassifier, FMRegressor
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
     from dps.estimators import (
+        FMClassifier,
+        FMRegressor,
         LinearClassifier,
         LinearRegressor,
         MLPClassifier,
@@ -29,6 +32,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AllReduce",
     "Async",
+    "FMClassifier",
+    "FMRegressor",
     "LinearClassifier",
     "LinearRegressor",
     "MLPClassifier",
@@ -41,6 +46,8 @@ __all__ = [
 ]
 
 _FACE = (
+    "FMClassifier",
+    "FMRegressor",
     "LinearClassifier",
     "LinearRegressor",
     "MLPClassifier",

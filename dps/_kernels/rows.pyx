@@ -200,7 +200,7 @@ cdef class Gradient:
     A batch is `begin`, some calls of `add`, and `finish`, all at the same parameters.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, *args, **options):
         self.key_width = 1
 
     cdef void begin(self, uint64_t key) noexcept nogil:
@@ -261,7 +261,7 @@ cdef class Gradient:
     ) noexcept nogil:
         """As `add`, of rows that have been touched, in the order in which they have been.
 
-        ``params`` and ``out`` are of the keys, side by side.
+        ``params`` and ``out`` are of the keys, side by side, ``key_width`` elements each.
         """
         return 0
 

@@ -15,11 +15,12 @@ import numpy as np
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.custom import ModelClassifier, ModelRegressor, Stepped
+from dps.estimators.fm import FMClassifier, FMRegressor
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
 from dps.estimators.saved_models import OWN_MODELS, own_kinds
 from dps.losses import Multilabel
-from dps.models import Network
+from dps.models import FactorizationMachine, LinearModel, Network
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.history import History
@@ -188,9 +189,9 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
             family, carry = estimator._family(), estimator._carry
             for name, value in family.attributes(carry.model, estimator._params).items():
                 setattr(estimator, name, value)
-        elif isinstance(getattr(estimator, "_network", None), Network):
-            family = estimator._family()
-            for name, value in family.attributes(estimator._network, estimator._params).items():
+        elif trained := _trained(estimator):
+            family, model = estimator._family(), getattr(estimator, trained)
+            for name, value in family.attributes(model, estimator._params).items():
                 setattr(estimator, name, value)
     if read.left:
         raise ValueError(f"it has arrays that belong to nothing: {sorted(read.left)}")
@@ -218,11 +219,17 @@ def _checks(estimator: Any) -> dict[str, _Check]:
         common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
     if isinstance(estimator, Stepped):
         return {**common, "_carry": _check_own, "_params": _check_own_params}
-    if isinstance(estimator, MLPClassifier | MLPRegressor):
-        own: dict[str, _Check] = {"_network": _check_network, "_params": _check_params}
+    trained = _trained(estimator)
+    if trained:
+        own: dict[str, _Check] = {trained: _check_trained, "_params": _check_params}
     else:
         own = {"coef_": _check_coef, "intercept_": _check_intercept}
     return {**common, **own, "_carry": _check_carry}
+
+
+def _trained(estimator: Any) -> str:
+    """The attribute that holds a trained model; none has one whose coefficients are all."""
+    return next((name for kind, name in _TRAINED.items() if isinstance(estimator, kind)), "")
 
 
 def _columns(estimator: Any) -> int:
@@ -297,21 +304,21 @@ def _check_intercept(estimator: Any, intercept: Any) -> None:
     floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
 
 
-def _check_network(estimator: Any, network: Any) -> None:
-    fits = isinstance(network, Network) and _fits(estimator, network)
-    _must(fits, "_network", network)
+def _check_trained(estimator: Any, model: Any) -> None:
+    name = _trained(estimator)
+    _must(type(model) is _MODELS[name] and _fits(estimator, model), name, model)
 
 
 def _check_params(estimator: Any, params: Any) -> None:
-    network = estimator._network
-    floats(params, "_params", network.layout.size, finite=False)
-    _must(params.dtype == network.dtype, "_params", params)
+    model = getattr(estimator, _trained(estimator))
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
 
 
 def _check_carry(estimator: Any, carry: Any) -> None:
     fits = isinstance(carry, TrainState) and carry.model is not None
     _must(fits and _fits(estimator, carry.model), "_carry", carry)
-    _must(isinstance(carry.model, Network) == hasattr(estimator, "_network"), "_carry", carry)
+    _must(type(carry.model) is _MODELS[_trained(estimator)], "_carry", carry)
 
 
 def _check_own(estimator: Any, carry: Any) -> None:
@@ -330,20 +337,33 @@ def _check_own_params(estimator: Any, params: Any) -> None:
 
 def _fits(estimator: Any, model: Any) -> bool:
     """Whether a model has the columns and outputs that the estimator's data has."""
-    is_network = isinstance(model, Network)
-    columns = len(model.inputs.places) if is_network else model.n_features
-    outputs = _outputs(estimator)
-    if outputs is None and not is_network:
+    outputs, trained = _outputs(estimator), _trained(estimator)
+    if outputs is None and not trained:
         outputs = len(np.atleast_2d(estimator.coef_))
     elif outputs is None:
-        outputs = estimator._network.n_outputs
-    return columns == _columns(estimator) and model.n_outputs == outputs
+        outputs = getattr(estimator, trained).n_outputs
+    return bool(model.n_features == _columns(estimator) and model.n_outputs == outputs)
 
 
+_TRAINED: dict[Any, str] = {
+    (MLPClassifier, MLPRegressor): "_network",
+    (FMClassifier, FMRegressor): "_machine",
+}
+_MODELS: dict[str, Any] = {
+    "": LinearModel,
+    "_network": Network,
+    "_machine": FactorizationMachine,
+}
 _ESTIMATORS: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
-        LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, ModelClassifier,
+        FMClassifier,
+        FMRegressor,
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        ModelClassifier,
         ModelRegressor,
     )
-}  # fmt: skip
+}

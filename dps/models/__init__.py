@@ -8,6 +8,7 @@ from dps.models.batches import Batch
 from dps.models.checking import check
 from dps.models.columns import Column, Columns, Padded
 from dps.models.custom import CustomModel
+from dps.models.factorization import FactorInputs, FactorizationMachine
 from dps.models.layout import Layout, Table, Tensor
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
@@ -20,6 +21,8 @@ __all__ = [
     "Columns",
     "CustomModel",
     "DenseRows",
+    "FactorInputs",
+    "FactorizationMachine",
     "Inputs",
     "Layout",
     "LinearModel",
