@@ -461,6 +461,21 @@ cdef double _add_touched(
     return loss
 
 
+cdef void _raw_touched(
+    FactorizationGradient self, Py_ssize_t m, KeyedRows keys, const floating* params
+) noexcept nogil:
+    cdef Rows laid = keys.take(m)
+    cdef Py_ssize_t taken = 0
+    while taken < m:
+        self.count = min(m - taken, self.machine.block)
+        taken += self.count
+        _through(
+            self, params, params, <floating*> NULL, <floating*> NULL, <const floating*> laid.values,
+            <const int*> laid.indices, <const int*> laid.indptr + taken - self.count,
+            keys.keys.list,
+        )
+
+
 cdef class FactorizationGradient(Gradient):
     """Of a factorization machine under a loss; see the stub."""
 
@@ -637,6 +652,17 @@ cdef class FactorizationGradient(Gradient):
         return _add_touched(
             self, rows, order, start, m, keys, <const double*> params, <double*> out
         )
+
+    cdef void raw_touched(
+        self, KeyedRows keys, Py_ssize_t m, const void* params, void* out
+    ) noexcept nogil:
+        self.begin(0)
+        self.raw_out = <char*> out
+        if self.single:
+            _raw_touched(self, m, keys, <const float*> params)
+        else:
+            _raw_touched(self, m, keys, <const double*> params)
+        self.raw_out = NULL
 
     cdef int reraise(self) except -1:
         if self.failed:

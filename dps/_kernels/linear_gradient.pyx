@@ -255,6 +255,16 @@ cdef double _add(
     return loss
 
 
+cdef void _raw(
+    const Linear* model, const Rows* keyed, const floating* params, floating* out, Py_ssize_t m
+) noexcept nogil:
+    """Raw outputs of rows of keys, the first of which is the intercept's."""
+    forward_csr(
+        <const floating*> keyed.values, <const int*> keyed.indices, <const int*> keyed.indptr,
+        NULL, params, params if model.intercept else NULL, out, m, model.k,
+    )
+
+
 cdef class LinearGradient(Gradient):
     """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,)."""
 
@@ -308,6 +318,15 @@ cdef class LinearGradient(Gradient):
         array = np.zeros(max(1, elements), "f4" if self.single else "f8")
         self._arrays += (array,)
         return <char*> <uintptr_t> array.ctypes.data
+
+    cdef void raw_touched(
+        self, KeyedRows keys, Py_ssize_t m, const void* params, void* out
+    ) noexcept nogil:
+        cdef Rows rows = keys.take(m)
+        if self.single:
+            _raw(&self.model, &rows, <const float*> params, <float*> out, m)
+        else:
+            _raw(&self.model, &rows, <const double*> params, <double*> out, m)
 
     cdef void round(self, double width, bint gap) noexcept nogil:
         self.model.loss.width, self.model.loss.gap = width, gap

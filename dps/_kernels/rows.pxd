@@ -69,6 +69,9 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
     ) noexcept nogil
+    cdef void raw_touched(
+        self, KeyedRows keys, Py_ssize_t m, const void* params, void* out
+    ) noexcept nogil
     cdef void round(self, double width, bint gap) noexcept nogil
     cdef int check(self, BlockRows block) except -1
     cdef BlockRows rows_of(self, block)

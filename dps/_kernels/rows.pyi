@@ -59,6 +59,8 @@ class Gradient:
 
         `params` and `out` are of the keys, `key_width` elements each, side by side, in their order.
         """
+    def raw_touched_batch(self, keys: KeyedRows, params: Any, out: Any) -> None:
+        """Write the raw outputs (m, n_outputs) of the m rows of the last `touch_batch`."""
     def add_batch(
         self,
         block: BlockRows,

@@ -265,6 +265,11 @@ cdef class Gradient:
         """
         return 0
 
+    cdef void raw_touched(
+        self, KeyedRows keys, Py_ssize_t m, const void* params, void* out
+    ) noexcept nogil:
+        """Write the raw outputs of the next m rows that have been touched; ``params`` as above."""
+
     cdef void round(self, double width, bint gap) noexcept nogil:
         """Round the kinks of the loss from now on, see `LossKernel`; 0: no more."""
 
@@ -329,6 +334,21 @@ cdef class Gradient:
             &block.rows, NULL if order is None else &picks[0], start, stop - start, limit - stop,
             keys, at, target,
         )
+
+    def raw_touched_batch(self, KeyedRows keys, params, out):
+        """Write the raw outputs of the rows of the last `touch_batch`, at its keys."""
+        cdef Py_ssize_t m = keys.n_rows - keys.n_taken
+        cdef const char* at
+        cdef char* target
+        for name, array in (("params", params), ("out", out)):
+            _check(name, array, "f4" if self.single else "f8")
+        same_length("params", params.shape[0], keys.keys.count * self.key_width)
+        same_length("out", out.shape[0], m)
+        at = _address(params)
+        target = <char*> _address(out)
+        if m:
+            with nogil:
+                self.raw_touched(keys, m, at, target)
 
     def add_batch(
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out,

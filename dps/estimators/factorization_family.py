@@ -98,7 +98,7 @@ class FactorizationFamily(Family):
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
-        few = touches_little(summary, model.layout.size, batch, model.key_width)
+        few = touches_little(summary, model.layout.size, batch)
         unit = self._unit(summary)
         optimizer = self._optimizer(few, unit)
         average = not few if asked.average == "auto" else asked.average

@@ -279,8 +279,8 @@ class Channel:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""
         return 0 if self._held is None else zlib.crc32(self._held.data)
 
-    def flush(self, epoch: int) -> NDArray[np.floating]:
-        """The parameters to report at the end of an epoch, the same for all ranks.
+    def flush(self, epoch: int) -> None:
+        """Have all updates of an epoch applied, so that all ranks see the same parameters.
 
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.
         """
@@ -293,10 +293,10 @@ class Channel:
                         link.call(operations.bring_up_to_date, epoch)
                 self.reduce([0.0])
             self._flushed = True
-        return self._reported(self.pull())
 
-    def _reported(self, params: NDArray[np.floating]) -> NDArray[np.floating]:
-        """What the optimizer reports: these, or their mean, which lies where its state does."""
+    def reported(self) -> NDArray[np.floating]:
+        """What the optimizer reports: the parameters, or their mean, which its state has."""
+        params = self.pull()
         optimizer = self._spec.update.optimizer
         if not optimizer.reports_a_mean:
             return params

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,11 +34,9 @@ from dps.models import Model
 from dps.models.base import WithFeatures
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pieces import Pieces
+from dps.training.validating import Validation
 
-__all__ = ["FullBatch", "Validation", "train_full_batch"]
-
-#: Sums over a rank's rows for validation: of losses, of weights, and those of a score.
-Validation = tuple[float, float, Sequence[float]]
+__all__ = ["FullBatch", "train_full_batch"]
 
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.

@@ -10,7 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -34,16 +34,15 @@ from dps.training.activity import RankActivity
 from dps.training.blas import one_thread_each
 from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
-from dps.training.full_batch import FullBatch, Validation, train_full_batch
+from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.steps import Steps
 from dps.training.stopping import StoppingRule
+from dps.training.validating import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
 __all__ = ["Outcome", "ReplicaSpec", "run_replica"]
 
-#: Validation losses are computed on so many rows at a time.
-_VALIDATION_ROWS = 4096
 _BEAT_EVERY = 1.0
 
 
@@ -171,12 +170,13 @@ def run_replica(
         with _heartbeat(channel):
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
+        held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
         channel.activity.lap(LOAD)
         how, done = spec.full_batch, 0
         if how is None:
             alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
             with alone(), getattr(spec.model, "computing", nullcontext)():
-                done = _train(spec, channel, source)
+                done = _train(spec, channel, source, held_out)
             how = spec.finish
         if how is not None and done < spec.stopping.max_iter:
             train_full_batch(
@@ -188,9 +188,7 @@ def run_replica(
                 state_rows=spec.channel.update.optimizer.state_rows,
                 decide=partial(_decision, spec.stopping),
                 first=done,
-                validate=partial(_validate, spec, source=source, beat=channel.beat)
-                if spec.held_out
-                else None,
+                validate=held_out.at if spec.held_out else None,
             )
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
@@ -211,7 +209,7 @@ def run_replica(
     return Outcome(rank, activity=_activity(spec, channel))
 
 
-def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
+def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:
     """Take stochastic steps until they end the fit, or are on a plateau; the epochs of them."""
     # Scratch memory of a model is not shared between threads.
     model = copy.deepcopy(spec.model)
@@ -228,7 +226,11 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source) -> int:
         loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
         validation: Validation = (0.0, 0.0, ())
         if spec.held_out:
-            validation = _validate(spec, model, channel.flush(epoch), source, channel.beat)
+            channel.flush(epoch)
+            if spec.channel.update.rates is None:
+                validation = held_out.at(model, channel.reported())
+            else:
+                validation = held_out.by_keys(model, channel)
             activity.lap(COMPUTE)
         missed, weight, scores = validation
         report = EpochReport(
@@ -256,34 +258,6 @@ def _decision(rule: StoppingRule, epoch: int) -> Decide:
         return record.row(), record.last, None if last is None else last.kept
 
     return decide
-
-
-def _validate(
-    spec: ReplicaSpec,
-    model: Model,
-    params: NDArray[np.floating],
-    source: Source,
-    beat: Callable[[], None],
-) -> Validation:
-    loss, weight, score = 0.0, 0.0, spec.stopping.score
-    sums = np.zeros(1)
-    evaluate = getattr(model, "evaluate", None)
-    if evaluate is None:  # the gradient is not wanted, but comes along
-        evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
-    with closing(source.blocks(held_out=True)) as blocks:
-        for block in blocks:
-            beat()
-            rows = block.validation_rows()
-            for start in range(0, len(rows), _VALIDATION_ROWS):
-                some = block.segment(start, min(start + _VALIDATION_ROWS, len(rows)), rows)
-                loss += evaluate(params, some.X, some.y, some.weight)
-                weight += (
-                    len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
-                )
-                if score is not None:
-                    raw = model.raw(params, some.X)
-                    sums = sums + score.sums(spec.targets, some.y, raw, some.weight)
-    return loss, weight, () if score is None else sums.tolist()
 
 
 @contextmanager

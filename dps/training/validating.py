@@ -1,0 +1,113 @@
+"""Loss and score of the rows that a rank holds out: at parameters that it has, or by keys.
+
+It must not know modes, or when an epoch ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.blocks import Block, Segment
+from dps.data.scores import RowScore
+from dps.data.sources import Source
+from dps.data.targets import TargetEncoding
+from dps.group import Channel, raise_unless_ran
+from dps.models import Model
+
+__all__ = ["HeldOutRows", "Validation"]
+
+#: Sums over a rank's rows for validation: of losses, of weights, and those of a score.
+Validation = tuple[float, float, Sequence[float]]
+
+#: Rows that are looked at together.
+_ROWS = 4096
+
+
+class _Part(NamedTuple):
+    block: Block
+    rows: NDArray[np.int64]
+    start: int
+    stop: int
+    segment: Segment
+
+
+class HeldOutRows:
+    """The rows that a rank holds out.
+
+    Parameters
+    ----------
+    source : Source
+    targets : TargetEncoding
+    score : RowScore or None
+        What is asked of them besides the loss.
+    beat : callable
+        Called once a block.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        targets: TargetEncoding,
+        score: RowScore | None,
+        beat: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._targets = targets
+        self._score = score
+        self._beat = beat
+
+    def at(self, model: Model, params: NDArray[np.floating]) -> Validation:
+        """Loss, weight and sums of the score at whole parameters."""
+        evaluate = getattr(model, "evaluate", None)
+        if evaluate is None:  # the gradient is not wanted, but comes along
+            evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
+
+        def look(part: _Part) -> tuple[float, Any]:
+            some = part.segment
+            loss = evaluate(params, some.X, some.y, some.weight)
+            return loss, None if self._score is None else model.raw(params, some.X)
+
+        return self._sums(look)
+
+    def by_keys(self, model: Any, channel: Channel) -> Validation:
+        """The same, of sparse rows at what they touch, which is pulled."""
+        kernel, step = model.kernel, channel.step
+
+        def look(part: _Part) -> tuple[float, Any]:
+            step.keys.begin()
+            kernel.touch_batch(part.block.for_kernels, part.rows, part.start, part.stop, step.keys)
+            raise_unless_ran(step.pull_touched(), None, channel.steps)
+            raw = np.empty((part.stop - part.start, model.n_outputs), model.dtype)
+            kernel.raw_touched_batch(step.keys, step.touched, raw)
+            some = part.segment
+            return model.loss.evaluate(some.y, raw, some.weight, np.empty_like(raw)), raw
+
+        return self._sums(look)
+
+    def _sums(self, look: Callable[[_Part], tuple[float, Any]]) -> Validation:
+        loss, weight, sums = 0.0, 0.0, np.zeros(1)
+        for part in self._parts():
+            added, raw = look(part)
+            some = part.segment
+            loss += added
+            weight += (
+                len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
+            )
+            if self._score is not None:
+                sums = sums + self._score.sums(self._targets, some.y, raw, some.weight)
+        return loss, weight, () if self._score is None else sums.tolist()
+
+    def _parts(self) -> Iterator[_Part]:
+        with closing(self._source.blocks(held_out=True)) as blocks:
+            for block in blocks:
+                self._beat()
+                rows = block.validation_rows()
+                for start in range(0, len(rows), _ROWS):
+                    stop = min(start + _ROWS, len(rows))
+                    yield _Part(block, rows, start, stop, block.segment(start, stop, rows))
