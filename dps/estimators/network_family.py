@@ -20,8 +20,19 @@ from dps.estimators.family import Ask, Family, Recipe
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
 from dps.models.network import TINY
-from dps.optimizers import SCHEDULES, AdamW, Averaged, Cosine, Optimizer, get_optimizer
+from dps.optimizers import (
+    OPTIMIZERS,
+    SCHEDULES,
+    SGD,
+    AdamW,
+    Averaged,
+    Cosine,
+    Optimizer,
+    get_optimizer,
+)
 from dps.optimizers.schedules import Constant, Schedule
+from dps.training.defaults import GAIN, OF_SMALL, PROMISE
+from dps.training.full_batch import FullBatch
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
 
@@ -36,6 +47,8 @@ _WARM = 0.05
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
+_PASSES = 200
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
@@ -81,11 +94,32 @@ class NetworkFamily(Family):
         """A loss needs a kernel, and names must be known."""
         if self.loss.native is None:
             raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
-        self._optimizer: Optimizer = _ADAMW
-        if self.asked.solver != "auto":
-            self._optimizer = get_optimizer(self.asked.solver)
+        self._optimizer = self._solver()
+        if self._by_passes:
+            _check_passes(self.asked, ask.partial)
         self._schedule(1.0, 1)
         self._hidden()
+
+    @property
+    def _by_passes(self) -> bool:
+        """Whether each step is from the gradient of all rows."""
+        return bool(self.asked.solver == "lbfgs")
+
+    def _solver(self) -> Optimizer:
+        """The optimizer of stochastic steps."""
+        solver = self.asked.solver
+        if isinstance(solver, Optimizer):
+            return solver
+        if solver == "auto":
+            return _ADAMW
+        if solver == "lbfgs":
+            return SGD()  # of which no step is taken
+        if solver not in OPTIMIZERS:
+            raise ValueError(
+                "The 'solver' parameter must be an Optimizer or a str among "
+                f"{['auto', 'lbfgs', *sorted(OPTIMIZERS)]}. Got {solver!r} instead."
+            )
+        return get_optimizer(solver)
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
@@ -105,7 +139,9 @@ class NetworkFamily(Family):
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
         asked, start = self.asked, ask.start
         held_out = asked.early_stopping
-        if held_out == "auto":
+        if self._by_passes:
+            held_out = False
+        elif held_out == "auto":
             enough = summary.total >= _ROWS_TO_VALIDATE
             held_out = not ask.partial and (enough or bool(summary.validation))
         rows = summary.total
@@ -114,11 +150,11 @@ class NetworkFamily(Family):
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter
         if asked.max_iter == "auto" and not ask.partial:
-            epochs = auto_epochs(rows, min(batch, rows))
+            epochs = _PASSES if self._by_passes else auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         optimizer: Optimizer = self._optimizer
-        if asked.average:
+        if asked.average and not self._by_passes:
             horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
             optimizer = Averaged(optimizer, horizon=horizon)
         state = None if start is None else start.state_for(optimizer, model)
@@ -140,6 +176,21 @@ class NetworkFamily(Family):
             batch_size=batch,
             n_replicas=asked.n_replicas,
             ends=True,
+            full_batch=self._passes(summary, ask.tol, int(patience)) if self._by_passes else None,
+        )
+
+    def _passes(self, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
+        """L-BFGS in the network's own units, in which layers of all widths learn alike."""
+        return FullBatch(
+            l2=float(self.asked.alpha) / summary.total,
+            l1=0.0,
+            tolerance=(tol or 0.0) * PROMISE,
+            relative=(tol or 0.0) * PROMISE * OF_SMALL,
+            patience=patience,
+            least=-np.inf if tol is None else tol * GAIN,
+            width=0.0,
+            near=0.0,
+            row_elements=summary.elements / summary.total,
         )
 
     def _hidden(self) -> tuple[int, ...]:
@@ -209,7 +260,7 @@ class NetworkFamily(Family):
             shift, scale = self._outputs(summary, targets, n_outputs)
         return Network(
             inputs, self._hidden(), n_outputs, targets.loss, asked.activation,
-            float(asked.dropout), dtype, shift, scale,
+            0.0 if self._by_passes else float(asked.dropout), dtype, shift, scale,
         )  # fmt: skip
 
     def _outputs(
@@ -254,6 +305,20 @@ class NetworkFamily(Family):
             "_network": model,
             "_params": params,
         }
+
+
+def _check_passes(asked: Any, partial: bool) -> None:
+    """Raise where something was asked for that passes over all rows cannot honour."""
+    wishes = {
+        "partial_fit": partial,
+        "early_stopping=True": asked.early_stopping is True,
+        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
+        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
+        f"learning_rate_init={asked.learning_rate_init!r}": asked.learning_rate_init != "auto",
+    }
+    for what, is_asked in wishes.items():
+        if is_asked:
+            raise ValueError(f"solver='lbfgs' is not possible with {what}: use another solver")
 
 
 def _single_will_do(inputs: Inputs, summary: DataSummary) -> bool:
