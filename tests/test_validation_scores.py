@@ -73,6 +73,15 @@ def test_one_of_ones_own_decides_which_epoch_is_kept() -> None:
     assert_allclose(even(y_val, model.predict_proba(X_VAL)).mean(), max(scores), rtol=1e-5)
 
 
+def test_scores_are_kept_in_files() -> None:
+    for scoring in ("accuracy", "loss"):
+        model = dps.LinearClassifier(early_stopping=True, scoring=scoring, max_iter=3)
+        model.fit(X, X[:, 0] > 0).save(f"memory://{scoring}")
+        again = dps.load(f"memory://{scoring}")
+        assert again.history_ == model.history_
+        assert again.scoring == scoring
+
+
 def test_a_score_that_does_not_improve_ends_the_fit() -> None:
     constant = RowScore(lambda y_true, y_pred: np.zeros(len(y_true)))
     model = dps.LinearRegressor(

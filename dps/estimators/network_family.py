@@ -17,22 +17,12 @@ from dps.data.inspection import DataSummary, Inspection
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.network_solvers import PASSES, check_passes, passes, solver_of
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
 from dps.models.network import TINY
-from dps.optimizers import (
-    OPTIMIZERS,
-    SCHEDULES,
-    SGD,
-    AdamW,
-    Averaged,
-    Cosine,
-    Optimizer,
-    get_optimizer,
-)
+from dps.optimizers import SCHEDULES, Averaged, Cosine, Optimizer
 from dps.optimizers.schedules import Constant, Schedule
-from dps.training.defaults import GAIN, OF_SMALL, PROMISE
-from dps.training.full_batch import FullBatch
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
 
@@ -40,15 +30,13 @@ __all__ = ["NetworkFamily"]
 
 #: Learning rates of AdamW, in the network's own units.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
-#: The optimizer, and the epochs over which parameters are averaged.
-_ADAMW, _MEAN_EPOCHS = AdamW(beta2=0.95), 2.0
+#: Epochs over which parameters are averaged.
+_MEAN_EPOCHS = 2.0
 #: Share of the epochs in which the rate grows.
 _WARM = 0.05
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
-#: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
-_PASSES = 200
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
@@ -94,9 +82,9 @@ class NetworkFamily(Family):
         """A loss needs a kernel, and names must be known."""
         if self.loss.native is None:
             raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
-        self._optimizer = self._solver()
+        self._optimizer = solver_of(self.asked.solver)
         if self._by_passes:
-            _check_passes(self.asked, ask.partial)
+            check_passes(self.asked, ask.partial)
         self._schedule(1.0, 1)
         self._hidden()
 
@@ -104,22 +92,6 @@ class NetworkFamily(Family):
     def _by_passes(self) -> bool:
         """Whether each step is from the gradient of all rows."""
         return bool(self.asked.solver == "lbfgs")
-
-    def _solver(self) -> Optimizer:
-        """The optimizer of stochastic steps."""
-        solver = self.asked.solver
-        if isinstance(solver, Optimizer):
-            return solver
-        if solver == "auto":
-            return _ADAMW
-        if solver == "lbfgs":
-            return SGD()  # of which no step is taken
-        if solver not in OPTIMIZERS:
-            raise ValueError(
-                "The 'solver' parameter must be an Optimizer or a str among "
-                f"{['auto', 'lbfgs', *sorted(OPTIMIZERS)]}. Got {solver!r} instead."
-            )
-        return get_optimizer(solver)
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
@@ -150,7 +122,7 @@ class NetworkFamily(Family):
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter
         if asked.max_iter == "auto" and not ask.partial:
-            epochs = _PASSES if self._by_passes else auto_epochs(rows, min(batch, rows))
+            epochs = PASSES if self._by_passes else auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         optimizer: Optimizer = self._optimizer
@@ -164,6 +136,9 @@ class NetworkFamily(Family):
         patience = asked.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)
+        full_batch = None
+        if self._by_passes:
+            full_batch = passes(float(asked.alpha), summary, ask.tol, int(patience))
         return Recipe(
             model=model,
             optimizer=optimizer,
@@ -176,21 +151,7 @@ class NetworkFamily(Family):
             batch_size=batch,
             n_replicas=asked.n_replicas,
             ends=True,
-            full_batch=self._passes(summary, ask.tol, int(patience)) if self._by_passes else None,
-        )
-
-    def _passes(self, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
-        """L-BFGS in the network's own units, in which layers of all widths learn alike."""
-        return FullBatch(
-            l2=float(self.asked.alpha) / summary.total,
-            l1=0.0,
-            tolerance=(tol or 0.0) * PROMISE,
-            relative=(tol or 0.0) * PROMISE * OF_SMALL,
-            patience=patience,
-            least=-np.inf if tol is None else tol * GAIN,
-            width=0.0,
-            near=0.0,
-            row_elements=summary.elements / summary.total,
+            full_batch=full_batch,
         )
 
     def _hidden(self) -> tuple[int, ...]:
@@ -305,20 +266,6 @@ class NetworkFamily(Family):
             "_network": model,
             "_params": params,
         }
-
-
-def _check_passes(asked: Any, partial: bool) -> None:
-    """Raise where something was asked for that passes over all rows cannot honour."""
-    wishes = {
-        "partial_fit": partial,
-        "early_stopping=True": asked.early_stopping is True,
-        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
-        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
-        f"learning_rate_init={asked.learning_rate_init!r}": asked.learning_rate_init != "auto",
-    }
-    for what, is_asked in wishes.items():
-        if is_asked:
-            raise ValueError(f"solver='lbfgs' is not possible with {what}: use another solver")
 
 
 def _single_will_do(inputs: Inputs, summary: DataSummary) -> bool:
