@@ -202,6 +202,23 @@ def test_rows_of_a_worker_that_does_not_train_go_to_those_that_do(client: Client
     assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("options", [{"shuffle": "global"}, {"rebalance": True}])
+@pytest.mark.parametrize("kind", ["array", "numpy"])
+def test_rows_that_move_leave_them_where_they_are(
+    options: dict[str, Any], kind: str, client: Client
+) -> None:
+    (train, y), (val, y_val) = (containers(*data, 2)[kind] for data in ((X, Y), (X_VAL, Y_VAL)))
+    first, second = sorted(client.scheduler_info()["workers"])
+    if kind == "array":
+        train, y = client.persist([train, y], workers=[first])
+        val, y_val = client.persist([val, y_val], workers=[second])
+    model = classifier(client=client, optimizer="adam", n_replicas=4, **options)
+    model.fit(train, y, WEIGHT, X_val=val, y_val=y_val, sample_weight_val=WEIGHT_VAL)
+    assert len({rank.worker for rank in model.plan_.ranks}) == 2
+    assert model.history_[-1]["rows"] == len(X)
+    assert model.history_[-1]["validation_loss"] == pytest.approx(validation_loss(model))
+
+
 def test_a_replica_may_have_none_of_them() -> None:
     model = classifier(n_replicas=3, mode="async").fit(X, Y, X_val=X_VAL[:2], y_val=Y_VAL[:2])
     expected = log_loss(Y_VAL[:2], model.predict_proba(X_VAL[:2]), labels=[0, 1])
