@@ -111,3 +111,10 @@ def no_rows(y_true: Any, y_pred: Any) -> float:
 def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:
     with pytest.raises((ValueError, dps.errors.DPSError), match=message):
         dps.LinearClassifier(random_state=0, **options).fit(X, X[:, 0] > 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "lbfgs"}])
+def test_auto_may_hold_no_rows_out(options: Any) -> None:
+    rows = 600 if options else 50
+    with pytest.raises(ValueError, match="is of rows for validation, and there are none"):
+        dps.MLPClassifier(scoring="accuracy", **options).fit(X[:rows], X[:rows, 0] > 0)

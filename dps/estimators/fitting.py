@@ -81,11 +81,6 @@ def fit_on(
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
     score = get_score(estimator.scoring, loss)
-    if score is not None and not (estimator.early_stopping or validation or partial):
-        raise ValueError(
-            f"scoring={estimator.scoring!r} is of rows for validation, and there are none: give "
-            "X_val and y_val to fit, or early_stopping=True"
-        )
     family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
     prepare, given = None, X
@@ -135,6 +130,11 @@ def fit_on(
             check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
         if score is not None:
+            if not (recipe.stopping.validate or aside or partial):
+                raise ValueError(
+                    f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
+                    "give X_val and y_val to fit, or early_stopping=True"
+                )
             recipe = recipe.scored(about(score, summary.target_mean))
         fixed = {
             "classes_": targets.classes,
