@@ -54,9 +54,11 @@ def test_the_loss_of_each_epoch_is_that_of_the_given_rows(mode: str, optimizer: 
 
 @pytest.mark.parametrize("shuffle", [True, False, "global"])
 @pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_training_does_not_know_of_them(shuffle: Any, optimizer: str, replicas: int) -> None:
-    options = {"shuffle": shuffle, "optimizer": optimizer, "n_replicas": replicas}
+@pytest.mark.parametrize(("mode", "replicas"), [("sync", 1), ("sync", 3), ("allreduce", 3)])
+def test_training_does_not_know_of_them(
+    shuffle: Any, optimizer: str, mode: str, replicas: int
+) -> None:
+    options = {"shuffle": shuffle, "optimizer": optimizer, "n_replicas": replicas, "mode": mode}
     one, other = (
         classifier(**options).fit(X, Y, **given) for given in ({}, {"X_val": X_VAL, "y_val": Y_VAL})
     )
