@@ -226,7 +226,7 @@ def test_it_is_pickled_and_predicts_in_the_precision_that_it_is_given() -> None:
     [
         ({"activation": "gelu"}, "'activation' parameter"),
         ({"learning_rate": "adaptive"}, "'learning_rate' parameter must be a Schedule or a str"),
-        ({"solver": "lbfgs"}, "'optimizer' parameter must be"),
+        ({"solver": "newton"}, "'solver' parameter must be"),
         ({"dropout": 1.0}, "'dropout' parameter"),
         ({"hidden_layer_sizes": (8, 0)}, "hidden_layer_sizes must be numbers above 0"),
     ],

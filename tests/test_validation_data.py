@@ -11,12 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import sklearn
 from dask import delayed
 from distributed import Client
 from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 
 import dps
 from dps.data.partitions import Piece
+from dps.model_selection import GridSearchCV, train_test_split
 from dps.modes import Sync
 from dps.training.plan import Plan, RankPlan, validating
 
@@ -50,9 +54,11 @@ def test_the_loss_of_each_epoch_is_that_of_the_given_rows(mode: str, optimizer: 
 
 @pytest.mark.parametrize("shuffle", [True, False, "global"])
 @pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_training_does_not_know_of_them(shuffle: Any, optimizer: str, replicas: int) -> None:
-    options = {"shuffle": shuffle, "optimizer": optimizer, "n_replicas": replicas}
+@pytest.mark.parametrize(("mode", "replicas"), [("sync", 1), ("sync", 3), ("allreduce", 3)])
+def test_training_does_not_know_of_them(
+    shuffle: Any, optimizer: str, mode: str, replicas: int
+) -> None:
+    options = {"shuffle": shuffle, "optimizer": optimizer, "n_replicas": replicas, "mode": mode}
     one, other = (
         classifier(**options).fit(X, Y, **given) for given in ({}, {"X_val": X_VAL, "y_val": Y_VAL})
     )
@@ -147,7 +153,6 @@ def test_an_encoder_does_not_learn_from_them(local: bool, local_val: bool) -> No
     assert model.history_[-1]["validation_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:the partitions share work")
 @pytest.mark.parametrize("cache", ["disk", None])
 @pytest.mark.parametrize(
     "options", [{"optimizer": "adam", "shuffle": False}, {"optimizer": "lbfgs"}]
@@ -163,6 +168,17 @@ def test_they_are_streamed_too(cache: str | None, options: Any) -> None:
     assert [epoch["validation_loss"] for epoch in other.history_] == pytest.approx(
         [epoch["validation_loss"] for epoch in one.history_]
     )
+
+
+def test_they_may_be_split_from_what_is_streamed(client: Client) -> None:
+    data = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(y=Y), npartitions=3)
+    train, val = train_test_split(data, test_size=0.25, random_state=0)
+    given = {"X_val": val[list("abcde")], "y_val": val["y"]}
+    for over in (None, client):  # a warning says where nothing can be computed again
+        model = classifier(cache=None, client=over, optimizer="lbfgs")
+        model.fit(train[list("abcde")], train["y"], **given)
+        expected = log_loss(val["y"].compute(), model.predict_proba(given["X_val"]).compute())
+        assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
 
 
 def test_columns_that_do_not_occur_are_left_out_of_both() -> None:
@@ -188,10 +204,73 @@ def test_rows_of_a_worker_that_does_not_train_go_to_those_that_do(client: Client
     assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("options", [{"shuffle": "global"}, {"rebalance": True}])
+@pytest.mark.parametrize("kind", ["array", "numpy"])
+def test_rows_that_move_leave_them_where_they_are(
+    options: dict[str, Any], kind: str, client: Client
+) -> None:
+    (train, y), (val, y_val) = (containers(*data, 2)[kind] for data in ((X, Y), (X_VAL, Y_VAL)))
+    first, second = sorted(client.scheduler_info()["workers"])
+    if kind == "array":
+        train, y = client.persist([train, y], workers=[first])
+        val, y_val = client.persist([val, y_val], workers=[second])
+    model = classifier(client=client, optimizer="adam", n_replicas=4, **options)
+    model.fit(train, y, WEIGHT, X_val=val, y_val=y_val, sample_weight_val=WEIGHT_VAL)
+    assert len({rank.worker for rank in model.plan_.ranks}) == 2
+    assert model.history_[-1]["rows"] == len(X)
+    assert model.history_[-1]["validation_loss"] == pytest.approx(validation_loss(model))
+
+
 def test_a_replica_may_have_none_of_them() -> None:
     model = classifier(n_replicas=3, mode="async").fit(X, Y, X_val=X_VAL[:2], y_val=Y_VAL[:2])
     expected = log_loss(Y_VAL[:2], model.predict_proba(X_VAL[:2]), labels=[0, 1])
     assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
+
+
+def _broken() -> Any:
+    raise OSError("the disk is gone")
+
+
+def test_a_partition_that_cannot_be_computed_is_named(client: Client) -> None:
+    train, y = containers(X, Y, 2)["list"]
+    val, y_val = containers(X_VAL, Y_VAL, 2)["list"]
+    val[1] = delayed(_broken)()
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        classifier(client=client).fit(train, y, X_val=val, y_val=y_val)
+    assert any("partition 1 of X_val" in note for note in caught.value.__notes__)
+
+
+def test_a_search_gives_them_to_each_fit_as_they_are() -> None:
+    train, y = containers(X, Y, 3)["array"]
+    search = GridSearchCV(classifier(early_stopping=True), {"alpha": [1e-3, 1e-2]}, cv=2)
+    search.fit(train, y, X_val=X_VAL, y_val=Y_VAL)
+    best = search.best_estimator_
+    expected = log_loss(Y_VAL, best.predict_proba(X_VAL))
+    losses = [epoch["validation_loss"] for epoch in best.history_]
+    assert min(losses) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_pipeline_transforms_them_as_it_does_rows_to_train_on(sparse: bool) -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = classifier().set_fit_request(X_val=True, y_val=True)
+        scaler = StandardScaler(with_mean=not sparse)
+        chain = Pipeline([("scale", scaler), ("model", model)], transform_input=["X_val"])
+        make = scipy.sparse.csr_array if sparse else np.asarray
+        model = chain.fit(make(100 * X), Y, X_val=make(100 * X_VAL), y_val=Y_VAL)[-1]
+        expected = log_loss(Y_VAL, chain.predict_proba(make(100 * X_VAL)))
+    assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
+
+
+def test_steps_by_keys_look_at_them_too() -> None:
+    rng = np.random.default_rng(3)
+    train, val = (scipy.sparse.random(600, 20_000, 5e-4, "csr", rng=rng) for _ in range(2))
+    y, y_val = rng.integers(2, size=(2, 600))
+    for mode in MODES:
+        model = classifier(optimizer="adagrad", mode=mode, batch_size=16, penalty="l1")
+        model.fit(train, y, X_val=val, y_val=y_val)
+        expected = log_loss(y_val, model.predict_proba(val))
+        assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
 
 
 def test_each_row_is_given_to_one_replica_near_it() -> None:

@@ -73,6 +73,15 @@ def test_one_of_ones_own_decides_which_epoch_is_kept() -> None:
     assert_allclose(even(y_val, model.predict_proba(X_VAL)).mean(), max(scores), rtol=1e-5)
 
 
+def test_scores_are_kept_in_files() -> None:
+    for scoring in ("accuracy", "loss"):
+        model = dps.LinearClassifier(early_stopping=True, scoring=scoring, max_iter=3)
+        model.fit(X, X[:, 0] > 0).save(f"memory://{scoring}")
+        again = dps.load(f"memory://{scoring}")
+        assert again.history_ == model.history_
+        assert again.scoring == scoring
+
+
 def test_a_score_that_does_not_improve_ends_the_fit() -> None:
     constant = RowScore(lambda y_true, y_pred: np.zeros(len(y_true)))
     model = dps.LinearRegressor(
@@ -102,3 +111,10 @@ def no_rows(y_true: Any, y_pred: Any) -> float:
 def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:
     with pytest.raises((ValueError, dps.errors.DPSError), match=message):
         dps.LinearClassifier(random_state=0, **options).fit(X, X[:, 0] > 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "lbfgs"}])
+def test_auto_may_hold_no_rows_out(options: Any) -> None:
+    rows = 600 if options else 50
+    with pytest.raises(ValueError, match="is of rows for validation, and there are none"):
+        dps.MLPClassifier(scoring="accuracy", **options).fit(X[:rows], X[:rows, 0] > 0)

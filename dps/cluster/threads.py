@@ -76,8 +76,8 @@ class ThreadCluster:
         if partitions and is_dask(partitions[0].X):
             from dps.data.computing import computed, keeping_of
 
-            self._keeping = keeping_of(self._fit, cache, given)
-            self._partitions = computed(given, self._keeping, prepare)
+            self._keeping = keeping_of(self._fit, cache, given, len(partitions))
+            self._partitions = computed(given, self._keeping, prepare, len(partitions))
         else:
             self._partitions = given
         self.n_trained = len(partitions)

@@ -28,6 +28,7 @@ def computed(
     partitions: Sequence[Partition],
     keeping: Keeping,
     prepare: Callable[[Any, int], Any] | None = None,
+    trained: int | None = None,
 ) -> list[Partition]:
     """Compute partitions together in this process, so that what they share is computed once.
 
@@ -38,6 +39,8 @@ def computed(
         Where they may be kept.
     prepare : callable, optional
         What stands for X is ``prepare(X, number)``.
+    trained : int, optional
+        The number of those that are not of validation data; all by default.
 
     Returns
     -------
@@ -57,7 +60,8 @@ def computed(
         if running.keys:  # others may have been at work beside it
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")
         raise
-    for number, recipe in recipes_of_absent(partitions, list(map(absent_bytes, made))).items():
+    absent = list(map(absent_bytes, made))
+    for number, recipe in recipes_of_absent(partitions, absent, trained).items():
         made[number] = make_again(made[number], recipe)
     return [Partition(values, None, None) for values in made]
 
@@ -79,14 +83,16 @@ def delayed_keep(
     ]  # fmt: skip
 
 
-def keeping_of(fit: str, cache: str | None, partitions: Sequence[Partition]) -> Keeping:
+def keeping_of(
+    fit: str, cache: str | None, partitions: Sequence[Partition], trained: int | None = None
+) -> Keeping:
     """Where partitions are kept; somewhere, if they cannot be computed again each by itself.
 
     Of a large graph it takes a while to see that they cannot: with "auto" it is looked at, and
     said, where messages of level INFO are heard.
     """
     heard = cache == "auto" and _log.isEnabledFor(logging.INFO)
-    if (cache is None or heard) and recipes_of(partitions) is None:
+    if (cache is None or heard) and None in _recipes(partitions, trained):
         why = "the partitions share work, as after a shuffle, or lie in memory in part"
         if heard:
             _log.info("%s: Dask computes them together, and spills what does not fit", why)
@@ -101,8 +107,19 @@ def keeping_of(fit: str, cache: str | None, partitions: Sequence[Partition]) -> 
     return Keeping(fit, cache)
 
 
+def _recipes(partitions: Sequence[Partition], trained: int | None) -> list[Recipe | None]:
+    """How partitions are computed again; None for those that cannot be, each by itself.
+
+    Validation data may share work with the rest: both are split from what one task reads, say.
+    """
+    found: list[Recipe | None] = []
+    for some in (partitions[:trained], [] if trained is None else partitions[trained:]):
+        found += recipes_of(some) or [None] * len(some)
+    return found
+
+
 def recipes_of_absent(
-    partitions: Sequence[Partition], sizes: Sequence[int | None]
+    partitions: Sequence[Partition], sizes: Sequence[int | None], trained: int | None = None
 ) -> dict[int, Recipe]:
     """How partitions are computed again that could not be kept, by their number.
 
@@ -111,6 +128,8 @@ def recipes_of_absent(
     partitions : sequence of Partition
     sizes : sequence of int or None
         Bytes of those that could not be, None for the others.
+    trained : int, optional
+        The number of those that are not of validation data; all by default.
 
     Raises
     ------
@@ -120,15 +139,18 @@ def recipes_of_absent(
     absent = {number: size for number, size in enumerate(sizes) if size is not None}
     if not absent:
         return {}
-    recipes = recipes_of(partitions)
-    if recipes is None:
-        number, nbytes = next(iter(absent.items()))
-        raise ClusterError(
-            f"partition {number} ({nbytes / 2**30:.3g} GiB) fits neither in memory nor on the "
-            "disk, and cannot be computed again by itself, since partitions share work or lie in "
-            "memory in part: give workers more memory, or a local directory on a larger disk"
-        )
-    return {number: recipes[number] for number in absent}
+    recipes = _recipes(partitions, trained)
+    found = {}
+    for number, nbytes in absent.items():
+        recipe = recipes[number]
+        if recipe is None:
+            raise ClusterError(
+                f"partition {number} ({nbytes / 2**30:.3g} GiB) fits neither in memory nor on the "
+                "disk, and cannot be computed again by itself, since partitions share work or lie "
+                "in memory in part: give workers more memory, or a local directory on a larger disk"
+            )
+        found[number] = recipe
+    return found
 
 
 class _Running(Callback):  # type: ignore[misc]

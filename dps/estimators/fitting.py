@@ -28,9 +28,10 @@ from dps.estimators.encoding import encoding_for, select
 from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
+from dps.estimators.multilabel import check_columns_of_labels, labels_of_columns
 from dps.estimators.validation import ValidationData, check_targets, look_at_validation
 from dps.estimators.viewers import Viewers
-from dps.losses import Loss, MarginLoss, Multilabel
+from dps.losses import Loss
 from dps.modes import get_mode
 from dps.training.history import History
 from dps.training.job import FitResult, Job, new_fit_id
@@ -80,11 +81,6 @@ def fit_on(
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
     score = get_score(estimator.scoring, loss)
-    if score is not None and not (estimator.early_stopping or validation or partial):
-        raise ValueError(
-            f"scoring={estimator.scoring!r} is of rows for validation, and there are none: give "
-            "X_val and y_val to fit, or early_stopping=True"
-        )
     family.check(ask)
     encoding = encoding_for(estimator, X, going_on=start is not None)
     prepare, given = None, X
@@ -134,6 +130,11 @@ def fit_on(
             check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
         if score is not None:
+            if not (recipe.stopping.validate or aside or partial):
+                raise ValueError(
+                    f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
+                    "give X_val and y_val to fit, or early_stopping=True"
+                )
             recipe = recipe.scored(about(score, summary.target_mean))
         fixed = {
             "classes_": targets.classes,
@@ -197,9 +198,9 @@ def _describe(
     """The encoding of targets that the data asks for, and how many raw outputs there are."""
     factors, n_outputs, weight_sum = None, summary.n_outputs, summary.weight_sum
     if estimator._classification and summary.n_outputs > 1:
-        classes, loss = _labels_of_columns(estimator, loss, n_outputs, classes)
+        classes, loss = labels_of_columns(estimator, loss, n_outputs, classes)
     elif estimator._classification:
-        _check_columns_of_labels(estimator, classes, several=False)
+        check_columns_of_labels(estimator, classes, several=False)
         classes = _known_classes(summary, classes)
         factors = estimator._class_factors(summary, classes)
         loss = loss.for_classes(len(classes))
@@ -211,40 +212,6 @@ def _describe(
                 raise ValueError("class_weight leaves no row any weight")
     scale = summary.total / weight_sum
     return TargetEncoding(loss, classes, factors, scale), n_outputs
-
-
-def _labels_of_columns(
-    estimator: Any, loss: Loss, n_columns: int, classes: NDArray[Any] | None
-) -> tuple[NDArray[Any], Loss]:
-    """The labels of a y of several columns, their numbers, and the loss of all."""
-    _check_columns_of_labels(estimator, classes, several=True)
-    numbers = np.arange(n_columns)
-    if classes is not None and not np.array_equal(classes, numbers):
-        raise ValueError(
-            f"y has {n_columns} columns, one a label, and `classes` are "
-            f"{np.asarray(classes).tolist()}: give classes=range({n_columns})"
-        )
-    if estimator.class_weight is not None:
-        raise ValueError(
-            f"class_weight={estimator.class_weight!r} is of labels in one column, and y has "
-            f"{n_columns}: give sample_weight"
-        )
-    if not isinstance(loss, MarginLoss) or loss.native is None:
-        raise ValueError(
-            f"y has {n_columns} columns of labels, which loss={estimator.loss!r}, written in "
-            "Python, cannot learn together: fit a model to each"
-        )
-    return numbers, Multilabel(loss)
-
-
-def _check_columns_of_labels(estimator: Any, classes: NDArray[Any] | None, several: bool) -> None:
-    """Raise where training goes on from labels of another kind."""
-    before = getattr(estimator, "multilabel_", several)
-    if classes is not None and hasattr(estimator, "_carry") and before != several:
-        kinds = {False: "one column of labels", True: "a column for each label"}
-        raise ValueError(
-            f"y has {kinds[several]}, and had {kinds[before]} in the fit before: train a clone"
-        )
 
 
 def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:

@@ -62,14 +62,18 @@ _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float, default=0.02
-    Strength of the L2 penalty; with the solver "auto" it is the weight decay of AdamW.
+    Strength of the L2 penalty; with the solver "auto" it is the weight decay of AdamW, with "lbfgs"
+    it is divided by the rows, as in scikit-learn.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
     Outputs into which the place of a number among the quantiles of its column is embedded, beside
     the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
 solver : str or Optimizer, default="auto"
-    "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad".
+    "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad",
+    "scaled_adagrad". "lbfgs" takes its steps from the gradient of all rows, for which replicas wait
+    in every mode: for few rows, or where the last digit of the training loss counts. It knows no
+    `dropout`, `average`, early stopping or learning rate.
 learning_rate : Schedule or {"auto", "cosine", "constant", "invscaling", "step"}, default="auto"
     "auto" is a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant.
 learning_rate_init : float or "auto", default="auto"
@@ -78,9 +82,10 @@ learning_rate_init : float or "auto", default="auto"
 average : bool, default=True
     Whether the parameters are those of an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
-    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs.
+    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs; of "lbfgs" it is 200 passes.
 tol : float or None, default=0.0
-    An epoch that does not lower the monitored loss by more than this counts as bad.
+    An epoch that does not lower the monitored loss by more than this counts as bad. "lbfgs" ends
+    where a step promises less than a hundredth of it.
 early_stopping : bool or "auto", default="auto"
     Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
     those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or

@@ -15,6 +15,7 @@ from dps.data.inspection import DataSummary, Inspection
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.network_solvers import PASSES, check_passes, passes, solver_of
 from dps.estimators.planned import (
     MOST_EPOCHS,
     auto_batch,
@@ -27,7 +28,7 @@ from dps.estimators.planned import (
 )
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
-from dps.optimizers import AdamW, Averaged, Optimizer, Schedule, get_optimizer
+from dps.optimizers import Averaged, Optimizer, Schedule
 from dps.training.plan import batch_rows
 from dps.training.stopping import StoppingRule
 
@@ -35,8 +36,8 @@ __all__ = ["NetworkFamily"]
 
 #: Learning rates of AdamW, in the network's own units.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
-#: The optimizer, and the epochs over which parameters are averaged.
-_ADAMW, _MEAN_EPOCHS = AdamW(beta2=0.95), 2.0
+#: Epochs over which parameters are averaged.
+_MEAN_EPOCHS = 2.0
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
@@ -56,11 +57,16 @@ class NetworkFamily(Family):
         """A loss needs a kernel, and names must be known."""
         if self.loss.native is None:
             raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
-        self._optimizer: Optimizer = _ADAMW
-        if self.asked.solver != "auto":
-            self._optimizer = get_optimizer(self.asked.solver)
+        self._optimizer = solver_of(self.asked.solver)
+        if self._by_passes:
+            check_passes(self.asked, ask.partial)
         self._schedule(1.0, 1)
         hidden_units(self.asked.hidden_layer_sizes)
+
+    @property
+    def _by_passes(self) -> bool:
+        """Whether each step is from the gradient of all rows."""
+        return bool(self.asked.solver == "lbfgs")
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
@@ -80,7 +86,9 @@ class NetworkFamily(Family):
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
         asked, start = self.asked, ask.start
         held_out = asked.early_stopping
-        if held_out == "auto":
+        if self._by_passes:
+            held_out = False
+        elif held_out == "auto":
             enough = summary.total >= _ROWS_TO_VALIDATE
             held_out = not ask.partial and (enough or bool(summary.validation))
         rows = summary.total
@@ -89,11 +97,11 @@ class NetworkFamily(Family):
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter
         if asked.max_iter == "auto" and not ask.partial:
-            epochs = auto_epochs(rows, min(batch, rows))
+            epochs = PASSES if self._by_passes else auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         optimizer: Optimizer = self._optimizer
-        if asked.average:
+        if asked.average and not self._by_passes:
             horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
             optimizer = Averaged(optimizer, horizon=horizon)
         state = None if start is None else start.state_for(optimizer, model)
@@ -103,6 +111,9 @@ class NetworkFamily(Family):
         patience = asked.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)
+        full_batch = None
+        if self._by_passes:
+            full_batch = passes(float(asked.alpha), summary, ask.tol, int(patience))
         return Recipe(
             model=model,
             optimizer=optimizer,
@@ -115,6 +126,7 @@ class NetworkFamily(Family):
             batch_size=batch,
             n_replicas=asked.n_replicas,
             ends=True,
+            full_batch=full_batch,
         )
 
     def _rate(self) -> float:
@@ -166,7 +178,7 @@ class NetworkFamily(Family):
             shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
         return Network(
             inputs, hidden, n_outputs, targets.loss, asked.activation,
-            float(asked.dropout), dtype, shift, scale,
+            0.0 if self._by_passes else float(asked.dropout), dtype, shift, scale,
         )  # fmt: skip
 
     def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def _figures(record: EpochRecord) -> str:
     figures = [f"loss {record.loss:.6g}"]
     if not math.isnan(record.validation_loss):
         figures.append(f"validation {record.validation_loss:.6g}")
+    if not math.isnan(record.validation_score):
+        figures.append(f"score {record.validation_score:.6g}")
     return ", ".join([*figures, f"{record.rows_per_second:,.0f} rows/s"])
 
 

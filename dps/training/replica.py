@@ -172,24 +172,24 @@ def run_replica(
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
         channel.activity.lap(LOAD)
-        how, done = spec.full_batch, 0
-        if how is None:
-            alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
-            with alone(), getattr(spec.model, "computing", nullcontext)():
+        alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
+        with alone(), getattr(spec.model, "computing", nullcontext)():
+            how, done = spec.full_batch, 0
+            if how is None:
                 done = _train(spec, channel, source, held_out)
-            how = spec.finish
-        if how is not None and done < spec.stopping.max_iter:
-            train_full_batch(
-                how,
-                rank=rank,
-                channel=channel,
-                model=copy.deepcopy(spec.model),
-                source=source,
-                state_rows=spec.channel.update.optimizer.state_rows,
-                decide=partial(_decision, spec.stopping),
-                first=done,
-                validate=held_out.at if spec.held_out else None,
-            )
+                how = spec.finish
+            if how is not None and done < spec.stopping.max_iter:
+                train_full_batch(
+                    how,
+                    rank=rank,
+                    channel=channel,
+                    model=copy.deepcopy(spec.model),
+                    source=source,
+                    state_rows=spec.channel.update.optimizer.state_rows,
+                    decide=partial(_decision, spec.stopping),
+                    first=done,
+                    validate=held_out.at if spec.held_out else None,
+                )
         _say(channel, lambda channel: channel.account())
     except StoppedError as error:
         _say(channel, lambda channel: channel.account())

@@ -23,9 +23,10 @@ from dps.training.state import TrainState
 __all__ = ["KINDS", "count", "floats", "kinds_by_name"]
 
 _HISTORY = (
-    "epoch", "loss", "validation_loss", "rows", "seconds", "staleness_mean", "staleness_max",
-    "full_batch", "rows_per_second",
+    "epoch", "loss", "validation_loss", "validation_score", "rows", "seconds", "staleness_mean",
+    "staleness_max", "full_batch", "rows_per_second",
 )  # fmt: skip
+_SCORE = "validation_score"  # of a history without one NaN
 _NO_FLOATS = {"epoch": np.int64, "rows": np.int64, "full_batch": np.bool_}
 _RANKS = "rows_per_replica"
 
@@ -227,7 +228,7 @@ def _state(
 def _fields_of_history(history: History) -> dict[str, Any]:
     ranks = [record[_RANKS] for record in history]
     return {
-        **{name: np.array([record[name] for record in history]) for name in _HISTORY},
+        **{name: np.array([record.get(name, np.nan) for record in history]) for name in _HISTORY},
         _RANKS: np.array([rows for each in ranks for rows in each], np.int64),
         "n_replicas": np.array([len(each) for each in ranks], np.int64),
     }
@@ -249,10 +250,14 @@ def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
     ranks = [tuple(rows_per_replica[a:b].tolist()) for a, b in pairwise(ends)]
     lists = {name: columns[name].tolist() for name in _HISTORY} | {_RANKS: ranks}
     names = [*_HISTORY[:-1], _RANKS, _HISTORY[-1]]
-    return History(
+    epochs = [
         dict(zip(names, epoch, strict=True))
         for epoch in zip(*(lists[name] for name in names), strict=True)
-    )
+    ]
+    for record in epochs:
+        if np.isnan(record[_SCORE]):
+            del record[_SCORE]
+    return History(epochs)
 
 
 #: Kinds without a registry.

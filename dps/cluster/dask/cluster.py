@@ -139,7 +139,7 @@ class DaskCluster:
         if partitions and is_dask(partitions[0].X):
             lying = prepare is None and all(isinstance(p.X, Future) for p in given)
             if not lying:
-                self._keeping = keeping_of(self._fit, cache, given)
+                self._keeping = keeping_of(self._fit, cache, given, self.n_trained)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._await_partitions(given, given)
             homes = homes_of(client, partitions, workers, self._timeout)
@@ -178,7 +178,8 @@ class DaskCluster:
 
     def _tell_recipes(self, partitions: Sequence[Partition]) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
-        recipes = recipes_of_absent(partitions, self._look(call_unopened, absent_bytes))
+        absent = self._look(call_unopened, absent_bytes)
+        recipes = recipes_of_absent(partitions, absent, self.n_trained)
         if recipes:
             self._looks += 1
             self._put(
