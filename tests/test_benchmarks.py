@@ -16,6 +16,7 @@ DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "dense",
     "encode",
+    "factorization",
     "flights",
     "hosts",
     "little",
@@ -147,6 +148,14 @@ def test_network() -> None:
     assert list(rows(printed, "dps sync")) == ["dps sync"]
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP over gloo")
     assert float(rows(printed)["network: times scikit-learn"][0]) > 0
+
+
+def test_factorization() -> None:
+    printed = run("factorization")
+    assert list(rows(printed, "dps ")) == ["dps sync", "dps async"]
+    check_peer(printed, "PyTorch", "torch", "PyTorch, Adagrad")
+    if DATA.exists():
+        assert rows(printed)["films: log loss of DeepFM"][2] == "yes"
 
 
 def test_optima() -> None:

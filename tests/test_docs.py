@@ -42,6 +42,17 @@ def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]
     assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
 
 
+def test_the_examples_of_the_page_on_factorization_machines_run() -> None:
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "factorization.md", "python"):
+        exec(example, names)
+    test, frame, liked = (names[name] for name in ("test", "frame", "liked"))
+    linear, model, deep = (
+        names[name].score(frame[test], liked[test]) for name in ("linear", "model", "deep")
+    )
+    assert linear < 0.6 < 0.8 < min(model, deep)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # skl2onnx's
 def test_the_examples_of_the_page_on_saving_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

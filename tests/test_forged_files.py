@@ -211,3 +211,40 @@ def test_a_file_of_another_version_or_of_others_says_so(saved: Path, tmp_path: P
     (path / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="no JSON"):
         dps.load(path)
+
+
+MACHINE = ("fitted", "_machine")
+FORGED_MACHINES: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
+    "places outside": (array("_machine.inputs.places", lambda a: a + 1000), "places"),
+    "places twice": (array("_machine.inputs.places", lambda a: a * 0), "places"),
+    "fewer places": (array("_machine.inputs.places", lambda a: a[:-1]), "places"),
+    "fields below zero": (array("_machine.inputs.fields", lambda a: a - 1), "fields"),
+    "a field beyond the columns": (array("_machine.inputs.fields", lambda a: a + 99), "fields"),
+    "knots that descend": (array("_machine.inputs.knots.0", lambda a: a[::-1]), "ascending"),
+    "no knots": (array("_machine.inputs.knots.0", lambda a: a[:0]), "knots"),
+    "no gain": (put(-1.0, *MACHINE, "inputs", "gain"), "gain"),
+    "more columns": (put(99, *MACHINE, "inputs", "n_features"), "places"),
+    "more factors": (put(1 << 40, *MACHINE, "n_factors"), "_params"),
+    "no factors": (put(0, *MACHINE, "n_factors"), "n_factors"),
+    "other layers": (put([9], *MACHINE, "hidden", "items"), "_params"),
+    "a network": (put("model:network", *MACHINE, "kind"), "inputs"),
+}
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "machine"
+    model = dps.FMClassifier(4, (3,), max_iter=2, n_replicas=1, random_state=0)
+    model.fit(FRAME, X[:, 0] > 0).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", FORGED_MACHINES)
+def test_a_forged_machine_is_refused_in_words(name: str, machine: Path, tmp_path: Path) -> None:
+    change, words = FORGED_MACHINES[name]
+    path = tmp_path / "model"
+    shutil.copytree(machine, path)
+    forge(path, change)
+    with pytest.raises(ValueError, match=words) as caught:
+        dps.load(path)
+    assert str(path) in str(caught.value)

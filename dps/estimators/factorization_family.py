@@ -34,8 +34,12 @@ __all__ = ["FactorizationFamily"]
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.6
-#: Moments of AdamW, its rate, and the decay of weights.
-_BETA2, _EPSILON, _RATE_OF_ADAMW, _DECAY = 0.95, 1e-8, 0.05, 0.08
+#: Moments of AdamW, and its rate.
+_BETA2, _EPSILON, _RATE_OF_ADAMW = 0.95, 1e-8, 0.05
+#: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
+#: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
+#: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
+_DECAY, _MOST_DECAY = 24.0, 0.1
 #: How large elements of factors begin.
 _START = 0.1
 #: Epochs over which parameters are averaged.
@@ -123,7 +127,7 @@ class FactorizationFamily(Family):
             state=state,
             stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
             l1=0.0,
-            l2=self._alpha(optimizer, unit * targets.scale / summary.total),
+            l2=self._alpha(optimizer, unit * targets.scale / summary.total, rows / batch),
             batch_size=batch,
             n_replicas=asked.n_replicas,
             ends=True,
@@ -145,10 +149,12 @@ class FactorizationFamily(Family):
             return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
         return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
 
-    def _alpha(self, optimizer: Optimizer, of_a_row: float) -> float:
+    def _alpha(self, optimizer: Optimizer, of_a_row: float, steps: float) -> float:
         if self.asked.alpha != "auto":
             return float(self.asked.alpha)
-        return _DECAY if isinstance(_base(optimizer), AdamW) else of_a_row
+        if isinstance(_base(optimizer), AdamW):
+            return min(_MOST_DECAY, _DECAY / steps)
+        return of_a_row
 
     def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
         given, base = self.asked.learning_rate, _base(optimizer)

@@ -61,8 +61,9 @@ hidden_layer_sizes : tuple of int, default=()
     Units of layers that are fed with the factors, summed over each field: with any it is DeepFM.
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float or "auto", default="auto"
-    Strength of the L2 penalty, of AdamW its weight decay. "auto" is 0.08 for AdamW, else
-    1 / (sum of sample weights), in a regression times the slope of the loss at a deviation of y.
+    Strength of the L2 penalty, of AdamW its weight decay. "auto" is for AdamW 24 by the steps of an
+    epoch, at most 0.1, else 1 / (sum of sample weights), in a regression times the slope of the
+    loss at a deviation of y.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 fields : (n_features,) int array or None, default=None
