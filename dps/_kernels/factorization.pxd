@@ -3,12 +3,14 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
 from dps._kernels.room cimport Room
-from dps._kernels.rows cimport Gradient, Rows
+from dps._kernels.rows cimport Gradient, KeyedRows, Rows
 
 
 cdef struct Machine:
     Py_ssize_t n_features
-    Py_ssize_t n_rows       # of the table
+    Py_ssize_t n_rows       # that columns have, by their numbers
+    Py_ssize_t n_held       # rows that are in the table: all of them, or some and one of zeros
+    const int64_t* held     # (n_held,): which, ascending, and any number behind; NULL: all
     Py_ssize_t n_outputs
     Py_ssize_t n_factors
     Py_ssize_t width        # of a row: weights of the outputs, then factors
@@ -47,6 +49,7 @@ cdef class FactorizationGradient(Gradient):
     cdef uint64_t key
     cdef Room values            # (stored,)
     cdef Room found             # (stored,) int: places
+    cdef Room ids               # of a batch's keys, where these are of a table whose rows come
     cdef char* starts           # (block + 1,) int
     cdef char* x                # (laid, n_features): dense rows; or (n_numbers,) of a sparse one
     cdef char* linear           # (block, n_outputs)
@@ -61,4 +64,5 @@ cdef class FactorizationGradient(Gradient):
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
     cdef bint _fits(self, Py_ssize_t stored) noexcept nogil
+    cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil
     cdef double _waiting_through(self, const void* params, void* out) noexcept nogil

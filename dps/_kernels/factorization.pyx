@@ -233,6 +233,20 @@ cdef Py_ssize_t _take_entries(
     return _take_dense(self, rows, order, at, n, values, places, starts, stored)
 
 
+cdef void _hold(const Machine* machine, int* places, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+    """Put places in the table in place of rows: of one that it does not have that of the zeros."""
+    cdef Py_ssize_t p, low, high, middle, absent = machine.n_held - 1
+    for p in range(first, last):
+        low, high = 0, absent
+        while low < high:
+            middle = (low + high) // 2
+            if machine.held[middle] < places[p]:
+                low = middle + 1
+            else:
+                high = middle
+        places[p] = <int> (low if low < absent and machine.held[low] == places[p] else absent)
+
+
 cdef void _take_targets(
     FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
     Py_ssize_t first, Py_ssize_t n, const floating* example,
@@ -413,13 +427,14 @@ cdef int _touch(
     cdef const Machine* machine = &self.machine
     cdef Py_ssize_t stored = laid.n_stored, most, i, p, row
     cdef Py_ssize_t behind = (self.size - machine.dense + machine.width - 1) // machine.width
+    cdef int64_t flip = -1 if self.tabled else 0    # keys of ids are below 0
     cdef floating* values
     cdef int* places
     cdef int* starts
     cdef Keys keys
     # What is not of the table is the first thing that a batch touches.
     need(&laid.keys, behind)
-    for row in range(machine.n_rows, machine.n_rows + behind):
+    for row in range(machine.n_held, machine.n_held + behind):
         touch_key(&laid.keys, row)
     most = stored + _most_entries(machine, rows, order, start, m)
     if most > INT_MAX:
@@ -436,8 +451,10 @@ cdef int _touch(
         need(&laid.keys, starts[i + 1] - starts[i])
         keys = laid.keys    # what is written might be of it, for all that the compiler knows
         for p in range(starts[i], starts[i + 1]):
-            places[p] = <int> touch_key(&keys, places[p])
+            places[p] = <int> touch_key(&keys, places[p] ^ flip)
         laid.keys = keys
+    if flip:
+        self.ids.fit(laid.keys.count * sizeof(int64_t))
     return 0
 
 
@@ -447,6 +464,7 @@ cdef double _add_touched(
 ) noexcept nogil:
     """Rows of the keys lie side by side, first those of what is not of the table."""
     cdef Rows laid = keys.take(m)
+    cdef const int64_t* rows_of = self._rows_of_keys(keys)
     cdef Py_ssize_t taken = 0, n
     cdef double loss = 0
     while taken < m:
@@ -455,7 +473,7 @@ cdef double _add_touched(
         self.count = n
         loss += _through(
             self, params, params, out, out, <const floating*> laid.values,
-            <const int*> laid.indices, <const int*> laid.indptr + taken, keys.keys.list,
+            <const int*> laid.indices, <const int*> laid.indptr + taken, rows_of,
         )
         taken += n
     return loss
@@ -465,14 +483,14 @@ cdef void _raw_touched(
     FactorizationGradient self, Py_ssize_t m, KeyedRows keys, const floating* params
 ) noexcept nogil:
     cdef Rows laid = keys.take(m)
+    cdef const int64_t* rows_of = self._rows_of_keys(keys)
     cdef Py_ssize_t taken = 0
     while taken < m:
         self.count = min(m - taken, self.machine.block)
         taken += self.count
         _through(
             self, params, params, <floating*> NULL, <floating*> NULL, <const floating*> laid.values,
-            <const int*> laid.indices, <const int*> laid.indptr + taken - self.count,
-            keys.keys.list,
+            <const int*> laid.indices, <const int*> laid.indptr + taken - self.count, rows_of,
         )
 
 
@@ -497,10 +515,16 @@ cdef class FactorizationGradient(Gradient):
         self.keyed, self.key_width = True, many + k
         machine.loss = loss.spec
         machine.n_features, machine.n_rows = shape.n_features, shape.n_rows
+        machine.n_held, self.tabled = shape.n_held, shape.tabled
+        if shape.held is not None:
+            held = np.append(np.require(shape.held, np.int64), np.int64(0))
+            same_length("rows that are held", machine.n_held, len(held))
+            self._arrays += (held,)
+            machine.held = <const int64_t*> <uintptr_t> held.ctypes.data
         machine.n_outputs, machine.n_factors, machine.width = many, k, many + k
         machine.apart = k * shape.n_fields
         machine.n_numbers = len(fixed["firsts"])
-        machine.dense = machine.n_rows * machine.width
+        machine.dense = machine.n_held * machine.width
         machine.mix = shape.mix_at - machine.dense
         machine.factor_gain = shape.factor_gain
         machine.gain = shape.gain
@@ -536,7 +560,7 @@ cdef class FactorizationGradient(Gradient):
             machine.first_layer = shape.layers.first
             machine.layer_gain = shape.layers.gains[0]
         machine.laid = max(1, min(rows, LAID // max(1, machine.n_features)))
-        self.values, self.found = Room(), Room()
+        self.values, self.found, self.ids = Room(), Room(), Room()
         self.starts = self._room(rows + 1, 4)
         self.x = self._room(max(machine.n_numbers, 1))
         self.linear = self._room(rows * many)
@@ -582,11 +606,22 @@ cdef class FactorizationGradient(Gradient):
                 return False
         return True
 
+    cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil:
+        """Which row each key stands for, as far as fields are told apart; those of no row are 0."""
+        cdef Py_ssize_t i
+        cdef int64_t* ids
+        if not self.tabled or self.machine.fields is NULL:
+            return keys.keys.list
+        ids = <int64_t*> self.ids.at
+        for i in range(keys.keys.count):
+            ids[i] = max(~keys.keys.list[i], 0)
+        return ids
+
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
-        cdef Py_ssize_t taken = 0, n
+        cdef Py_ssize_t taken = 0, n, before
         cdef int* places
         cdef int* starts
         cdef double loss = 0
@@ -599,6 +634,7 @@ cdef class FactorizationGradient(Gradient):
             ):
                 return NAN
             places, starts = <int*> self.found.at, <int*> self.starts + self.count
+            before = self.stored
             if self.single:
                 self.stored = _take_entries(
                     self, rows, order, start + taken, n, m + ahead - taken - n,
@@ -611,6 +647,8 @@ cdef class FactorizationGradient(Gradient):
                     <double*> self.values.at, places, starts, self.stored,
                 )
                 _take_targets(self, rows, order, start + taken, taken, n, <const double*> NULL)
+            if self.machine.held is not NULL:
+                _hold(&self.machine, places, before, self.stored)
             self.count += n
             taken += n
         return loss
@@ -622,11 +660,13 @@ cdef class FactorizationGradient(Gradient):
         if self.single:
             return _through(
                 self, <const float*> params, <const float*> params + at, <float*> out,
-                <float*> out + at, <const float*> self.values.at, places, starts, NULL,
+                <float*> out + at, <const float*> self.values.at, places, starts,
+                self.machine.held,
             )
         return _through(
             self, <const double*> params, <const double*> params + at, <double*> out,
-            <double*> out + at, <const double*> self.values.at, places, starts, NULL,
+            <double*> out + at, <const double*> self.values.at, places, starts,
+            self.machine.held,
         )
 
     cdef double finish(self, const void* params, void* out) noexcept nogil:
@@ -676,6 +716,8 @@ cdef class FactorizationGradient(Gradient):
         cdef Py_ssize_t n = len(block) if order is None else len(order)
         cdef const char* at
         cdef const int64_t* chosen = &picks[0] if order is not None and n else NULL
+        if self.tabled:
+            raise ValueError("not all rows of this table are here")
         kind = "float32" if self.single else "float64"
         self._limit(block, picks, 0, n)
         at = vector_of("params", params, kind, self.size)

@@ -24,7 +24,7 @@ from dps.estimators.planned import (
     planned_schedule,
     single_will_do,
 )
-from dps.models import FactorInputs, FactorizationMachine
+from dps.models import FactorInputs, FactorizationMachine, Table
 from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
 from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
@@ -102,7 +102,7 @@ class FactorizationFamily(Family):
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
-        few = touches_little(summary, model.layout.size, batch)
+        few = model.table is not None or touches_little(summary, model.layout.size, batch)
         unit = self._unit(summary)
         optimizer = self._optimizer(few, unit)
         average = not few if asked.average == "auto" else asked.average
@@ -198,8 +198,22 @@ class FactorizationFamily(Family):
             shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
         return FactorizationMachine(
             inputs, wanted[1], self._hidden, n_outputs, targets.loss, asked.activation,
-            float(asked.dropout), dtype, shift, scale,
+            float(asked.dropout), dtype, shift, scale, self._table(n_outputs),
         )  # fmt: skip
+
+    def _table(self, n_outputs: int) -> Table | None:
+        """Of rows that come when they are touched, where that was asked for."""
+        asked = self.asked
+        if asked.max_rows is None:
+            return None
+        return Table(
+            int(asked.max_rows),
+            n_outputs + int(asked.n_factors),
+            zeros=n_outputs,
+            scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
+            min_count=int(asked.min_count),
+            expire=int(asked.expire or 0),
+        )
 
     def attributes(
         self, model: FactorizationMachine, params: NDArray[np.floating]

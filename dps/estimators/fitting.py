@@ -34,7 +34,7 @@ from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
 from dps.training.history import History
-from dps.training.job import FitResult, Job, new_fit_id
+from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
@@ -154,7 +154,7 @@ def fit_on(
         raise
     with interrupts:
         failed = _first_failure(viewers.close, cluster.close)
-        for name, value in _attributes(family, recipe, fixed, result.params).items():
+        for name, value in _attributes(family, recipe, fixed, result.reported).items():
             setattr(estimator, name, value)
         model = family.widened(recipe.model)
         if model is not recipe.model:
@@ -185,11 +185,13 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
 
 
 def _attributes(
-    family: Family, recipe: Recipe, fixed: dict[str, Any], params: NDArray[np.floating]
+    family: Family, recipe: Recipe, fixed: dict[str, Any], trained: Trained
 ) -> dict[str, Any]:
     """The attributes of a fit that ended with such parameters."""
-    wide = family.widen(recipe, params[None])[0]
-    return {**fixed, **family.attributes(family.widened(recipe.model), wide)}
+    model, wide = family.widened(recipe.model), family.widen(recipe, trained.params[None])[0]
+    if recipe.model.layout.table is not None:
+        model, wide = model.compact(wide, trained.ids)
+    return {**fixed, **family.attributes(model, wide)}
 
 
 def _describe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -66,6 +66,15 @@ alpha : float or "auto", default="auto"
     loss at a deviation of y.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
+max_rows : int or None, default=None
+    None: the table has a row for each column. Else rows come when an id, which is the number of a
+    column, is first touched, and this is the room for them, some 1.5 times as many as there will
+    be; they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe of
+    categories, and ``mode="sync"`` or "async".
+min_count : int, default=1
+    With `max_rows`, updates of an epoch in which an id has to be touched before it has a row.
+expire : int or None, default=None
+    With `max_rows`, epochs after which a row is given up that nobody has touched.
 fields : (n_features,) int array or None, default=None
     The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
     columns; up to 64 columns of numbers each, else all are summed in one field.
@@ -109,6 +118,9 @@ class _Machine(DistributedEstimator):
     activation: str = "relu"
     alpha: Any = "auto"
     dropout: float = 0.15
+    max_rows: int | None = None
+    min_count: int = 1
+    expire: int | None = None
     fields: Any = None
     optimizer: Any = "auto"
     learning_rate: Any = "auto"
@@ -125,6 +137,9 @@ class _Machine(DistributedEstimator):
         "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
+        "max_rows": [Interval(Integral, 1, None, closed="left"), None],
+        "min_count": [Interval(Integral, 1, None, closed="left")],
+        "expire": [Interval(Integral, 1, None, closed="left"), None],
         "fields": ["array-like", None],
         "optimizer": [str, Optimizer],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
@@ -143,6 +158,9 @@ class _Machine(DistributedEstimator):
     def _warm(self) -> TrainState | None:
         if not hasattr(self, "_machine"):
             return None
+        carry: TrainState = self._carry
+        if carry.ids is not None:  # of which the machine has the rows that have come
+            return replace(carry, state=None, optimizer=None)
         return TrainState(self._params, self._machine)
 
     def embeddings(self) -> Any:

@@ -10,17 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dps.estimators.callbacks import FitCallbacks
 from dps.estimators.progress import showing
 from dps.training.history import EpochRecord
-from dps.training.job import Job
+from dps.training.job import Job, Trained
 
 __all__ = ["Viewers"]
-
-_Params = NDArray[np.floating]
 
 
 class Viewers:
@@ -42,7 +37,7 @@ class Viewers:
         self._callbacks = FitCallbacks(estimator, X, y, sample_weight, max_iter)
         self._shown = contextlib.ExitStack()
 
-    def watch(self, job: Job, fitted: Callable[[_Params], dict[str, Any]]) -> Job:
+    def watch(self, job: Job, fitted: Callable[[Trained], dict[str, Any]]) -> Job:
         """The job, which tells the viewers of its epochs.
 
         Parameters
@@ -53,7 +48,7 @@ class Viewers:
         """
         tell = self._shown.enter_context(showing(self._verbose, self._max_iter))
 
-        def on_epochs(records: Sequence[EpochRecord], params: Callable[[], _Params | None]) -> bool:
+        def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
             def attributes() -> dict[str, Any] | None:
                 found = params()
                 return None if found is None else fitted(found)

@@ -6,7 +6,7 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -17,7 +17,7 @@ from dps._kernels.factorization import FactorizationGradient
 from dps._kernels.layers import ACTIVATIONS
 from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
-from dps.models.layout import Layout, Tensor
+from dps.models.layout import Layout, Table, Tensor
 from dps.models.network import TINY
 
 __all__ = ["FactorInputs", "FactorizationMachine"]
@@ -44,6 +44,9 @@ class FactorInputs:
         The field of each column, from 0 on; None: one field for all.
     gain : float
         Factor of all values.
+    held : (n,) int64 array or None
+        The rows that there are, ascending, of a table whose rows came when they were touched, and
+        behind them one of zeros stands for all others; None: all.
     """
 
     n_features: int
@@ -51,6 +54,7 @@ class FactorInputs:
     knots: tuple[Any, ...] = ()
     fields: Any = None
     gain: float = 1.0
+    held: Any = None
 
     @property
     def n_fields(self) -> int:
@@ -108,6 +112,9 @@ class _Shape:
 
     n_features: int
     n_rows: int
+    n_held: int
+    held: Any
+    tabled: bool
     n_outputs: int
     n_factors: int
     n_fields: int
@@ -149,6 +156,9 @@ class FactorizationMachine:
         float32 or float64.
     output_shift, output_scale : (n_outputs,) arrays
         Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
+    table : Table, optional
+        Where rows come when they are touched: `loss_gradient` and `raw` are not possible then, only
+        steps by keys. `compact` makes a machine of the rows that have come.
 
     Examples
     --------
@@ -176,6 +186,7 @@ class FactorizationMachine:
         dtype: Any = np.float64,
         output_shift: Any = None,
         output_scale: Any = None,
+        table: Table | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(
@@ -200,8 +211,9 @@ class FactorizationMachine:
         self.dtype = np.dtype(dtype)
         self.output_shift = np.zeros(n_outputs) if output_shift is None else output_shift
         self.output_scale = np.ones(n_outputs) if output_scale is None else output_scale
+        self.table = table
         tensors = [
-            Tensor("table", (inputs.n_rows, self.key_width), True),
+            Tensor("table", (self.n_held, self.key_width), True),
             Tensor("intercept", (n_outputs,), False),
         ]
         if n_outputs > 1:
@@ -212,11 +224,19 @@ class FactorizationMachine:
         rest = -sum(tensor.size for tensor in tensors[1:]) % self.key_width
         if rest:  # what is not of the table comes in whole rows, too
             tensors.append(Tensor("spare", (rest,), False))
-        self.layout = Layout(tuple(tensors))
+        self.layout = Layout(tuple(tensors), table)
         self._kernel: FactorizationGradient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kernel": None}
+
+    @property
+    def n_held(self) -> int:
+        """Rows that the table has room for."""
+        if self.table is not None:
+            return self.table.rows
+        held = self.inputs.held
+        return self.inputs.n_rows if held is None else len(held) + 1
 
     @property
     def n_features(self) -> int:
@@ -276,6 +296,9 @@ class FactorizationMachine:
         return _Shape(
             n_features=inputs.n_features,
             n_rows=inputs.n_rows,
+            n_held=self.n_held,
+            held=inputs.held,
+            tabled=self.table is not None,
             n_outputs=self.n_outputs,
             n_factors=self.n_factors,
             n_fields=1 if fields is None else inputs.n_fields,
@@ -300,9 +323,10 @@ class FactorizationMachine:
         rng = np.random.default_rng(0) if rng is None else rng
         params = np.zeros(self.layout.size, self.dtype)
         views = self.layout.views(params)
-        factors = views["table"][:, self.n_outputs :]
-        factors[:] = rng.standard_normal(factors.shape, np.float32)
-        factors *= start
+        if self.table is None:
+            factors = views["table"][:, self.n_outputs :]
+            factors[:] = rng.standard_normal(factors.shape, np.float32)
+            factors *= start
         if "mix" in views:
             views["mix"][:] = rng.standard_normal(views["mix"].shape)
         for number in range(len(self.sizes) - 2):
@@ -344,6 +368,27 @@ class FactorizationMachine:
         other.dtype, other._kernel = np.dtype(dtype), None
         return other
 
+    def compact(self, params: Any, ids: Any) -> tuple[Self, Any]:
+        """Return the machine of the rows that have come, and its parameters.
+
+        Parameters
+        ----------
+        params : ndarray of shape (layout.size,)
+        ids : ndarray of int64
+            One more than the id of each key that is a row; 0 or less of the others.
+        """
+        at = np.flatnonzero(ids > 0)
+        at = at[np.argsort(ids[at])]
+        table = params[: self.n_held * self.key_width].reshape(-1, self.key_width)
+        nothing = np.zeros(self.key_width, params.dtype)
+        behind = params[self.layout.offsets["intercept"] :]
+        other = type(self)(
+            replace(self.inputs, held=ids[at] - 1), self.n_factors, self.hidden, self.n_outputs,
+            self.loss, self.activation, self.dropout, self.dtype, self.output_shift,
+            self.output_scale,
+        )  # fmt: skip
+        return other, np.concatenate([table[at].ravel(), nothing, behind])
+
     def factors(self, params: Any) -> dict[str, Any]:
         """Return weights and factors as a machine without gains and scales has them.
 
@@ -355,6 +400,8 @@ class FactorizationMachine:
         """
         views, many = self.layout.views(params), self.n_outputs
         table, scale = views["table"], np.asarray(self.output_scale)
+        if self.inputs.held is not None:
+            table = table[:-1]
         factors = self.factor_gain * self.inputs.gain * table[:, many:]
         mix = scale[:, None] * views["mix"] if many > 1 else np.ones((1, self.n_factors))
         found = {

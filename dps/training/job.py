@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,23 @@ from dps.training.stopping import StoppingRule
 
 __all__ = ["FitResult", "Job", "new_fit_id"]
 
+
+class Trained(NamedTuple):
+    """What a fit reports.
+
+    Attributes
+    ----------
+    params : (n,) array
+    ids : (keys,) int64 array
+        One more than the id of each row of a table; empty without one.
+    """
+
+    params: NDArray[np.floating]
+    ids: NDArray[np.int64]
+
+
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
-OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], NDArray[np.floating] | None]], bool]
+OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Trained | None]], bool]
 
 
 @dataclass(frozen=True)
@@ -116,8 +132,7 @@ class FitResult:
 
     Attributes
     ----------
-    params : (n,) array
-        The parameters to report.
+    reported : Trained
     raw_params : (n,) array
         The parameters to carry on from.
     state : (state_rows, n) array
@@ -130,11 +145,9 @@ class FitResult:
         What cut the fit short, to be raised once the rest has been kept.
     unshared : tuple of str or None
         Of each shard why it has no shared memory, where that was wanted.
-    ids : (keys,) int64 array
-        One more than the id of each row of a table; empty without one.
     """
 
-    params: NDArray[np.floating]
+    reported: Trained
     raw_params: NDArray[np.floating]
     state: NDArray[np.floating]
     version: int
@@ -143,7 +156,6 @@ class FitResult:
     activity: list[RankActivity]
     error: BaseException | None
     unshared: tuple[str | None, ...]
-    ids: NDArray[np.int64]
 
 
 def new_fit_id() -> str:

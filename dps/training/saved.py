@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from dps.data.records import Kind, dataclass_kind
 from dps.losses import LOSSES, Loss, MarginLoss, Multilabel, OneVsRest
-from dps.models import FactorInputs, FactorizationMachine, Inputs, LinearModel, Network
+from dps.models import (
+    FactorInputs,
+    FactorizationMachine,
+    Inputs,
+    LinearModel,
+    Network,
+    Table,
+)
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged, Optimizer
 from dps.training.history import History
@@ -157,7 +164,7 @@ def _numbered(value: Any, name: str, n: int) -> NDArray[np.int32]:
 
 
 def _factor_inputs(
-    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any
+    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any, held: Any
 ) -> FactorInputs:
     n = count(n_features, "n_features", 1)
     for each in _of(knots, tuple, "knots"):
@@ -176,16 +183,34 @@ def _factor_inputs(
         raise ValueError(f"there are {fields.max() + 1} fields of {n} columns")
     if type(gain) is not float or not 0 < gain < np.inf:
         raise ValueError(f"gain is {gain!r}, and must be above 0")
-    return FactorInputs(n, places, knots, fields, gain)
+    inputs = FactorInputs(n, places, knots, fields, gain, held)
+    if held is not None:
+        _of(held, np.ndarray, "held")
+        below = held.ndim == 1 and held.dtype == np.int64 and (held < inputs.n_rows).all()
+        if not below or (held[:1] < 0).any() or (np.diff(held) <= 0).any():
+            raise ValueError(f"held are not rows among {inputs.n_rows}, ascending")
+    return inputs
+
+
+def _table(rows: Any, width: Any, zeros: Any, scale: Any, min_count: Any, expire: Any) -> Table:
+    if type(scale) is not float or not 0 <= scale < np.inf:
+        raise ValueError(f"scale is {scale!r}, and must not be below 0")
+    return Table(
+        count(rows, "rows", 1), count(width, "width", 1), count(zeros, "zeros"), scale,
+        count(min_count, "min_count", 1), count(expire, "expire"),
+    )  # fmt: skip
 
 
 def _factorization(
     inputs: Any, n_factors: Any, hidden: Any, n_outputs: Any, loss: Any, activation: Any,
-    dropout: Any, dtype: Any, output_shift: Any, output_scale: Any,
+    dropout: Any, dtype: Any, output_shift: Any, output_scale: Any, table: Any,
 ) -> FactorizationMachine:  # fmt: skip
+    if table is not None:
+        _of(table, Table, "table")
     return FactorizationMachine(
         _of(inputs, FactorInputs, "inputs"), count(n_factors, "n_factors", 1),
         *_checked(hidden, n_outputs, loss, activation, dropout, dtype, output_shift, output_scale),
+        table=table,
     )  # fmt: skip
 
 
@@ -283,11 +308,12 @@ KINDS = (
         _network,
     ),
     dataclass_kind("factor_inputs", FactorInputs, _factor_inputs),
+    dataclass_kind("table", Table, _table),
     Kind(
         "model:factorization",
         FactorizationMachine,
         ("inputs", "n_factors", "hidden", "n_outputs", "loss", "activation", "dropout", "dtype",
-         "output_shift", "output_scale"),
+         "output_shift", "output_scale", "table"),
         vars,
         _factorization,
     ),

@@ -71,7 +71,7 @@ class TrainState:
             optimizer=job.optimizer if stepped else None,
             version=result.version,
             epochs=len(result.history) + (0 if start is None else start.epochs),
-            ids=result.ids if result.ids.size else None,
+            ids=result.reported.ids if model.layout.table is not None else None,
         )
 
 

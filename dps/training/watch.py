@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dps.cluster.base import PATIENCE, Running, until_known
 from dps.errors import (
@@ -25,7 +24,7 @@ from dps.server.store import Kept
 from dps.training.activity import RankActivity
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
-from dps.training.job import FitResult, Job
+from dps.training.job import FitResult, Job, Trained
 from dps.training.launch import HISTORY
 from dps.training.plan import Plan
 from dps.training.replica import Outcome
@@ -177,13 +176,13 @@ class Watcher:
         """What was kept after so many epochs."""
         return self._session.server.snapshot(epochs, self._running.check)
 
-    def _reported(self) -> NDArray[np.floating] | None:
-        """The parameters to report after the epochs so far, where they are still there."""
+    def _reported(self) -> Trained | None:
+        """What is to be reported after the epochs so far, where it is still there."""
         try:
-            values = self._snapshot(len(self._history)).values
+            values, _, ids = self._snapshot(len(self._history))
         except LookupError:
             return None
-        return np.array(self._job.optimizer.result(values[0], values[1:]))
+        return Trained(np.array(self._job.optimizer.result(values[0], values[1:])), ids)
 
     def _result(self, error: BaseException | None) -> FitResult:
         values, version, ids = self._snapshot(self._history[-1].kept)
@@ -191,11 +190,10 @@ class Watcher:
         if self._history[-1].full_batch:  # whose snapshot has no state
             optimizer.initialize(values[1:])
         return FitResult(
-            params=np.array(optimizer.result(values[0], values[1:])),
+            reported=Trained(np.array(optimizer.result(values[0], values[1:])), ids),
             raw_params=values[0],
             state=values[1:],
             version=version,
-            ids=ids,
             history=self._history,
             plan=self._plan,
             activity=self._activity(),
