@@ -233,7 +233,9 @@ cdef Py_ssize_t _take_entries(
     return _take_dense(self, rows, order, at, n, values, places, starts, stored)
 
 
-cdef void _hold(const Machine* machine, int* places, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+cdef void _hold(
+    const Machine* machine, int* places, Py_ssize_t first, Py_ssize_t last
+) noexcept nogil:
     """Put places in the table in place of rows: of one that it does not have that of the zeros."""
     cdef Py_ssize_t p, low, high, middle, absent = machine.n_held - 1
     for p in range(first, last):

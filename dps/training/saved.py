@@ -6,6 +6,7 @@ looked at closely when they are read: kernels trust them.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -207,10 +208,10 @@ def _factorization(
 ) -> FactorizationMachine:  # fmt: skip
     if table is not None:
         _of(table, Table, "table")
-    return FactorizationMachine(
+    made = partial(FactorizationMachine, table=table)
+    return made(
         _of(inputs, FactorInputs, "inputs"), count(n_factors, "n_factors", 1),
         *_checked(hidden, n_outputs, loss, activation, dropout, dtype, output_shift, output_scale),
-        table=table,
     )  # fmt: skip
 
 
