@@ -4,6 +4,7 @@ Estimators are imported when they are first asked for: workers, which import par
 replicas, do without scikit-learn.
 
 >>> from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+>>> from dps import FMClassifier, FMRegressor
 """
 
 from __future__ import annotations
@@ -14,26 +15,56 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor, load
+    from dps.estimators import (
+        FMClassifier,
+        FMRegressor,
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        ModelClassifier,
+        ModelRegressor,
+        load,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AllReduce",
     "Async",
+    "FMClassifier",
+    "FMRegressor",
     "LinearClassifier",
     "LinearRegressor",
     "MLPClassifier",
     "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
     "Sync",
     "__version__",
     "load",
 ]
 
-_FACE = ("LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load")
+_FACE = (
+    "FMClassifier",
+    "FMRegressor",
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
+    "load",
+)
+
+
+#: Packages that users reach as ``dps.NAME``.
+_PACKAGES = ("models", "torch")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"dps.{name}")
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
@@ -41,4 +72,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FACE})
+    return sorted({*globals(), *_FACE, *_PACKAGES})

@@ -17,6 +17,7 @@ __all__ = [
     "ServerLostError",
     "StalledError",
     "StoppedError",
+    "TableFullError",
     "VersionError",
     "WindowError",
     "WorkerLostError",
@@ -113,6 +114,10 @@ class NonFiniteError(DPSError):
         """Return the error of a step, with what to do."""
         happened = "an update overflowed" if what == "update" else f"the {what} is NaN or infinite"
         return cls(f"{happened}; lower learning_rate or scale the features", rank=rank, step=step)
+
+
+class TableFullError(DPSError):
+    """A table of embeddings has no room for another row."""
 
 
 class FencedError(DPSError):

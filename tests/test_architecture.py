@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dps"
 BELOW = {
+    "torch": {"estimators", "models", "losses"},
     "estimators": {
         "metrics",
         "preprocessing",
@@ -42,7 +43,7 @@ BELOW = {
     "group": {"modes", "server", "transport", "optimizers", "_runtime"},
     "transport": {"server", "_runtime"},
     "modes": {"server", "optimizers", "_runtime"},
-    "server": {"optimizers", "_runtime"},
+    "server": {"models", "optimizers", "_runtime", "_kernels"},
     "models": {"losses", "_kernels"},
     "losses": {"_kernels"},
     "optimizers": {"_kernels"},

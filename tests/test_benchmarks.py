@@ -29,6 +29,7 @@ NAMES = (
     "spam",
     "steps",
     "streaming",
+    "torch_modules",
     "wide",
 )
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the data of the benchmarks is not here")
@@ -115,6 +116,13 @@ def test_steps() -> None:
     printed = run("steps")
     assert list(rows(printed, "dps ")) == ["dps sync, whole fit", "dps sync, an epoch"]
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
+
+
+def test_torch_modules() -> None:
+    printed = run("torch_modules")
+    check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
+    if "left out" not in printed:
+        assert list(rows(printed, "dps ")) == ["dps sync", "dps async", "dps allreduce"]
 
 
 def test_scaling() -> None:

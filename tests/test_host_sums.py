@@ -16,7 +16,7 @@ from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError, StalledError, StoppedError
 from dps.group import Channel
-from dps.losses import LogLoss
+from dps.losses import LogLoss, SquaredError
 from dps.models.linear import LinearModel
 from dps.optimizers import Adagrad, Constant
 from dps.optimizers.update import Rates
@@ -103,18 +103,18 @@ def test_one_message_a_host_and_step_reaches_a_shard() -> None:
         assert pushes == [STEPS, 0, STEPS, STEPS, 0, 0]
 
 
-BATCH, RATE = 10, 0.5
+BATCH, RATE = 10, 0.1
 
 
-def keyed_steps(channel: Channel, rank: int, dtype: str) -> np.ndarray:
+def keyed_steps(channel: Channel, rank: int, dtype: str, outputs: int) -> np.ndarray:
     """Steps on rows that touch few parameters, of which batches come in unlike parts."""
     rng = np.random.default_rng(rank)
     X = scipy.sparse.random_array(
-        (BATCH * STEPS, SIZE - 1), density=0.004, format="csr", rng=rng, dtype=np.float64
+        (BATCH * STEPS, SIZE // outputs - 1), density=0.004, format="csr", rng=rng, dtype=np.float64
     )
-    y = rng.integers(0, 2, BATCH * STEPS).astype(dtype)
+    y = rng.integers(0, 2, (BATCH * STEPS, outputs)).astype(dtype)
     X = scipy.sparse.csr_array(X.astype(dtype))
-    model = LinearModel(SIZE - 1, 1, LogLoss(), dtype=np.dtype(dtype))
+    model = LinearModel(SIZE // outputs - 1, outputs, SquaredError(), dtype=np.dtype(dtype))
     assert model.kernel is not None
     block = Block(0, features_of(X, dtype), y, None, 0, len(y), None, 0).for_kernels
     channel.pull()
@@ -131,11 +131,13 @@ def keyed_steps(channel: Channel, rank: int, dtype: str) -> np.ndarray:
     return np.array(held)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "outputs"), [("float32", 1), ("float64", 1), ("float32", 5)])
 @pytest.mark.parametrize("n_shards", [1, 3])
 @pytest.mark.parametrize("mode", [Sync(), AllReduce()], ids=["sync", "allreduce"])
-def test_steps_by_keys_have_the_bits_of_whole_vectors(mode: Any, n_shards: int, dtype: str) -> None:
-    rates = Rates(Constant(RATE), STEPS, epochs=0, version=0, max_epochs=1)
+def test_steps_by_keys_have_the_bits_of_whole_vectors(
+    mode: Any, n_shards: int, dtype: str, outputs: int
+) -> None:
+    rates = Rates(Constant(RATE), STEPS, epochs=0, version=0, max_epochs=1, width=outputs)
     options: Any = {"n_shards": n_shards, "placement": "round_robin", "dtype": dtype}
 
     def trained(keyed: Rates | None, far: Any) -> list[Any]:
@@ -144,7 +146,10 @@ def test_steps_by_keys_have_the_bits_of_whole_vectors(mode: Any, n_shards: int, 
             **options,
         ) as group:  # fmt: skip
             ended = at_once(
-                [lambda r=r, c=c: keyed_steps(c, r, dtype) for r, c in enumerate(group.channels)]  # type: ignore[misc]
+                [
+                    lambda r=r, c=c: keyed_steps(c, r, dtype, outputs)  # type: ignore[misc]
+                    for r, c in enumerate(group.channels)
+                ]
             )
             for error in [end for end in ended if isinstance(end, Exception)]:
                 raise error

@@ -66,6 +66,15 @@ SAVED = {
         dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(dates="parts")),
         FRAME[["kind"]].assign(when=pd.date_range("2001-01-01", periods=ROWS, freq="7h")),
     ),
+    "factorization machine": (dps.FMClassifier(n_factors=4, max_iter=3), X),
+    "factorization machine of sparse rows in fields": (
+        dps.FMRegressor(n_factors=3, hidden_layer_sizes=(4, 3), fields=[0, 1, 1, 2], max_iter=3),
+        scipy.sparse.csr_array(np.where(X > 0, X, 0)),
+    ),
+    "factorization machine of a frame": (
+        dps.FMClassifier(n_factors=4, max_iter=2, encoder=FrameEncoder(missing="mean")),
+        FRAME,
+    ),
     "network of a frame": (
         dps.MLPClassifier(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(missing="mean")),
         FRAME.drop(columns="words"),
@@ -74,7 +83,7 @@ SAVED = {
 
 
 def targets(model: Any) -> Any:
-    if isinstance(model, dps.LinearClassifier | dps.MLPClassifier):
+    if isinstance(model, dps.LinearClassifier | dps.MLPClassifier | dps.FMClassifier):
         return LABELS["texts"][(Y > 0).astype(int) + (Y > 1)]
     return np.abs(Y) if model.loss == "poisson" else Y
 

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from own_models import Line, Softmax
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dps import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+from dps import (
+    FMClassifier,
+    FMRegressor,
+    LinearClassifier,
+    LinearRegressor,
+    MLPClassifier,
+    MLPRegressor,
+    ModelClassifier,
+    ModelRegressor,
+)
 from dps.modes import MODES
 
 ESTIMATORS = [
@@ -15,9 +25,17 @@ ESTIMATORS = [
     for name, mode in MODES.items()
     if mode.deterministic
     for replicas in ("auto", 2)
-] + [MLPClassifier(max_iter=30), MLPRegressor(max_iter=30, n_replicas=2)]
+] + [
+    MLPClassifier(max_iter=30),
+    MLPRegressor(max_iter=30, n_replicas=2),
+    ModelClassifier(Softmax, learning_rate=0.1, max_iter=50, tol=None),
+    ModelRegressor(Line, learning_rate=0.1, max_iter=50, tol=None, n_replicas=2),
+    FMClassifier(max_iter=30),
+    FMRegressor(hidden_layer_sizes=8, max_iter=30, n_replicas=2),
+]
 
 #: As scikit-learn says of its own perceptrons: batches of other rows lead elsewhere.
+_BY_STEPS = (FMClassifier, FMRegressor, MLPClassifier, MLPRegressor)
 STOCHASTIC = {
     f"check_sample_weight_equivalence_on_{kind}_data": "steps are stochastic"
     for kind in ("dense", "sparse")
@@ -25,7 +43,7 @@ STOCHASTIC = {
 
 
 def failing(estimator: Any) -> dict[str, str]:
-    return STOCHASTIC if isinstance(estimator, MLPClassifier | MLPRegressor) else {}
+    return STOCHASTIC if isinstance(estimator, _BY_STEPS) else {}
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=failing)

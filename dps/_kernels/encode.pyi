@@ -27,5 +27,10 @@ class RowEncoder:
         """A 1 in the bucket of the mixed hashes of several columns' codes; none if one is -1."""
     def add_bags(self, starts: Any, tokens: Any, table: Any) -> None:
         """A 1 in column `table[token + 1]` for each token `starts[row]:starts[row + 1]`."""
+    def add_sequence(self, starts: Any, tokens: Any, values: Any, first: int, most: int) -> None:
+        """`values[token]` of a row's tokens, side by side from column `first` on, at most `most`.
+
+        Tokens below 0 are none.
+        """
     def encode(self, indices: Any, data: Any, indptr: Any) -> int:
         """Write all rows as CSR into arrays with room for `bound`; how many values are stored."""

@@ -17,7 +17,7 @@ cdef enum:
     BLOCK = 256  # rows whose looked-up codes stay in the first cache
 
 cdef enum Kind:
-    NUMBER, CODES, CROSS, BAGS
+    NUMBER, CODES, CROSS, BAGS, SEQUENCE
 
 ctypedef fused code_t:
     int8_t
@@ -37,6 +37,8 @@ cdef struct Piece:
     const int32_t* table        # column of a code; -1: none
     const int64_t* starts       # of the codes of each row's bag
     const int32_t* tokens
+    const double* values        # of a token, from -1 on
+    Py_ssize_t most             # tokens of a sequence that count
     Member* members
     Py_ssize_t n_members
     uint64_t buckets
@@ -145,6 +147,16 @@ cdef Py_ssize_t _store(
                         indices[at] = column
                         data[at] = 1
                         at += 1
+            elif piece.kind == SEQUENCE:
+                column = piece.first
+                for t in range(piece.starts[start + i], piece.starts[start + i + 1]):
+                    if column == piece.first + piece.most:
+                        break
+                    if piece.tokens[t] >= 0:
+                        indices[at] = column
+                        data[at] = <floating> piece.values[piece.tokens[t]]
+                        column += 1
+                        at += 1
             else:
                 column = looked_up[piece.place * BLOCK + i]
                 if column >= 0:
@@ -248,25 +260,41 @@ cdef class RowEncoder:
         self.n_looked_up += 1
         self.most += 1
 
-    def add_bags(self, starts, tokens, table):
-        """A 1 in column ``table[token + 1]`` for each token ``starts[row]:starts[row + 1]``."""
+    cdef Piece* _add_lists(self, Kind kind, starts, tokens, Py_ssize_t n_values) except NULL:
+        """A piece of several tokens a row."""
         cdef Piece* piece
         starts = np.require(starts, np.int64, "CA")
         tokens = np.require(tokens, np.int32, "CA")
-        table = np.require(table, np.int32, "CA")
         same_length("starts", starts.shape[0], self.n_rows + 1)
         if starts[0] < 0 or starts[self.n_rows] > tokens.shape[0]:
             raise ValueError(f"starts are not inside {tokens.shape[0]} tokens")
         if DPS_DEBUG:
-            _check_codes(tokens, len(table) - 1)
+            _check_codes(tokens, n_values)
             if (np.diff(starts) < 0).any():
                 raise IndexError("starts go down")
-        piece = self._add(BAGS, 0)
-        self.arrays += [starts, tokens, table]
+        piece = self._add(kind, 0)
+        self.arrays += [starts, tokens]
         piece.starts = <const int64_t*> _address(starts)
         piece.tokens = <const int32_t*> _address(tokens)
-        piece.table = <const int32_t*> _address(table)
         self.n_tokens += starts[self.n_rows] - starts[0]
+        return piece
+
+    def add_bags(self, starts, tokens, table):
+        """A 1 in column ``table[token + 1]`` for each token ``starts[row]:starts[row + 1]``."""
+        cdef Piece* piece
+        table = np.require(table, np.int32, "CA")
+        piece = self._add_lists(BAGS, starts, tokens, len(table) - 1)
+        self.arrays.append(table)
+        piece.table = <const int32_t*> _address(table)
+
+    def add_sequence(self, starts, tokens, values, int32_t first, Py_ssize_t most):
+        """The values of a row's tokens, side by side from column ``first`` on, ``most`` of them."""
+        cdef Piece* piece
+        values = np.require(values, np.float64, "CA")
+        piece = self._add_lists(SEQUENCE, starts, tokens, len(values))
+        self.arrays.append(values)
+        piece.values = <const double*> _address(values)
+        piece.first, piece.most = first, most
 
     @property
     def bound(self):

@@ -2,7 +2,7 @@ from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef enum:
-    DIRECT = 1 << 18    # elements of a vector up to which the table has an entry for each
+    DIRECT = 1 << 18    # keys that there can be up to which the table has an entry for each
     SPARSE = 4          # entries of a hash table for one that is used, at least
 
 # Where a key stands in a list, if the batch is the list's; else the entry is free.
@@ -10,14 +10,15 @@ cdef struct Entry:
     int32_t place
     int32_t batch
 
-# The elements of the parameter vector that a batch touches, each once, as they come.
+# The keys that a batch touches, each once, as they come. A key stands for as many elements of the
+# vector as its user says, from that many times the key on. Where there is a table (table.pyx), one
+# below 0 is the id -1 - key.
 cdef struct Keys:
     int64_t* list
     Py_ssize_t count
     Py_ssize_t length       # that the list has room for
     Entry* table
-    bint direct             # it has an entry for each element; else it is hashed
-    Py_ssize_t used         # of the table
+    bint direct             # it has an entry for each key that there can be; else it is hashed
     Py_ssize_t mask         # its length, a power of two, less one
     int shift
     int32_t batch
@@ -27,38 +28,36 @@ cdef inline Py_ssize_t hashed(int64_t key, int shift) noexcept nogil:
     return <Py_ssize_t> ((<uint64_t> key * 11400714819323198485ULL) >> shift)
 
 
-cdef inline Py_ssize_t touch(Keys* keys, int64_t key, Py_ssize_t n) noexcept nogil:
-    # Where n keys from `key` on stand, in units of n. They are put there; `need` has made room.
+cdef inline Py_ssize_t touch(Keys* keys, int64_t key) noexcept nogil:
+    # Where a key stands. It is put there; `need` has made room.
     # What is there already is written once more: no branch asks, since none could guess it.
-    cdef Py_ssize_t at, c
-    cdef int32_t place = <int32_t> keys.used, fresh
+    cdef Py_ssize_t at
+    cdef int32_t place = <int32_t> keys.count, fresh
     cdef Entry* entry
     if keys.direct:
         entry = &keys.table[key]
     else:
         at = hashed(key, keys.shift)
         entry = &keys.table[at]
-        while entry.batch == keys.batch and keys.list[entry.place * n] != key:
+        while entry.batch == keys.batch and keys.list[entry.place] != key:
             at = (at + 1) & keys.mask
             entry = &keys.table[at]
     fresh = entry.batch != keys.batch
     place = entry.place ^ ((entry.place ^ place) & -fresh)
     entry.place = place
     entry.batch = keys.batch
-    for c in range(n):
-        keys.list[keys.count + c] = key + c
-    keys.count += n * fresh
-    keys.used += fresh
+    keys.list[keys.count] = key
+    keys.count += fresh
     return place
 
 
-cdef inline int need(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil:
-    # Have room for so many times n keys more.
+cdef inline int need(Keys* keys, Py_ssize_t more) except -1 nogil:
+    # Have room for so many keys more.
     if (
-        keys.count + more * n > keys.length
-        or not keys.direct and SPARSE * (keys.used + more) > keys.mask
+        keys.count + more > keys.length
+        or not keys.direct and SPARSE * (keys.count + more) > keys.mask
     ):
-        grow(keys, more, n)
+        grow(keys, more)
     return 0
 
 
@@ -66,14 +65,15 @@ cdef class KeyList:
     cdef Keys keys
 
 
-cdef int grow(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil
+cdef int grow(Keys* keys, Py_ssize_t more) except -1 nogil
 cdef void next_batch(Keys* keys) noexcept nogil
 cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width,
-    Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts,
+    Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each,
+    int64_t n_rows,
 ) noexcept nogil
 cdef Py_ssize_t merge(
-    const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
-    floating total,
+    const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
+    floating* sums, floating total, Py_ssize_t each,
 ) noexcept nogil

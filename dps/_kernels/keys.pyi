@@ -13,21 +13,25 @@ class KeyList:
     def __init__(self, size: int) -> None: ...
     def begin(self) -> None:
         """Begin a new batch: forget all keys."""
-    def add(self, keys: Sequence[int], n: int = 1) -> list[int]:
-        """Add `n` keys from each of `keys` on; where these stand, in units of `n`.
-
-        `n` is the same for all of a batch, and each of `keys` a multiple of it.
-        """
+    def add(self, keys: Sequence[int]) -> list[int]:
+        """Add keys; where these stand."""
     def array(self) -> NDArray[np.int64]:
         """A copy of the keys."""
 
 def deliver_keys(
-    keys: Any, values: Any, width: int, slot_keys: Any, slot: Any, counts: Any, size: int
+    keys: Any,
+    values: Any,
+    width: int,
+    slot_keys: Any,
+    slot: Any,
+    counts: Any,
+    size: int,
+    each: int = 1,
 ) -> bool:
-    """Fill a slot, slice by slice of `width` elements; True if all values are finite.
+    """Fill a slot, slice by slice of `width` keys; True if all values are finite.
 
-    `keys` (m,) int64 are distinct and below `size`; `counts` (n_ranks,) int64 becomes how many
-    of them are of each slice.
+    `keys` (m,) int64 are distinct and below `size`, `values` (m * each,); `counts` (n_ranks,) int64
+    becomes how many keys are of each slice.
     """
 
 def merge_keys(
@@ -39,9 +43,10 @@ def merge_keys(
     merged: KeyList,
     sums: Any,
     total: float,
+    each: int = 1,
 ) -> int:
     """The mean over all ranks' slots in the slice of one; its number of keys.
 
-    `keys`, `slots` are (n_ranks, stride), `counts` (n_ranks, n_ranks), `rows` (n_ranks,); in `sums`
-    there is room for as many values as the slice has in all slots.
+    `keys` are (n_ranks, stride), `slots` (n_ranks, stride * each), `counts` (n_ranks, n_ranks),
+    `rows` (n_ranks,); in `sums` there is room for as many values as the slice has in all slots.
     """

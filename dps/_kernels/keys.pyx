@@ -14,6 +14,7 @@ import numpy as np
 
 from dps._kernels.checks cimport NotFinite, indices_below, none_seen, note, same_length
 from dps._kernels.reduce cimport divide_by
+from dps._kernels.table cimport dps_home
 
 cdef enum:
     LAST = 0x7FFFFFFF
@@ -21,35 +22,35 @@ cdef enum:
 
 cdef void next_batch(Keys* keys) noexcept nogil:
     """Forget all keys."""
-    keys.count = keys.used = 0
+    keys.count = 0
     if keys.batch == LAST:
         memset(keys.table, 0, (keys.mask + 1) * sizeof(Entry))
         keys.batch = 0
     keys.batch += 1
 
 
-cdef int grow(Keys* keys, Py_ssize_t more, Py_ssize_t n) except -1 nogil:
-    """Have room for so many times n keys more, and as much again in the list."""
-    cdef Py_ssize_t entries = keys.mask + 1, length = 2 * (keys.count + more * n), place, at
+cdef int grow(Keys* keys, Py_ssize_t more) except -1 nogil:
+    """Have room for so many keys more, and as much again in the list."""
+    cdef Py_ssize_t entries = keys.mask + 1, length = 2 * (keys.count + more) + 1, place, at
     cdef int64_t* list = <int64_t*> realloc(keys.list, length * sizeof(int64_t))
     cdef Entry* table
     cdef int shift = keys.shift
     if list is not NULL:
         keys.list, keys.length = list, length
-    if list is NULL or keys.used + more >= LAST:
+    if list is NULL or keys.count + more >= LAST:
         with gil:
-            raise MemoryError(f"{keys.used + more} keys of a batch")
+            raise MemoryError(f"{keys.count + more} keys of a batch")
     if keys.direct:
         return 0
-    while entries <= SPARSE * (keys.used + more):
+    while entries <= SPARSE * (keys.count + more):
         entries *= 2
         shift -= 1
     table = <Entry*> calloc(entries, sizeof(Entry))
     if table is NULL:
         with gil:
-            raise MemoryError(f"{keys.used + more} keys of a batch")
-    for place in range(keys.used):
-        at = hashed(keys.list[place * n], shift)
+            raise MemoryError(f"{keys.count + more} keys of a batch")
+    for place in range(keys.count):
+        at = hashed(keys.list[place], shift)
         while table[at].batch == keys.batch:
             at = (at + 1) & (entries - 1)
         table[at] = Entry(<int32_t> place, keys.batch)
@@ -70,7 +71,7 @@ cdef class KeyList:
             self.keys.table = <Entry*> calloc(size + 1, sizeof(Entry))
             if self.keys.table is NULL:
                 raise MemoryError
-        grow(&self.keys, 31, 1)
+        grow(&self.keys, 31)
 
     def __dealloc__(self):
         free(self.keys.table)
@@ -80,15 +81,15 @@ cdef class KeyList:
         """Begin a new batch."""
         next_batch(&self.keys)
 
-    def add(self, keys, Py_ssize_t n=1):
-        """Where each of these stands, in units of n: it and the n - 1 after it are there once."""
+    def add(self, keys):
+        """Where each of these stands."""
         cdef int64_t key
         places = []
         for key in keys:
-            if key < 0 or self.keys.direct and key + n > self.keys.mask:
-                raise IndexError(f"{n} keys from {key} on are not in the vector")
-            need(&self.keys, 1, n)
-            places.append(touch(&self.keys, key, n))
+            if self.keys.direct and not 0 <= key < self.keys.mask:
+                raise IndexError(f"key {key} is not in the vector")
+            need(&self.keys, 1)
+            places.append(touch(&self.keys, key))
         return places
 
     def array(self):
@@ -96,30 +97,28 @@ cdef class KeyList:
         return np.array([self.keys.list[i] for i in range(self.keys.count)], np.int64)
 
 
-cdef inline Py_ssize_t _slice(int64_t key, int64_t width) noexcept nogil:
+cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_rows) noexcept nogil:
+    # An id lies somewhere in the slice of its home.
+    if key < 0:
+        key = dps_home(-1 - key, n_rows)
     # Short numbers are divided in half the time.
     if (key | width) >> 32 == 0:
         return <uint32_t> key / <uint32_t> width
     return key / width
 
 
-cdef bint deliver(
+cdef inline bint _deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, floating* slot, int64_t* counts,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
 ) noexcept nogil:
-    """Fill a slot, slice by slice of ``width`` elements; whether all values are finite.
-
-    Values lie side by side as the keys do. ``counts`` (n_ranks) says how many are of each slice;
-    they keep their order.
-    """
     cdef NotFinite seen = NotFinite(0, 0)
-    cdef Py_ssize_t i, place, q
+    cdef Py_ssize_t i, c, place, q
     cdef int64_t before = 0, count
     cdef floating value
     memset(counts, 0, n_ranks * sizeof(int64_t))
     if n_ranks > 1:
         for i in range(n):
-            counts[_slice(keys[i], width)] += 1
+            counts[_slice(keys[i], width, n_rows)] += 1
     else:
         counts[0] = n
     for q in range(n_ranks):        # where each slice begins
@@ -127,65 +126,98 @@ cdef bint deliver(
         counts[q] = before
         before += count
     for i in range(n):
-        q = _slice(keys[i], width) if n_ranks > 1 else 0
+        q = _slice(keys[i], width, n_rows) if n_ranks > 1 else 0
         place = counts[q]
         counts[q] += 1
-        value = values[i]
         slot_keys[place] = keys[i]
-        slot[place] = value
-        note(&seen, value)
+        for c in range(each):
+            value = values[i * each + c]
+            slot[place * each + c] = value
+            note(&seen, value)
     for q in range(n_ranks - 1, 0, -1):     # from ends to lengths
         counts[q] -= counts[q - 1]
     return none_seen(seen)
 
 
-cdef Py_ssize_t merge(
-    const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
-    floating total,
+cdef bint deliver(
+    const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
 ) noexcept nogil:
-    """The mean over all ranks' slots in the slice of one rank; how many keys there are.
+    """Fill a slot, slice by slice of ``width`` keys; whether all values are finite.
 
-    Rows of ``keys`` and ``slots`` are ``stride`` apart; ``counts`` is (n_ranks, n_ranks). In
-    ``merged``, which is empty, and ``sums`` there is room for all of them.
+    Values, ``each`` of a key, lie side by side as the keys do. ``counts`` (n_ranks) says how many
+    keys are of each slice; they keep their order. Keys below 0 are ids of a table of ``n_rows``.
     """
-    cdef Py_ssize_t n = 0, r, q, i, first, place
+    if each == 1:   # the compiler's to unroll
+        return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1, n_rows)
+    return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each, n_rows)
+
+
+cdef inline Py_ssize_t _merge(
+    const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
+    floating* sums, Py_ssize_t each,
+) noexcept nogil:
+    cdef Py_ssize_t n = 0, r, q, i, c, first, place
+    cdef const floating* values
     for r in range(n_ranks):
         if rows[r] == 0:
             continue
-        first = r * stride
+        first = 0
         for q in range(rank):
             first += counts[r * n_ranks + q]
+        values = slots + r * stride
         for i in range(first, first + counts[r * n_ranks + rank]):
-            place = touch(merged, keys[i], 1)
+            place = touch(merged, keys[r * key_stride + i])
             if place == n:
-                sums[n] = slots[i]
+                for c in range(each):
+                    sums[n * each + c] = values[i * each + c]
                 n += 1
             else:
-                sums[place] = sums[place] + slots[i]
+                for c in range(each):
+                    sums[place * each + c] = sums[place * each + c] + values[i * each + c]
+    return n
+
+
+cdef Py_ssize_t merge(
+    const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
+    floating* sums, floating total, Py_ssize_t each,
+) noexcept nogil:
+    """The mean over all ranks' slots in the slice of one rank; how many keys there are.
+
+    Rows of ``keys`` are ``key_stride`` apart, those of ``slots`` ``stride``; ``counts`` is
+    (n_ranks, n_ranks). There are ``each`` values of a key. In ``merged``, which is empty, and
+    ``sums`` there is room for all of them.
+    """
+    cdef Py_ssize_t n
+    if each == 1:
+        n = _merge(keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums, 1)
+    else:
+        n = _merge(keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums, each)
     if n and total != 1:
-        divide_by(sums, total, n)
+        divide_by(sums, total, n * each)
     return n
 
 
 def deliver_keys(
     const int64_t[::1] keys, const floating[::1] values, Py_ssize_t width, int64_t[::1] slot_keys,
-    floating[::1] slot, int64_t[::1] counts, Py_ssize_t size,
+    floating[::1] slot, int64_t[::1] counts, Py_ssize_t size, Py_ssize_t each=1,
 ):
     cdef Py_ssize_t n = keys.shape[0]
     cdef bint finite = True
-    same_length("values", values.shape[0], n)
-    if n > min(size, slot_keys.shape[0], slot.shape[0]):
+    same_length("values", values.shape[0], n * each)
+    if n > min(size, slot_keys.shape[0], slot.shape[0] // each):
         raise ValueError(f"{n} keys do not fit into a slot of {slot.shape[0]}")
     if width < 1 or (size + width - 1) // width > counts.shape[0]:
-        raise ValueError(f"{counts.shape[0]} slices of {width} do not cover {size} elements")
+        raise ValueError(f"{counts.shape[0]} slices of {width} do not cover {size} keys")
     if n:
         indices_below("keys", &keys[0], n, size)
     with nogil:
         if n:
             finite = deliver(
                 &keys[0], n, &values[0], width, counts.shape[0], &slot_keys[0], &slot[0],
-                &counts[0],
+                &counts[0], each, 0,
             )
         else:
             memset(&counts[0], 0, counts.shape[0] * sizeof(int64_t))
@@ -195,22 +227,23 @@ def deliver_keys(
 def merge_keys(
     const int64_t[:, ::1] keys, const floating[:, ::1] slots, const int64_t[:, ::1] counts,
     const int64_t[::1] rows, Py_ssize_t rank, KeyList merged, floating[::1] sums, double total,
+    Py_ssize_t each=1,
 ):
     cdef Py_ssize_t n, n_ranks = rows.shape[0], most = 0, r
     for length in (keys.shape[0], slots.shape[0], counts.shape[0], counts.shape[1]):
         same_length("ranks", length, n_ranks)
-    same_length("keys", keys.shape[1], slots.shape[1])
+    same_length("slots", slots.shape[1], keys.shape[1] * each)
     for r in range(n_ranks):
         most += counts[r, rank]
-    if most > sums.shape[0]:
+    if most * each > sums.shape[0]:
         raise ValueError(f"there are {most} keys and room for {sums.shape[0]} sums")
     merged.begin()
     if most == 0:
         return 0
-    need(&merged.keys, most, 1)
+    need(&merged.keys, most)
     with nogil:
         n = merge(
-            &keys[0, 0], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0], n_ranks, rank,
-            &merged.keys, &sums[0], <floating> total,
+            &keys[0, 0], keys.shape[1], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0],
+            n_ranks, rank, &merged.keys, &sums[0], <floating> total, each,
         )
     return n

@@ -24,7 +24,8 @@ cdef struct Held:
     Py_ssize_t size
     char* params
     char* state
-    int64_t* since          # the update that a coordinate is up to date with
+    Py_ssize_t width        # coordinates of a key
+    int64_t* since          # the update that a key's coordinates are up to date with
 
 
 cdef class LazyUpdate:

@@ -28,7 +28,7 @@ class LazyUpdate:
         kernel: UpdateKernel,
         l1: float,
         l2: float,
-        runs: Sequence[tuple[int, int, bool]],
+        runs: Sequence[tuple[int, int, int]],
         single: bool,
     ) -> None: ...
     def begin(self, rates: Any, before: int) -> None:

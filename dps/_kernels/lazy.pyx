@@ -15,12 +15,14 @@ since ``(u - s l1) / (1 + s l2) + l1 / l2`` is ``(u + l1 / l2) / (1 + s l2)``. S
 one s for all coordinates, whose products are tables; those of Adagrad, scaled or not, have a factor
 of the coordinate's own: a power where rates are constant, a product over the steps missed where
 they are not. Momentum goes on moving a coordinate: it is replayed until that is below rounding, a
-number of steps that depends on the momentum alone. It must not know shards, modes or batches. All
-arithmetic is IEEE.
+number of steps that depends on the momentum alone. A key stands for one
+coordinate or for a row of ``width``, whose updates are counted together. It must not know shards,
+modes or batches. All arithmetic is IEEE.
 """
 from cython cimport floating
 from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from dps._kernels.checks cimport (
     DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
 )
 from dps._kernels.optimizers cimport (
-    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UpdateKernel, update
+    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UNTRAINED, UpdateKernel, update
 )
 
 cdef extern from "powers.h" nogil:
@@ -272,6 +274,89 @@ cdef bint _apply(
     return finite
 
 
+cdef struct Span:
+    Py_ssize_t start
+    Py_ssize_t n
+    bint penalised
+
+
+cdef Span _span(const Lazy* lazy, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    """The first coordinates of these that are worked on at a time."""
+    cdef Py_ssize_t run = 0
+    stop = min(stop, start + <Py_ssize_t> CHUNK)
+    while start >= lazy.runs[3 * run + 1]:
+        run += 1
+    return Span(
+        start, min(stop, <Py_ssize_t> lazy.runs[3 * run + 1]) - start, lazy.runs[3 * run + 2] != 0
+    )
+
+
+cdef bint _since(
+    const Lazy* lazy, const Held* held, int64_t key, const Span* span, int64_t* since
+) noexcept nogil:
+    """How far coordinates of a row have come; whether that matters."""
+    cdef Py_ssize_t j
+    if not _lags(lazy, span.penalised):
+        return False
+    for j in range(span.n):
+        since[j] = max(held.since[key] - lazy.before, 0)
+    return True
+
+
+cdef void _gather_rows(
+    const Lazy* lazy, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
+    floating* out,
+) noexcept nogil:
+    cdef const floating* params = <const floating*> held.params
+    cdef const floating* row = <const floating*> held.state
+    cdef floating state[ROWS * CHUNK]
+    cdef int64_t since[CHUNK]
+    cdef Py_ssize_t i, r, j, at, stop
+    cdef Span span
+    for i in range(n):
+        at, stop = keys[i] * held.width, (keys[i] + 1) * held.width
+        memcpy(out, params + at, held.width * sizeof(floating))
+        while at < stop:
+            span = _span(lazy, at, stop)
+            if _since(lazy, held, keys[i], &span, since):
+                for r in range(lazy.spec.state_rows):
+                    for j in range(span.n):
+                        state[r * CHUNK + j] = row[r * held.size + at + j]
+                _follow(lazy, out, state, CHUNK, since, span.n, now, span.penalised)
+            out += span.n
+            at += span.n
+
+
+cdef bint _apply_rows(
+    const Lazy* lazy, const Held* held, const int64_t* keys, Py_ssize_t n, int64_t now,
+    const floating* grad,
+) noexcept nogil:
+    cdef floating* params = <floating*> held.params
+    cdef floating* state = <floating*> held.state
+    cdef int64_t since[CHUNK]
+    cdef Py_ssize_t i, at, stop
+    cdef bint finite = True
+    cdef Span span
+    for i in range(n):
+        at, stop = keys[i] * held.width, (keys[i] + 1) * held.width
+        while at < stop:
+            span = _span(lazy, at, stop)
+            if _since(lazy, held, keys[i], &span, since):
+                _follow(
+                    lazy, params + at, state + at, held.size, since, span.n, now - 1,
+                    span.penalised,
+                )
+            finite &= update(
+                &lazy.spec, params + at, grad, state + at, held.size, span.n, lazy.before + now,
+                lazy.rates[now - 1], lazy.l1 if span.penalised else 0.0,
+                lazy.l2 if span.penalised else 0.0,
+            )
+            grad += span.n
+            at += span.n
+        held.since[keys[i]] = lazy.before + now
+    return finite
+
+
 cdef bint _flush(
     const Lazy* lazy, const Held* held, Py_ssize_t start, Py_ssize_t stop, int64_t now,
     floating example,
@@ -286,14 +371,19 @@ cdef bint _flush(
         b = min(<Py_ssize_t> lazy.runs[3 * i + 1], stop)
         while a < b:
             n = min(b - a, <Py_ssize_t> CHUNK)
-            for j in range(n):
-                since[j] = max(held.since[a + j] - lazy.before, 0)
+            if held.width == 1:
+                for j in range(n):
+                    since[j] = max(held.since[a + j] - lazy.before, 0)
+            else:
+                for j in range(n):
+                    since[j] = max(held.since[(a + j) // held.width] - lazy.before, 0)
             _follow(
                 lazy, params + a, state + a, held.size, since, n, now, lazy.runs[3 * i + 2] != 0
             )
             a += n
     for i in range(start, stop):
         note(&seen, params[i])
+    for i in range(start // held.width, stop // held.width):
         held.since[i] = lazy.before + now
     return none_seen(seen)
 
@@ -308,10 +398,15 @@ cdef void gather(
     char* out,
 ) noexcept nogil:
     """The parameters at the keys after update ``now``, side by side."""
-    if single:
-        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <float*> out)
+    cdef int64_t entry = _entry(lazy, now, 0)
+    if held.width == 1 and single:
+        _gather(lazy, held, keys, n, entry, <float*> out)
+    elif held.width == 1:
+        _gather(lazy, held, keys, n, entry, <double*> out)
+    elif single:
+        _gather_rows(lazy, held, keys, n, entry, <float*> out)
     else:
-        _gather(lazy, held, keys, n, _entry(lazy, now, 0), <double*> out)
+        _gather_rows(lazy, held, keys, n, entry, <double*> out)
 
 
 cdef bint apply(
@@ -319,9 +414,14 @@ cdef bint apply(
     const char* grad,
 ) noexcept nogil:
     """Update ``now`` at distinct keys; whether all are finite."""
+    cdef int64_t entry = _entry(lazy, now, 1)
+    if held.width == 1 and single:
+        return _apply(lazy, held, keys, n, entry, <const float*> grad)
+    if held.width == 1:
+        return _apply(lazy, held, keys, n, entry, <const double*> grad)
     if single:
-        return _apply(lazy, held, keys, n, _entry(lazy, now, 1), <const float*> grad)
-    return _apply(lazy, held, keys, n, _entry(lazy, now, 1), <const double*> grad)
+        return _apply_rows(lazy, held, keys, n, entry, <const float*> grad)
+    return _apply_rows(lazy, held, keys, n, entry, <const double*> grad)
 
 
 cdef bint flush(
@@ -344,6 +444,8 @@ cdef class LazyUpdate:
         if not kernel.lazy:
             raise ValueError(f"{kernel.name} has no lazy updates")
         table = np.array(runs, np.int64).reshape(-1, 3)
+        if (table[:, 2] == UNTRAINED).any():
+            raise ValueError("tensors that are not trained go as whole vectors")
         self._arrays = (table,)
         self.single = single
         self.lazy.spec = kernel.spec
@@ -392,12 +494,14 @@ cdef class LazyUpdate:
         ):
             if array.dtype != kind or not array.flags.c_contiguous or not array.flags.aligned:
                 raise ValueError(f"{name} must be contiguous {np.dtype(kind)}")
-        same_length("since", since.shape[0], params.shape[0])
+        if since.shape[0] == 0 or params.shape[0] % since.shape[0]:
+            raise ValueError(f"{since.shape[0]} keys do not share {params.shape[0]} elements out")
         same_length("state", state.shape[0], self.lazy.spec.state_rows)
         same_length("rows of state", state.shape[1], params.shape[0])
         held.size = params.shape[0]
         held.params = _address(params)
         held.state = _address(state)
+        held.width = params.shape[0] // since.shape[0]
         held.since = <int64_t*> _address(since)
         return held
 
@@ -417,8 +521,8 @@ cdef class LazyUpdate:
         cdef const int64_t* at = <const int64_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
         cdef char* target = _address(out)
-        self._check(keys, held.size, now)
-        same_length("out", out.shape[0], n)
+        self._check(keys, held.size // held.width, now)
+        same_length("out", out.shape[0], n * held.width)
         with nogil:
             gather(&self.lazy, self.single, &held, at, n, now, target)
 
@@ -430,8 +534,8 @@ cdef class LazyUpdate:
         cdef Py_ssize_t n = keys.shape[0]
         cdef const char* source = _address(grad)
         cdef bint finite
-        self._check(keys, held.size, now)
-        same_length("grad", grad.shape[0], n)
+        self._check(keys, held.size // held.width, now)
+        same_length("grad", grad.shape[0], n * held.width)
         if now == self.lazy.before:
             raise ValueError(f"update {now} is not behind {now}")
         with nogil:
@@ -444,8 +548,10 @@ cdef class LazyUpdate:
         cdef Held held = self._held(params, state, since)
         cdef bint finite
         self._check(np.empty(0, np.int64), held.size, now)
-        if not 0 <= start <= stop <= held.size:
-            raise ValueError(f"[{start}, {stop}) is not inside {held.size} elements")
+        if not 0 <= start <= stop <= held.size or (start % held.width) or (stop % held.width):
+            raise ValueError(
+                f"[{start}, {stop}) are no keys of {held.width} of {held.size} elements"
+            )
         with nogil:
             finite = flush(&self.lazy, self.single, &held, start, stop, now)
         return finite

@@ -13,9 +13,8 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport index_t, same_length
+from dps._kernels.checks cimport same_length
 from dps._kernels.gather cimport fill_rows
-from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
@@ -37,9 +36,6 @@ cdef enum:
     MOST = 512              # rows of a block
     PICKED = 128            # CSR rows of a block in a shuffled order, which are scattered lines
     GROUP = 8               # rows that are summed together
-    SOON = 16               # rows ahead of that which is touched, which are asked for
-    LINE = 64               # bytes that come together
-    INT_MAX = 0x7FFFFFFF
     LANES = 16              # slopes that are computed together
 
 
@@ -259,71 +255,6 @@ cdef double _add(
     return loss
 
 
-cdef inline void _fetch(const char* first, const char* last) noexcept nogil:
-    while first < last:
-        dps_prefetch(first)
-        first += LINE
-
-
-cdef int _touch(
-    const Linear* model, const floating* x, const index_t* indices, const index_t* indptr,
-    const int64_t* order, Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, KeyedRows laid,
-) except -1 nogil:
-    cdef Py_ssize_t i, row, first, n, p, k = model.k, stored = laid.n_stored
-    cdef Py_ssize_t reach = start + m + ahead
-    cdef int* starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
-    cdef floating* values
-    cdef int* places
-    cdef Keys keys
-    if model.intercept and m:
-        need(&laid.keys, 1, k)
-        touch_key(&laid.keys, <int64_t> model.f * k, k)
-    for i in range(start, start + m):
-        row = order[i] if order is not NULL else i
-        first, n = indptr[row], indptr[row + 1] - indptr[row]
-        if stored + n > INT_MAX:
-            with gil:
-                raise ValueError(f"a batch has more than {INT_MAX} stored values: make it smaller")
-        need(&laid.keys, n, k)
-        values = <floating*> laid.values.fit((stored + n) * sizeof(floating)) + stored
-        places = <int*> laid.places.fit((stored + n) * sizeof(int)) + stored
-        keys = laid.keys    # what is written might be of it, for all that the compiler knows
-        for p in range(n):
-            values[p] = x[first + p]
-            places[p] = <int> touch_key(&keys, <int64_t> indices[first + p] * k, k)
-        laid.keys = keys
-        starts[i - start] = <int> stored
-        stored += n
-        if order is not NULL:   # scattered lines
-            if i + 2 * SOON < reach:
-                dps_prefetch(indptr + order[i + 2 * SOON])
-            if i + SOON < reach:
-                row = order[i + SOON]
-                _fetch(<const char*> (x + indptr[row]), <const char*> (x + indptr[row + 1]))
-                _fetch(
-                    <const char*> (indices + indptr[row]), <const char*> (indices + indptr[row + 1])
-                )
-    starts[m] = <int> stored
-    laid.n_stored = stored
-    laid.n_rows += m
-    return 0
-
-
-cdef int _touch_rows(
-    const Linear* model, const floating* x, const Rows* rows, const int64_t* order,
-    Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, KeyedRows keys,
-) except -1 nogil:
-    if rows.kind == CSR:
-        return _touch(
-            model, x, <const int*> rows.indices, <const int*> rows.indptr, order, start, m, ahead,
-            keys,
-        )
-    return _touch(
-        model, x, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order, start, m,
-        ahead, keys,
-    )
-
-
 cdef class LinearGradient(Gradient):
     """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,)."""
 
@@ -341,7 +272,8 @@ cdef class LinearGradient(Gradient):
         self._arrays = ()
         self.size = (f + intercept) * k
         self.single = single
-        self.keyed = centre is None
+        self.keyed, self.key_width = centre is None, k
+        self.first_always, self.n_always = f, intercept     # of which there is one in each row
         model.f = f
         model.k = k
         model.intercept = intercept
@@ -377,24 +309,13 @@ cdef class LinearGradient(Gradient):
         self._arrays += (array,)
         return <char*> <uintptr_t> array.ctypes.data
 
-    cdef int touch(
-        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
-        Py_ssize_t ahead, KeyedRows keys,
-    ) except -1 nogil:
-        if self.single:
-            return _touch_rows(
-                &self.model, <const float*> rows.values, rows, order, start, m, ahead, keys
-            )
-        return _touch_rows(
-            &self.model, <const double*> rows.values, rows, order, start, m, ahead, keys
-        )
-
     cdef void round(self, double width, bint gap) noexcept nogil:
         self.model.loss.width, self.model.loss.gap = width, gap
 
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)
-        same_length("rows of X", block.rows.n_features, self.model.f)
+        if not self.tabled:  # ids are not counted
+            same_length("rows of X", block.rows.n_features, self.model.f)
         if block.rows.y_width != 1:
             same_length("rows of y", block.rows.y_width, self.model.k)
         if block.rows.kind in (BYTES, COLUMNS) and self.model.x is NULL:

@@ -1,13 +1,12 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport Gradient
 
 
 cdef struct Network:
-    int activation
-    double dropout
     double range            # how far scaled numbers go
     Py_ssize_t n_features
     Py_ssize_t n_plain      # columns that go into the first layer as they are
@@ -19,13 +18,11 @@ cdef struct Network:
     Py_ssize_t block        # rows that go through together
     const int64_t* places   # (n_features,): of a number; or -1 - p of a plain column
     const int64_t* sizes    # (n_layers + 1,), from the inputs to the outputs
-    const int64_t* weights  # (n_layers,): where each layer's lie in the parameters
-    const int64_t* biases
+    Py_ssize_t weights      # where the first layer's lie in the parameters
+    double gain             # of them
     const int64_t* bins     # (n_numbers + 1,): where those of each number begin
     Py_ssize_t embedding    # where it lies in the parameters
     Py_ssize_t scale
-    const double* gains     # (n_layers,) of the weights
-    double bias_gain
     double scale_gain
     const char* centre      # (n_numbers,)
     const char* spread      # (n_numbers,), one over it
@@ -38,6 +35,7 @@ cdef struct Network:
 
 cdef class NetworkGradient(Gradient):
     cdef Network net
+    cdef Layers layers
     cdef tuple _arrays
     cdef Py_ssize_t count       # rows that wait
     cdef Py_ssize_t done        # rows of the batch before them
@@ -53,10 +51,6 @@ cdef class NetworkGradient(Gradient):
     cdef char* inputs           # (block, n_dense)
     cdef char* at_bin           # (block, n_numbers) int64
     cdef char* inside           # (block, n_numbers)
-    cdef char** layers          # (n_layers,): what each gives, (block, size)
-    cdef char** slopes
-    cdef char* back             # (block, widest)
-    cdef char* back_too
     cdef char* y
     cdef char* weight
     cdef char* first            # (n_dense, sizes[1]): the first layer's weights times the scale

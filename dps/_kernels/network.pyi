@@ -3,8 +3,6 @@ from typing import Any
 from dps._kernels.losses import LossKernel
 from dps._kernels.rows import BlockRows, Gradient
 
-ACTIVATIONS: dict[str, int]
-
 class NetworkGradient(Gradient):
     """Of a network under a loss, whose shape is that of :class:`dps.models.network.Shape`."""
 

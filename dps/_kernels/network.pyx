@@ -9,91 +9,38 @@ among its bins: t = clip((x - edge) / width, 0, 1) for each, times the rows of t
 ("On Embeddings for Numerical Features in Tabular Deep Learning", Gorishniy, Rubachev and Babenko,
 2022). Bins below it count whole, and one in part: with sums of the rows before each bin it takes
 two rows. Plain columns, of one-hot categories or words, are sparse rows of the first layer.
-Layers are ``gain * inputs @ weights + bias_gain * bias`` (the neural tangent parametrisation), so
-that one learning rate serves all of them. What is dropped is drawn by a hash of the batch's key and
-of the place in the batch: no division of a batch into blocks changes it.
+All else of its layers is in layers.pyx.
 """
 from cython cimport floating
 from libc.math cimport NAN
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from scipy.linalg.cython_blas cimport dgemm, sgemm
-
 from dps._kernels.checks cimport same_length, vector_of
 from dps._kernels.gather cimport fill_rows
+from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport (
     COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
 )
 
-cdef extern from "activation.h" nogil:
-    enum:
-        IDENTITY "DPS_IDENTITY"
-        RELU "DPS_RELU"
-        LOGISTIC "DPS_LOGISTIC_UNIT"
-        TANH "DPS_TANH"
-        SILU "DPS_SILU"
+cdef extern from "mix.h" nogil:
     uint64_t dps_mix(uint64_t x)
-    void dps_add_bias_float(
-        float* z, const float* bias, float gain, Py_ssize_t n, Py_ssize_t width)
-    void dps_add_bias_double(
-        double* z, const double* bias, double gain, Py_ssize_t n, Py_ssize_t width)
-    void dps_activate_float(int kind, float* z, float* slope, Py_ssize_t n)
-    void dps_activate_double(int kind, double* z, double* slope, Py_ssize_t n)
-    void dps_pass_back_float(
-        int kind, float* d, const float* z, const float* slope, float keep, Py_ssize_t n)
-    void dps_pass_back_double(
-        int kind, double* d, const double* z, const double* slope, double keep, Py_ssize_t n)
-    void dps_drop_float(
-        float* z, float* slope, Py_ssize_t n, uint64_t key, uint64_t first, uint32_t limit,
-        float keep)
-    void dps_drop_double(
-        double* z, double* slope, Py_ssize_t n, uint64_t key, uint64_t first, uint32_t limit,
-        double keep)
 
 cdef enum:
     MOST = 512              # rows of a block
     FEWEST = 32
     ROOM = 1 << 20          # elements that a block's widest layer has, where rows allow
 
-ACTIVATIONS = {
-    "identity": IDENTITY, "relu": RELU, "logistic": LOGISTIC, "tanh": TANH, "silu": SILU
-}
-
-
-cdef inline void _gemm(
-    char ta, char tb, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, double alpha, const floating* a,
-    Py_ssize_t lda, const floating* b, Py_ssize_t ldb, double beta, floating* c,
-) noexcept nogil:
-    """C = alpha op(A) op(B) + beta C, of m x n, in C order; op transposes where it says T."""
-    cdef int rows = <int> m, columns = <int> n, inner = <int> k
-    cdef int of_a = <int> lda, of_b = <int> ldb
-    cdef floating scaled = <floating> alpha, kept = <floating> beta
-    if m == 0 or n == 0 or k == 0:
-        return
-    # BLAS has columns where C has rows: what it is given is the transpose of it all.
-    if floating is float:
-        sgemm(
-            &tb, &ta, &columns, &rows, &inner, &scaled, <float*> b, &of_b, <float*> a, &of_a,
-            &kept, c, &columns,
-        )
-    else:
-        dgemm(
-            &tb, &ta, &columns, &rows, &inner, &scaled, <double*> b, &of_b, <double*> a, &of_a,
-            &kept, c, &columns,
-        )
-
 
 cdef void _prepare(NetworkGradient self, const floating* params, bint back) noexcept nogil:
     """What follows from the parameters alone, once a batch."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, c, b, h = net.sizes[1], d = net.width
-    cdef const floating* dense = params + net.weights[0] + net.n_plain * h
+    cdef const floating* dense = params + net.weights + net.n_plain * h
     cdef const floating* scale = params + net.scale
     cdef const floating* embedding = params + net.embedding
     cdef floating* first = <floating*> self.first
@@ -179,7 +126,7 @@ cdef void _fold(NetworkGradient self, const floating* params, floating* out) noe
     """Add what was summed over a batch to the gradients of scale, first layer and embedding."""
     cdef Network* net = &self.net
     cdef Py_ssize_t i, j, b, c, h = net.sizes[1], d = net.width
-    cdef Py_ssize_t at = net.weights[0] + net.n_plain * h
+    cdef Py_ssize_t at = net.weights + net.n_plain * h
     cdef const floating* grad = <const floating*> self.first_grad
     cdef floating* whole = <floating*> self.whole_bins
     cdef const floating* part = <const floating*> self.part_bins
@@ -206,141 +153,71 @@ cdef void _forward(
     NetworkGradient self, const floating* params, Py_ssize_t n, bint training
 ) noexcept nogil:
     cdef Network* net = &self.net
-    cdef Py_ssize_t layer, i, p, c, inputs, size, last = net.n_layers - 1
+    cdef Py_ssize_t i, p, c, size = net.sizes[1], k = net.sizes[net.n_layers]
     cdef const int64_t* starts = <const int64_t*> self.plain_starts
     cdef const int64_t* columns = <const int64_t*> self.plain_columns.at
     cdef const floating* values = <const floating*> self.plain_values.at
-    cdef floating* z
-    cdef floating* slope
-    cdef const floating* before
+    cdef floating* z = <floating*> self.layers.outputs[0]
     cdef const floating* row
-    cdef floating factor, keep
+    cdef floating factor
     cdef const floating* shift = <const floating*> net.output_shift
     cdef const floating* grow = <const floating*> net.output_scale
-    for layer in range(net.n_layers):
-        inputs, size = net.sizes[layer], net.sizes[layer + 1]
-        z = <floating*> self.layers[layer]
-        if layer == 0:
-            if net.n_dense:
-                _gemm(
-                    c"N", c"N", n, size, net.n_dense, net.gains[0], <floating*> self.inputs,
-                    net.n_dense, <floating*> self.first, size, 0, z,
-                )
-            else:
-                memset(z, 0, n * size * sizeof(floating))
-            for i in range(n if net.n_plain else 0):
-                for p in range(starts[i], starts[i + 1]):
-                    factor = <floating> net.gains[0] * values[p]
-                    row = params + net.weights[0] + columns[p] * size
-                    for c in range(size):
-                        z[i * size + c] += factor * row[c]
-        else:
-            before = <const floating*> self.layers[layer - 1]
-            _gemm(
-                c"N", c"N", n, size, inputs, net.gains[layer], before, inputs,
-                params + net.weights[layer], size, 0, z,
-            )
-        if floating is float:
-            dps_add_bias_float(z, params + net.biases[layer], <float> net.bias_gain, n, size)
-        else:
-            dps_add_bias_double(z, params + net.biases[layer], net.bias_gain, n, size)
-        if layer == last:
-            for i in range(n):
-                for c in range(size):
-                    z[i * size + c] = shift[c] + grow[c] * z[i * size + c]
-            return
-        slope = <floating*> self.slopes[layer]
-        if floating is float:
-            dps_activate_float(net.activation, z, slope, n * size)
-        else:
-            dps_activate_double(net.activation, z, slope, n * size)
-        if training and net.dropout > 0:
-            if net.activation == IDENTITY:
-                for i in range(n * size):
-                    slope[i] = 1
-            keep = <floating> (1 / (1 - net.dropout))
-            if floating is float:
-                dps_drop_float(
-                    z, NULL if net.activation == RELU else slope, n * size,
-                    dps_mix(self.key + layer), self.done * size,
-                    <uint32_t> (net.dropout * 65536), keep,
-                )
-            else:
-                dps_drop_double(
-                    z, NULL if net.activation == RELU else slope, n * size,
-                    dps_mix(self.key + layer), self.done * size,
-                    <uint32_t> (net.dropout * 65536), keep,
-                )
+    if net.n_dense:
+        gemm(
+            c"N", c"N", n, size, net.n_dense, net.gain, <floating*> self.inputs, net.n_dense,
+            <floating*> self.first, size, 0, z,
+        )
+    else:
+        memset(z, 0, n * size * sizeof(floating))
+    for i in range(n if net.n_plain else 0):
+        for p in range(starts[i], starts[i + 1]):
+            factor = <floating> net.gain * values[p]
+            row = params + net.weights + columns[p] * size
+            for c in range(size):
+                z[i * size + c] += factor * row[c]
+    self.layers.forward(params, n, training, self.key, self.done)
+    z = <floating*> self.layers.outputs[net.n_layers - 1]
+    for i in range(n):
+        for c in range(k):
+            z[i * k + c] = shift[c] + grow[c] * z[i * k + c]
 
 
 cdef void _backward(
     NetworkGradient self, const floating* params, floating* out, Py_ssize_t n
 ) noexcept nogil:
-    """From derivatives of raw outputs, in `back`, to those of the parameters."""
+    """From derivatives of raw outputs to those of the parameters."""
     cdef Network* net = &self.net
-    cdef Py_ssize_t layer, i, p, c, inputs, size, k = net.sizes[net.n_layers]
+    cdef Py_ssize_t i, p, c, size = net.sizes[1], k = net.sizes[net.n_layers]
     cdef const int64_t* starts = <const int64_t*> self.plain_starts
     cdef const int64_t* columns = <const int64_t*> self.plain_columns.at
     cdef const floating* values = <const floating*> self.plain_values.at
     cdef const floating* grow = <const floating*> net.output_scale
-    cdef floating* d = <floating*> self.back
-    cdef floating* next_d = <floating*> self.back_too
-    cdef floating* bias
+    cdef floating* d = <floating*> self.layers.back
+    cdef floating* d_inputs
     cdef floating* row
-    cdef const floating* weights
-    cdef floating factor, keep = 1
-    if net.dropout > 0:
-        keep = <floating> (1 / (1 - net.dropout))
+    cdef floating factor
     for i in range(n):
         for c in range(k):
             d[i * k + c] *= grow[c]
-    for layer in range(net.n_layers - 1, -1, -1):
-        inputs, size = net.sizes[layer], net.sizes[layer + 1]
-        bias = out + net.biases[layer]
-        for i in range(n):
-            for c in range(size):
-                bias[c] += <floating> net.bias_gain * d[i * size + c]
-        if layer == 0:
-            break
-        weights = params + net.weights[layer]
-        _gemm(
-            c"T", c"N", inputs, size, n, net.gains[layer], <floating*> self.layers[layer - 1],
-            inputs, d, size, 1, out + net.weights[layer],
-        )
-        _gemm(
-            c"N", c"T", n, inputs, size, net.gains[layer], d, size, weights, size, 0, next_d,
-        )
-        if net.activation != IDENTITY or net.dropout > 0:
-            if floating is float:
-                dps_pass_back_float(
-                    net.activation, next_d, <float*> self.layers[layer - 1],
-                    <float*> self.slopes[layer - 1], keep, n * inputs,
-                )
-            else:
-                dps_pass_back_double(
-                    net.activation, next_d, <double*> self.layers[layer - 1],
-                    <double*> self.slopes[layer - 1], keep, n * inputs,
-                )
-        d, next_d = next_d, d
-    size = net.sizes[1]
+    d = <floating*> self.layers.backward(params, out, n)
     if net.n_dense:
-        _gemm(
-            c"T", c"N", net.n_dense, size, n, net.gains[0], <floating*> self.inputs, net.n_dense,
+        gemm(
+            c"T", c"N", net.n_dense, size, n, net.gain, <floating*> self.inputs, net.n_dense,
             d, size, 1, <floating*> self.first_grad,
         )
     for i in range(n if net.n_plain else 0):
         for p in range(starts[i], starts[i + 1]):
-            factor = <floating> net.gains[0] * values[p]
-            row = out + net.weights[0] + columns[p] * size
+            factor = <floating> net.gain * values[p]
+            row = out + net.weights + columns[p] * size
             for c in range(size):
                 row[c] += factor * d[i * size + c]
     if net.width:
-        weights = <const floating*> self.first + net.n_numbers * size
-        _gemm(
-            c"N", c"T", n, net.n_numbers * net.width, size, net.gains[0], d, size, weights, size,
-            0, next_d,
+        d_inputs = <floating*> self.layers.spare(<char*> d)
+        gemm(
+            c"N", c"T", n, net.n_numbers * net.width, size, net.gain, d, size,
+            <const floating*> self.first + net.n_numbers * size, size, 0, d_inputs,
         )
-        _embed_back(self, next_d, n)
+        _embed_back(self, d_inputs, n)
 
 
 cdef double _through(
@@ -350,7 +227,7 @@ cdef double _through(
     cdef Network* net = &self.net
     cdef Py_ssize_t n = self.count, k = net.sizes[net.n_layers]
     cdef bint training = self.raw_out is NULL
-    cdef floating* raw = <floating*> self.layers[net.n_layers - 1]
+    cdef floating* raw = <floating*> self.layers.outputs[net.n_layers - 1]
     cdef const floating* weight = NULL
     cdef double loss = 0
     if not self.prepared:
@@ -363,7 +240,7 @@ cdef double _through(
                 weight = <const floating*> self.weight
             loss = evaluate(
                 net.loss, <const floating*> self.y, self.y_width, raw, weight,
-                <floating*> self.back, n, k,
+                <floating*> self.layers.back, n, k,
             )
             _backward(self, params, out, n)
         else:
@@ -467,28 +344,23 @@ cdef class NetworkGradient(Gradient):
         dtype = "f4" if single else "f8"
         fixed = {}
         for name, kind in (
-            ("places", "i8"), ("sizes", "i8"), ("weights", "i8"), ("biases", "i8"), ("bins", "i8"),
-            ("gains", "f8"), ("centre", dtype), ("spread", dtype), ("edges", dtype),
-            ("steepness", dtype), ("output_scale", dtype), ("output_shift", dtype),
+            ("places", "i8"), ("sizes", "i8"), ("bins", "i8"), ("centre", dtype),
+            ("spread", dtype), ("edges", dtype), ("steepness", dtype), ("output_scale", dtype),
+            ("output_shift", dtype),
         ):
             fixed[name] = np.require(getattr(shape, name), kind, ["C", "A"])
         self._arrays = tuple(fixed.values())
         self.single = single
         self.size = shape.size
         net.loss = loss.spec
-        net.activation = ACTIVATIONS[shape.activation]
-        net.dropout = shape.dropout
         net.range = shape.range
-        net.bias_gain = shape.bias_gain
         net.scale_gain = shape.scale_gain
         net.width = shape.width
         net.embedding, net.scale = shape.embedding_at, shape.scale_at
         net.places = <const int64_t*> <uintptr_t> fixed["places"].ctypes.data
         net.sizes = <const int64_t*> <uintptr_t> fixed["sizes"].ctypes.data
-        net.weights = <const int64_t*> <uintptr_t> fixed["weights"].ctypes.data
-        net.biases = <const int64_t*> <uintptr_t> fixed["biases"].ctypes.data
+        net.weights, net.gain = shape.weights[0], shape.gains[0]
         net.bins = <const int64_t*> <uintptr_t> fixed["bins"].ctypes.data
-        net.gains = <const double*> <uintptr_t> fixed["gains"].ctypes.data
         net.centre = <const char*> <uintptr_t> fixed["centre"].ctypes.data
         net.spread = <const char*> <uintptr_t> fixed["spread"].ctypes.data
         net.edges = <const char*> <uintptr_t> fixed["edges"].ctypes.data
@@ -498,15 +370,12 @@ cdef class NetworkGradient(Gradient):
         net.n_features = len(fixed["places"])
         net.n_numbers = len(fixed["centre"])
         net.n_bins = len(fixed["steepness"])
-        net.n_layers = len(fixed["gains"])
+        net.n_layers = len(fixed["sizes"]) - 1
         net.n_dense = net.n_numbers * (1 + net.width)
         net.n_plain = fixed["sizes"][0] - net.n_dense
         same_length("bins", len(fixed["bins"]), net.n_numbers + 1)
         same_length("edges", len(fixed["edges"]), net.n_bins + net.n_numbers)
-        same_length("sizes", len(fixed["sizes"]), net.n_layers + 1)
         same_length("spread", len(fixed["spread"]), net.n_numbers)
-        same_length("weights", len(fixed["weights"]), net.n_layers)
-        same_length("biases", len(fixed["biases"]), net.n_layers)
         same_length("bins of all numbers", fixed["bins"][-1], net.n_bins)
         for name in ("output_scale", "output_shift"):
             same_length(name, len(fixed[name]), fixed["sizes"][-1])
@@ -514,27 +383,17 @@ cdef class NetworkGradient(Gradient):
         # A multiple of four, as places share a hash.
         net.block = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
         self.plain_columns, self.plain_values = Room(), Room()
+        self.layers = Layers(shape, net.block, net.n_dense, single=single)
         self._make_room()
 
     cdef int _make_room(self) except -1:
         cdef Network* net = &self.net
-        cdef Py_ssize_t layer, rows = net.block, widest = max(1, net.n_dense)
-        self.layers = <char**> calloc(2 * net.n_layers, sizeof(char*))
-        if self.layers is NULL:
-            raise MemoryError
-        self.slopes = self.layers + net.n_layers
-        for layer in range(net.n_layers):
-            self.layers[layer] = self._room(rows * net.sizes[layer + 1])
-            if layer + 1 < net.n_layers and (net.activation != RELU):
-                self.slopes[layer] = self._room(rows * net.sizes[layer + 1])
-            widest = max(widest, net.sizes[layer + 1])
+        cdef Py_ssize_t rows = net.block
         self.plain_starts = self._room(rows + 1, 8)
         self.x = self._room(rows * net.n_numbers)
         self.inputs = self._room(rows * net.n_dense)
         self.at_bin = self._room(rows * net.n_numbers, 8)
         self.inside = self._room(rows * net.n_numbers)
-        self.back = self._room(rows * widest)
-        self.back_too = self._room(rows * widest)
         self.y = self._room(rows * net.sizes[net.n_layers])
         self.weight = self._room(rows)
         self.first = self._room(net.n_dense * net.sizes[1])
@@ -543,9 +402,6 @@ cdef class NetworkGradient(Gradient):
         self.whole_bins = self._room(net.n_bins * net.width)
         self.part_bins = self._room(net.n_bins * net.width)
         return 0
-
-    def __dealloc__(self):
-        free(self.layers)
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
         array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")

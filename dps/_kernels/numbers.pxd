@@ -14,14 +14,16 @@ ctypedef bint (*SumSlots)(
 ) noexcept nogil
 ctypedef bint (*Deliver)(
     const int64_t* keys, Py_ssize_t n, const void* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, void* slot, int64_t* counts,
+    int64_t* slot_keys, void* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
 ) noexcept nogil
 ctypedef Py_ssize_t (*Merge)(
-    const int64_t* keys, const void* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, void* sums,
-    double total,
+    const int64_t* keys, Py_ssize_t key_stride, const void* slots, Py_ssize_t stride,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
+    void* sums, double total, Py_ssize_t each,
 ) noexcept nogil
-ctypedef void (*Pick)(void* out, const void* x, const int64_t* at, Py_ssize_t n) noexcept nogil
+ctypedef void (*Pick)(
+    void* out, const void* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each
+) noexcept nogil
 
 cdef struct Numbers:
     Py_ssize_t itemsize
@@ -33,7 +35,7 @@ cdef struct Numbers:
     SumSlots sum_slots
     Deliver deliver
     Merge merge
-    Pick pick               # out[i] = x[at[i]]
+    Pick pick               # out[i] = x[at[i]], rows of `each` elements
     Pick scatter            # out[at[i]] = x[i]
 
 cdef Numbers numbers_of(bint single) noexcept

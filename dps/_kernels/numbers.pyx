@@ -5,6 +5,7 @@ the vectors are.
 """
 from cython cimport floating
 from libc.stdint cimport int64_t
+from libc.string cimport memcpy
 
 from dps._kernels.keys cimport Keys, deliver, merge
 from dps._kernels.reduce cimport add, copy_checked, divide_by, is_finite, sum_slots
@@ -22,29 +23,38 @@ cdef bint _sum_slots(
 
 
 cdef Py_ssize_t _merge(
-    const int64_t* keys, const floating* slots, Py_ssize_t stride, const int64_t* counts,
-    const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged, floating* sums,
-    double total,
+    const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
+    floating* sums, double total, Py_ssize_t each,
 ) noexcept nogil:
     return merge(
-        keys, slots, stride, counts, rows, n_ranks, rank, merged, sums, <floating> total
+        keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums,
+        <floating> total, each,
     )
 
 
 cdef void _pick(
-    floating* out, const floating* x, const int64_t* at, Py_ssize_t n
+    floating* out, const floating* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each
 ) noexcept nogil:
     cdef Py_ssize_t i
-    for i in range(n):
-        out[i] = x[at[i]]
+    if each == 1:
+        for i in range(n):
+            out[i] = x[at[i]]
+    else:
+        for i in range(n):
+            memcpy(out + i * each, x + at[i] * each, each * sizeof(floating))
 
 
 cdef void _scatter(
-    floating* out, const floating* x, const int64_t* at, Py_ssize_t n
+    floating* out, const floating* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each
 ) noexcept nogil:
     cdef Py_ssize_t i
-    for i in range(n):
-        out[at[i]] = x[i]
+    if each == 1:
+        for i in range(n):
+            out[at[i]] = x[i]
+    else:
+        for i in range(n):
+            memcpy(out + at[i] * each, x + i * each, each * sizeof(floating))
 
 
 cdef void _choose(Numbers* made, floating zero) noexcept:

@@ -22,6 +22,13 @@ cdef extern from "update_spec.h":
         int64_t horizon
 
 
+cdef enum:
+    # What coordinates are to an update.
+    FREE            # trained, without a penalty
+    PENALISED       # trained
+    UNTRAINED       # changed by their gradient itself
+
+
 cdef class UpdateKernel:
     cdef UpdateSpec spec
     cdef readonly str name
@@ -32,3 +39,4 @@ cdef bint update(
     const UpdateSpec* spec, floating* p, const floating* g, floating* state, Py_ssize_t stride,
     Py_ssize_t n, int64_t step, double lr, double l1, double l2,
 ) noexcept nogil
+cdef bint change(floating* p, const floating* g, Py_ssize_t n) noexcept nogil

@@ -1,5 +1,8 @@
 from typing import Any
 
+#: What runs of coordinates are to an update: free, penalised or untrained.
+KINDS_OF_RUNS: dict[str, int]
+
 class UpdateKernel:
     """An optimizer by name: sgd, momentum, adagrad, scaled_adagrad or adam."""
 

@@ -20,6 +20,9 @@ cdef extern from "updates.h" nogil:
         const UpdateSpec* spec, double* p, const double* g, double* state, Py_ssize_t stride,
         Py_ssize_t n, int64_t step, double lr, double l1, double l2)
 
+# For Python: what runs of coordinates are to an update.
+KINDS_OF_RUNS = {"free": FREE, "penalised": PENALISED, "untrained": UNTRAINED}
+
 # Each with the rows of its state.
 cdef dict KINDS = {
     "sgd": (SGD, 0),
@@ -42,6 +45,16 @@ cdef bint update(
         return dps_update_float(spec, p, g, state, stride, n, step, lr, l1, l2)
     else:
         return dps_update_double(spec, p, g, state, stride, n, step, lr, l1, l2)
+
+
+cdef bint change(floating* p, const floating* g, Py_ssize_t n) noexcept nogil:
+    """Subtract a mean from what is not trained; whether all is finite."""
+    cdef Py_ssize_t i
+    cdef floating found = 0
+    for i in range(n):
+        p[i] -= g[i]
+        found += p[i] * 0
+    return found == 0
 
 
 cdef class UpdateKernel:

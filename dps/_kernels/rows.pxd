@@ -49,6 +49,10 @@ cdef class Gradient:
     cdef readonly Py_ssize_t size
     cdef readonly bint single
     cdef readonly bint keyed    # whether `touch` says what a sparse batch touches
+    cdef readonly Py_ssize_t key_width  # elements that a key stands for
+    cdef public bint tabled             # whether columns are ids of a table
+    cdef Py_ssize_t first_always        # keys that every batch touches
+    cdef Py_ssize_t n_always
     cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
     cdef bint failed            # whether `add` has raised, where it can
     cdef void begin(self, uint64_t key) noexcept nogil

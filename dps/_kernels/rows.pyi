@@ -36,6 +36,8 @@ class Gradient:
     size: int
     single: bool
     keyed: bool
+    key_width: int
+    tabled: bool
     def touch_batch(
         self, block: BlockRows, order: Any, start: int, stop: int, keys: KeyedRows
     ) -> None:
@@ -55,7 +57,7 @@ class Gradient:
     ) -> float:
         """As `add_batch`, of the rows of the last `touch_batch`.
 
-        `params` and `out` are of the keys, side by side, in their order.
+        `params` and `out` are of the keys, `key_width` elements each, side by side, in their order.
         """
     def add_batch(
         self,

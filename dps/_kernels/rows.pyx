@@ -1,15 +1,27 @@
 """Rows of a block with their targets and weights, and what a model computes on them.
 
-Owns the form in which data reaches native loops. It must not know
-which model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
+Owns the form in which data reaches native loops, and what sparse rows touch. It must not know which
+model that is, nor batches, ranks or modes. A batch is rows ``order[start : start + m]`` of a
 block, or rows ``start .. start + m`` where there is no order.
 """
+from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, indices_below, same_length
+from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, index_t, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
-from dps._kernels.keys cimport KeyList
+from dps._kernels.keys cimport KeyList, Keys, need, touch as touch_key
 from dps._kernels.room cimport Room
+
+cdef extern from *:
+    """
+    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
+    """
+    void dps_prefetch(const void* p) noexcept nogil
+
+cdef enum:
+    SOON = 16           # rows ahead of that which is touched, which are asked for
+    LINE = 64           # bytes that come together
+    INT_MAX = 0x7FFFFFFF
 
 
 cdef const char* _address(array) except? NULL:
@@ -114,7 +126,7 @@ cdef class BlockRows:
 cdef class KeyedRows(KeyList):
     """What a batch touches, and its CSR rows with places among these keys instead of columns."""
 
-    def __cinit__(self, Py_ssize_t size):
+    def __cinit__(self, Py_ssize_t size, *args):
         self.values, self.places, self.starts = Room(), Room(), Room()
 
     cdef void begin_rows(self) noexcept nogil:
@@ -131,11 +143,65 @@ cdef class KeyedRows(KeyList):
         return rows
 
 
+cdef inline void _fetch(const char* first, const char* last) noexcept nogil:
+    while first < last:
+        dps_prefetch(first)
+        first += LINE
+
+
+cdef int _touch(
+    const floating* x, const index_t* indices, const index_t* indptr, const int64_t* order,
+    Py_ssize_t start, Py_ssize_t m, Py_ssize_t ahead, int64_t flip, KeyedRows laid,
+) except -1 nogil:
+    """Have rows in ``laid``, with the places of their columns' keys instead of columns.
+
+    ``flip`` is -1 where columns are ids, whose keys are below 0, else 0.
+    """
+    cdef Py_ssize_t i, row, first, n, p, stored = laid.n_stored
+    cdef Py_ssize_t reach = start + m + ahead
+    cdef int* starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
+    cdef floating* values
+    cdef int* places
+    cdef Keys keys
+    for i in range(start, start + m):
+        row = order[i] if order is not NULL else i
+        first, n = indptr[row], indptr[row + 1] - indptr[row]
+        if stored + n > INT_MAX:
+            with gil:
+                raise ValueError(f"a batch has more than {INT_MAX} stored values: make it smaller")
+        need(&laid.keys, n)
+        values = <floating*> laid.values.fit((stored + n) * sizeof(floating)) + stored
+        places = <int*> laid.places.fit((stored + n) * sizeof(int)) + stored
+        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        for p in range(n):
+            values[p] = x[first + p]
+            places[p] = <int> touch_key(&keys, <int64_t> indices[first + p] ^ flip)
+        laid.keys = keys
+        starts[i - start] = <int> stored
+        stored += n
+        if order is not NULL:   # scattered lines
+            if i + 2 * SOON < reach:
+                dps_prefetch(indptr + order[i + 2 * SOON])
+            if i + SOON < reach:
+                row = order[i + SOON]
+                _fetch(<const char*> (x + indptr[row]), <const char*> (x + indptr[row + 1]))
+                _fetch(
+                    <const char*> (indices + indptr[row]), <const char*> (indices + indptr[row + 1])
+                )
+    starts[m] = <int> stored
+    laid.n_stored = stored
+    laid.n_rows += m
+    return 0
+
+
 cdef class Gradient:
     """What a model's kernel is: it adds the gradient of a batch to a sum.
 
     A batch is `begin`, some calls of `add`, and `finish`, all at the same parameters.
     """
+
+    def __cinit__(self, *args, **options):
+        self.key_width = 1
 
     cdef void begin(self, uint64_t key) noexcept nogil:
         """Begin a batch, in which what is drawn by chance follows from ``key``."""
@@ -158,8 +224,36 @@ cdef class Gradient:
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, KeyedRows keys,
     ) except -1 nogil:
-        """Add these rows to the batch, and the elements of the gradient that they touch."""
-        return 0
+        """Add these rows, which are sparse, to the batch, and the keys that they touch.
+
+        A column's number is its key, or its id in a table. ``n_always`` keys from ``first_always``
+        on are touched first, by any batch.
+        """
+        cdef int64_t flip = -1 if self.tabled else 0
+        cdef Py_ssize_t i
+        if m:
+            need(&keys.keys, self.n_always)
+            for i in range(self.first_always, self.first_always + self.n_always):
+                touch_key(&keys.keys, i)
+        if rows.kind == CSR and self.single:
+            return _touch(
+                <const float*> rows.values, <const int*> rows.indices, <const int*> rows.indptr,
+                order, start, m, ahead, flip, keys,
+            )
+        if rows.kind == CSR:
+            return _touch(
+                <const double*> rows.values, <const int*> rows.indices, <const int*> rows.indptr,
+                order, start, m, ahead, flip, keys,
+            )
+        if self.single:
+            return _touch(
+                <const float*> rows.values, <const int64_t*> rows.indices,
+                <const int64_t*> rows.indptr, order, start, m, ahead, flip, keys,
+            )
+        return _touch(
+            <const double*> rows.values, <const int64_t*> rows.indices,
+            <const int64_t*> rows.indptr, order, start, m, ahead, flip, keys,
+        )
 
     cdef double add_touched(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
@@ -167,7 +261,7 @@ cdef class Gradient:
     ) noexcept nogil:
         """As `add`, of rows that have been touched, in the order in which they have been.
 
-        ``params`` and ``out`` are of the keys, side by side.
+        ``params`` and ``out`` are of the keys, side by side, ``key_width`` elements each.
         """
         return 0
 
@@ -225,7 +319,7 @@ cdef class Gradient:
         cdef char* target
         for name, array in (("params", params), ("out", out)):
             _check(name, array, "f4" if self.single else "f8")
-            same_length(name, array.shape[0], keys.keys.count)
+            same_length(name, array.shape[0], keys.keys.count * self.key_width)
         same_length("rows that are touched", stop - start, keys.n_rows - keys.n_taken)
         if start == stop:
             return 0.0

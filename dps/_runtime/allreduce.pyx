@@ -29,9 +29,9 @@ cdef class AllReduceEnd(MappedEnd):
         cdef int place, status = MappedEnd.pushed_keys(self)
         self.mean.n_parts = self.n_places
         for place in range(self.n_places):
-            first = min(self.size, place * self.width)
+            first = min(self.n_keys, place * self.slice_keys)
             self.mean.keys[place] = self.total_keys + first
-            self.mean.values[place] = self.total + first * self.numbers.itemsize
+            self.mean.values[place] = self.total + first * self.key_bytes
             self.mean.counts[place] = self.total_counts[place]
         return status
 
@@ -54,10 +54,12 @@ cdef class AllReduceStep(Step):
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:
             self.lazy = update.lazily(held.dtype.name)
-            self.held.size = self.size
+            self.held.size, self.held.width = self.size, self.key_width
             self.held.params = self.keep(held[0])
             self.held.state = self.state
-            self.held.since = <int64_t*> self.keep(np.full(self.size, version, np.int64))
+            self.held.since = <int64_t*> self.keep(
+                np.full(self.size // self.key_width, version, np.int64)
+            )
             self.renumbered = Room()
 
     def begin_epoch(self, epoch):

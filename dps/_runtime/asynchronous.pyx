@@ -99,21 +99,22 @@ cdef class AsynchronousEnd(MappedEnd):
         return RAN
 
     cdef int push_keys(self) except -1 nogil:
-        cdef Py_ssize_t first = self.rank * self.slot_stride, n = self.picks.n
-        cdef char* slot = self.slots + first * self.numbers.itemsize
+        cdef Py_ssize_t n = self.picks.n
+        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
         cdef int64_t version
         cdef int status
         self.begin_epoch()
         if not self.deliver_keys(1):
             return BAD_GRADIENT
-        self.numbers.divide(slot, <double> self.request.rows, n)
+        self.numbers.divide(slot, <double> self.request.rows, n * self.key_width)
         status = self._enter()
         if status != RAN:
             return status
         version = add(&self.kept, S_VERSION, 1)
+        n = self.make_rows(keys, slot, n, version)
         if not apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.slot_keys + first, n, version,
-            slot,
+            &self.lazy.lazy, self.numbers.single, &self.held, keys, n, version, slot,
         ):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
@@ -135,6 +136,8 @@ cdef class AsynchronousEnd(MappedEnd):
         self.begin_epoch()
         with nogil:
             finite = flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, version)
+            self.request.step = version
+            self.expire_rows(0, self.table.n_rows)
         return bool(finite)
 
 

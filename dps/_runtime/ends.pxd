@@ -4,6 +4,7 @@ from dps._kernels.keys cimport KeyList
 from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.numbers cimport Numbers
 from dps._kernels.room cimport Room
+from dps._kernels.table cimport Table
 from dps._runtime.activity cimport Activity
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.wire cimport Wire
@@ -76,13 +77,16 @@ cdef class End:
     cdef Answer answer
     cdef Picks picks
     cdef Sparse mean                # of updates by keys that each rank applies
-    cdef bint keyed
+    cdef readonly Py_ssize_t key_width  # elements that a key stands for; 0: all go together
+    cdef Py_ssize_t n_keys
+    cdef Py_ssize_t key_bytes       # of its elements
     cdef Room values                # of the picks, side by side
     cdef Room pick_keys
     cdef Room pick_at
     cdef Py_ssize_t n_ranges
     cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
-    cdef const int64_t* offsets     # where each begins in the shard's
+    cdef const int64_t* key_ranges  # the same of keys
+    cdef const int64_t* key_offsets  # where each begins in the shard's
     cdef readonly bint far
     cdef list _arrays               # keeps the memory alive
 
@@ -132,11 +136,15 @@ cdef class MappedEnd(End):
     cdef object rates
     cdef int64_t epoch
     cdef Held held
-    cdef Py_ssize_t width           # of a slice
-    cdef int64_t* slot_keys         # of all ranks, rows as far apart as those of slots
+    cdef Py_ssize_t slice_keys      # of a slice
+    cdef int64_t* slot_keys         # of all ranks
+    cdef Py_ssize_t key_stride
     cdef int64_t* slot_counts       # (n_ranks, n_ranks)
     cdef int64_t* total_keys
     cdef int64_t* total_counts
+    cdef Table table
+    cdef int64_t lasting            # updates that a row of it stays untouched
+    cdef Room found                 # rows of the picks, in the table
     cdef KeyList merged
     cdef Room sums                  # at the merged keys
 
@@ -155,6 +163,11 @@ cdef class MappedEnd(End):
     cdef int pull_keys(self, char* taken) except -1 nogil
     cdef int push_keys(self) except -1 nogil
     cdef Py_ssize_t merge_keys(self) except -1 nogil
+    cdef Py_ssize_t find_rows(self) except -1 nogil
+    cdef Py_ssize_t make_rows(
+        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
+    ) except -1 nogil
+    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil
     cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil

@@ -58,9 +58,9 @@ class FarEnd(End):
         size: int,
         n_ranks: int,
         ranges: Sequence[tuple[int, int]],
+        key_width: int,
         wire: Wire,
         raised: Callable[[Any], BaseException],
-        keyed: bool,
         shard: int,
         activity: Activity,
     ) -> None: ...

@@ -33,6 +33,7 @@ from dps._kernels.lazy cimport gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
 from dps._kernels.room cimport Room
+from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
@@ -41,6 +42,7 @@ from dps._runtime.words cimport (
 )
 
 from dps._runtime.updates import bind
+from dps.errors import TableFullError
 
 
 cdef extern from "waiting.h" nogil:
@@ -61,9 +63,11 @@ cdef class End:
     n_ranks : int
     ranges : sequence of (int, int)
         The shard's elements in the whole vector.
+    key_width : int
+        Elements that a key stands for, of which the ranges are multiples; 0: none go by keys.
     """
 
-    def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges):
+    def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width):
         self._arrays = []
         self.numbers = numbers_of(dtype == "float32")
         self.size = size
@@ -71,8 +75,15 @@ cdef class End:
         self.n_ranges = len(ranges)
         pairs = np.array(ranges, np.int64).reshape(-1, 2)
         self.ranges = <const int64_t*> self.keep(pairs)
-        lengths = pairs[:, 1] - pairs[:, 0]
-        self.offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
+        if key_width:
+            if size % key_width or (pairs % key_width).any():
+                raise ValueError(f"{ranges} are no ranges of keys of {key_width} elements")
+            pairs = pairs // key_width
+            lengths = pairs[:, 1] - pairs[:, 0]
+            self.key_ranges = <const int64_t*> self.keep(pairs)
+            self.key_offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
+            self.n_keys = size // key_width
+        self.key_width, self.key_bytes = key_width, key_width * self.numbers.itemsize
         self.values, self.pick_keys, self.pick_at = Room(), Room(), Room()
 
     cdef char* keep(self, array) except? NULL:
@@ -116,17 +127,17 @@ cdef class End:
             part += n
 
     cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil:
-        """Make the whole vector's numbers of the shard's."""
+        """Make the whole vector's keys of the shard's."""
         cdef Py_ssize_t i, low, high, middle
         for i in range(n):
             low, high = 0, self.n_ranges - 1
             while low < high:  # the last range that begins at the key or before
                 middle = (low + high + 1) // 2
-                if self.offsets[middle] <= keys[i]:
+                if self.key_offsets[middle] <= keys[i]:
                     low = middle
                 else:
                     high = middle - 1
-            keys[i] = <int64_t> (self.ranges[2 * low] + keys[i] - self.offsets[low])
+            keys[i] = <int64_t> (self.key_ranges[2 * low] + keys[i] - self.key_offsets[low])
 
 
 cdef class MappedEnd(End):
@@ -149,7 +160,7 @@ cdef class MappedEnd(End):
 
     def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
         spec, kept = window.spec, window.store
-        End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges)
+        End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, kept.spec.key_width)
         dtype = np.dtype(spec.dtype)
         self._arrays.append(window)
         self.words = (<Header?> window.words).words
@@ -175,14 +186,14 @@ cdef class MappedEnd(End):
         self.counts = <int64_t*> self.keep(np.zeros(self.n_ranks, np.int64))
         self.ring, self.ring_rows = self.keep(window.ring), <int64_t*> self.keep(window.ring_rows)
         self.ring_stride, self.ring_places = window.ring.strides[0], len(window.ring)
-        if kept.spec.keyed:
+        if self.key_width:
             self._bind_keys(window)
 
     def _bind_keys(self, window):
-        self.keyed = True
         self.epoch = -1
-        self.width = window.slice_width
-        self.held.size = self.size
+        self.slice_keys = window.slice_width // self.key_width
+        self.key_stride = window.keys.shape[1]
+        self.held.size, self.held.width = self.size, self.key_width
         self.held.params = self.params
         self.held.state = self.state
         self.held.since = <int64_t*> self.keep(window.store.since)
@@ -190,7 +201,10 @@ cdef class MappedEnd(End):
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int64_t*> self.keep(window.total_keys)
         self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.merged, self.sums = KeyList(self.size), Room()
+        self.merged, self.sums, self.found = KeyList(window.store.n_keys), Room(), Room()
+        if window.store.table is not None:
+            self.table = (<TableRows?> window.store.table).table
+            self.lasting = window.store.spec.arena.table.expire * window.store.update.rates.updates
         if window.store.update is not None:
             self.rates = window.store.update.rates
             self.lazy = window.store.update.lazily(window.spec.dtype)
@@ -422,34 +436,99 @@ cdef class MappedEnd(End):
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
-        cdef Py_ssize_t nbytes = self.picks.n * self.numbers.itemsize
+        cdef Py_ssize_t nbytes = self.picks.n * self.key_bytes, i, n
+        cdef const int64_t* keys = self.picks.keys
+        cdef const int64_t* new
         cdef char* out = taken
         if taken is NULL or self.picks.at is not NULL:
             out = self.values.fit(nbytes)
-        gather(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.picks.keys, self.picks.n, now,
-            out,
-        )
+        if self.table.n_rows:
+            n = self.find_rows()
+            keys = <int64_t*> self.found.at
+        gather(&self.lazy.lazy, self.numbers.single, &self.held, keys, self.picks.n, now, out)
+        if self.table.n_rows:
+            new = keys + self.picks.n
+            for i in range(n):
+                draw(&self.table, -1 - self.picks.keys[new[i]], out + new[i] * self.key_bytes)
         if taken is NULL:
             return self.answer_with(out, nbytes)
         if out != taken:
-            self.numbers.scatter(taken, out, self.picks.at, self.picks.n)
+            self.numbers.scatter(taken, out, self.picks.at, self.picks.n, self.key_width)
         return RAN
+
+    # Rows of a table. An id that has none reads as the row that it would have, and gets it with its
+    # first gradient: where ranks wait for each other from the rank that has charge of its slice,
+    # else from whoever comes first.
+
+    cdef Py_ssize_t find_rows(self) except -1 nogil:
+        """Where the picks lie, in `found`; behind that, the places of those that have no row."""
+        cdef int64_t* rows = <int64_t*> self.found.fit(2 * self.picks.n * sizeof(int64_t))
+        cdef Py_ssize_t i, n = 0
+        for i in range(self.picks.n):
+            rows[i] = self.picks.keys[i]
+            if rows[i] < 0:
+                rows[i] = find(&self.table, -1 - rows[i])
+                if rows[i] == NOWHERE:
+                    rows[i] = 0
+                    rows[self.picks.n + n] = i
+                    n += 1
+        return n
+
+    cdef Py_ssize_t make_rows(
+        self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
+    ) except -1 nogil:
+        """Put rows in place of ids, and leave out those that get none; how many are left."""
+        cdef Py_ssize_t i, left = 0
+        cdef int64_t row
+        if self.table.n_rows == 0:
+            return n
+        for i in range(n):
+            row = keys[i]
+            if row < 0:
+                row = make(&self.table, -1 - row, now)
+                if row == NOT_YET:
+                    continue
+                if row < 0:
+                    with gil:
+                        raise TableFullError(
+                            f"a table's part of {self.table.n_rows} rows has no room for another "
+                            "id: raise max_rows, or use min_count or expire"
+                        )
+            keys[left] = row
+            if left < i:
+                memcpy(values + left * self.key_bytes, values + i * self.key_bytes, self.key_bytes)
+            left += 1
+        return left
+
+    cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+        """Give up rows of first .. last, which are whole regions, that have not been touched."""
+        last = min(last, self.table.n_rows)
+        if first < last:
+            expire(&self.table, first, last, self.request.step - self.lasting + 1)
 
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil:
         """Fill the slot with keys and values; whether these are finite."""
-        cdef Py_ssize_t first = self.rank * self.slot_stride
         cdef const char* values = self.given
         if values is NULL:  # they have been received
             values = self.values.at
         elif self.picks.at is not NULL:
-            values = self.values.fit(self.picks.n * self.numbers.itemsize)
-            self.numbers.pick(self.values.at, self.given, self.picks.at, self.picks.n)
+            values = self.values.fit(self.picks.n * self.key_bytes)
+            self.numbers.pick(
+                self.values.at, self.given, self.picks.at, self.picks.n, self.key_width
+            )
+        if self.picks.n > self.key_stride:
+            with gil:
+                raise TableFullError(
+                    f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
+                    f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
+                )
         if self.shard >= 0:  # what is summed on a host is not a push yet
-            self.activity.push(self.shard, self.picks.n * (self.numbers.itemsize + 8))
+            self.activity.push(self.shard, self.picks.n * (self.key_bytes + 8))
         return self.numbers.deliver(
-            self.picks.keys, self.picks.n, values, self.width, n_ranks, self.slot_keys + first,
-            self.slots + first * self.numbers.itemsize, self.slot_counts + self.rank * self.n_ranks,
+            self.picks.keys, self.picks.n, values, self.slice_keys, n_ranks,
+            self.slot_keys + self.rank * self.key_stride,
+            self.slots + self.rank * self.slot_stride * self.numbers.itemsize,
+            self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_rows,
         )
 
     cdef int pull_keys(self, char* taken) except -1 nogil:
@@ -477,18 +556,18 @@ cdef class MappedEnd(End):
             if self.counts[rank]:
                 most += self.slot_counts[rank * self.n_ranks + self.place]
         next_batch(&self.merged.keys)
-        need(&self.merged.keys, most, 1)
+        need(&self.merged.keys, most)
         return self.numbers.merge(
-            self.slot_keys, self.slots, self.slot_stride, self.slot_counts, self.counts,
-            self.n_ranks, self.place, &self.merged.keys,
-            self.sums.fit(most * self.numbers.itemsize), max(self.divisor(), 1.0),
+            self.slot_keys, self.key_stride, self.slots, self.slot_stride, self.slot_counts,
+            self.counts, self.n_ranks, self.place, &self.merged.keys,
+            self.sums.fit(most * self.key_bytes), max(self.divisor(), 1.0), self.key_width,
         )
 
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil:
         """Put the n keys and values of this rank's slice where all ranks read them."""
-        cdef Py_ssize_t itemsize = self.numbers.itemsize
-        memcpy(self.total_keys + self.start, self.merged.keys.list, n * sizeof(int64_t))
-        memcpy(self.total + self.start * itemsize, self.sums.at, n * itemsize)
+        cdef Py_ssize_t first = self.start // self.key_width
+        memcpy(self.total_keys + first, self.merged.keys.list, n * sizeof(int64_t))
+        memcpy(self.total + first * self.key_bytes, self.sums.at, n * self.key_bytes)
         self.total_counts[self.place] = n
 
     cdef int pushed_keys(self) except -1 nogil:
@@ -531,7 +610,7 @@ cdef class HostEnd(MappedEnd):
         self.leads = rank == 0
         self.answered = self.keep(window.reductions)
         self.answer_stride = window.reductions.strides[0]
-        if window.store.spec.keyed:
+        if self.key_width:
             self.mean.n_parts = 1
             self.mean.keys[0], self.mean.values[0] = self.total_keys, self.total
 
@@ -565,27 +644,27 @@ cdef class HostEnd(MappedEnd):
         return self.finish(NULL)
 
     cdef int _sum_keys(self) except -1 nogil:
-        cdef Py_ssize_t itemsize = self.numbers.itemsize, n = 0, first, count
+        cdef Py_ssize_t each = self.key_bytes, n = 0, first, count
         cdef int rank
         self.lay_out(self.merge_keys())
         self.done()
         if self.leads:
             for rank in range(self.n_ranks):  # side by side: nobody else reads them any more
-                first, count = min(self.size, rank * self.width), self.total_counts[rank]
+                first, count = min(self.n_keys, rank * self.slice_keys), self.total_counts[rank]
                 memmove(self.total_keys + n, self.total_keys + first, count * sizeof(int64_t))
-                memmove(self.total + n * itemsize, self.total + first * itemsize, count * itemsize)
+                memmove(self.total + n * each, self.total + first * each, count * each)
                 n += count
             self.mean.counts[0] = n
         return RAN
 
     cdef void take_means(self, int number, End end) noexcept nogil:
         """Lay out the means that a shard has answered with behind those of the shards before."""
-        cdef Py_ssize_t itemsize = self.numbers.itemsize, part, count
+        cdef Py_ssize_t each = self.key_bytes, part, count
         cdef Py_ssize_t n = self.total_counts[0] if number else 0
         for part in range(end.mean.n_parts):
             count = end.mean.counts[part]
             memcpy(self.total_keys + n, end.mean.keys[part], count * sizeof(int64_t))
-            memcpy(self.total + n * itemsize, end.mean.values[part], count * itemsize)
+            memcpy(self.total + n * each, end.mean.values[part], count * each)
             end._globalise(self.total_keys + n, count)
             n += count
         self.total_counts[0] = n
@@ -616,27 +695,26 @@ cdef class FarEnd(End):
 
     Parameters
     ----------
-    dtype, size, n_ranks, ranges
+    dtype, size, n_ranks, ranges, key_width
         As of an `End`.
     wire : Wire
     raised : callable
         Makes the exception of a pickle.
-    keyed : bool
     shard : int
     activity : Activity
         Of which the row of that shard is sent there, four times a second.
     """
 
     def __init__(
-        self, dtype, Py_ssize_t size, int n_ranks, ranges, Wire wire, raised, bint keyed, int shard,
-        Activity activity,
+        self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width, Wire wire, raised,
+        int shard, Activity activity,
     ):
-        End.__init__(self, dtype, size, n_ranks, ranges)
+        End.__init__(self, dtype, size, n_ranks, ranges, key_width)
         self.far = True
         self.shard, self.activity = shard, activity
         self.wire = wire
         self.raised = raised
-        if keyed:
+        if key_width:
             self.came_keys = Room()
             parts = np.zeros(3, np.int64)
             self.mean.keys = <const int64_t**> self.keep(parts)
@@ -691,10 +769,12 @@ cdef class FarEnd(End):
                 self.request.nbytes += sizes[n]
                 n += 1
             if op == PUSH_KEYS:
-                parts[n], sizes[n] = given, self.picks.n * itemsize
+                parts[n], sizes[n] = given, self.picks.n * self.key_bytes
                 if self.picks.at is not NULL:
                     parts[n] = self.values.fit(sizes[n])
-                    self.numbers.pick(self.values.at, given, self.picks.at, self.picks.n)
+                    self.numbers.pick(
+                        self.values.at, given, self.picks.at, self.picks.n, self.key_width
+                    )
                 self.request.nbytes += sizes[n]
                 n += 1
         self.pending = True
@@ -757,23 +837,27 @@ cdef class FarEnd(End):
 
     cdef int _payload(self, char* taken) except -1 nogil:
         """Put what follows an answer to its place."""
-        cdef Py_ssize_t itemsize = self.numbers.itemsize, r
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, r, nbytes
         cdef int64_t n = self.answer.n_keys
         if self.request.op == PULL_KEYS:
-            self._expect(self.picks.n * itemsize)
+            nbytes = self.picks.n * self.key_bytes
+            self._expect(nbytes)
             if self.picks.at is NULL:
-                self.wire.receive(taken, self.picks.n * itemsize)
+                self.wire.receive(taken, nbytes)
             else:
-                self.wire.receive(self.values.fit(self.picks.n * itemsize), self.picks.n * itemsize)
-                self.numbers.scatter(taken, self.values.at, self.picks.at, self.picks.n)
+                self.wire.receive(self.values.fit(nbytes), nbytes)
+                self.numbers.scatter(
+                    taken, self.values.at, self.picks.at, self.picks.n, self.key_width
+                )
         elif self.request.op == PUSH_KEYS:
-            if not 0 <= n <= self.size:
-                n = self.size
-            self._expect(n * (itemsize + <Py_ssize_t> sizeof(int64_t)))
+            if not 0 <= n <= self.n_keys:
+                n = self.n_keys
+            nbytes = n * self.key_bytes
+            self._expect(nbytes + n * <Py_ssize_t> sizeof(int64_t))
             self.mean.keys[0] = <int64_t*> self.came_keys.fit(n * sizeof(int64_t))
-            self.mean.values[0] = self.values.fit(n * itemsize)
+            self.mean.values[0] = self.values.fit(nbytes)
             self.wire.receive(self.came_keys.at, n * sizeof(int64_t))
-            self.wire.receive(self.values.at, n * itemsize)
+            self.wire.receive(self.values.at, nbytes)
             self.mean.n_parts = 1 if n else 0
             self.mean.counts[0] = n
         else:

@@ -99,6 +99,11 @@ cdef class StepLoop:
         self.keys = push.keys
         if self.keys is not None and not gradient.keyed:
             raise ValueError("the gradient does not say what it touches")
+        if self.keys is not None and gradient.key_width != push.key_width:
+            raise ValueError(
+                f"the gradient has keys of {gradient.key_width} elements, the push of "
+                f"{push.key_width}"
+            )
         self._sum = Room()
 
     def begin(self, Py_ssize_t rows, double[::1] rates, uint64_t key=0):
@@ -185,7 +190,7 @@ cdef class StepLoop:
         status = self.push.pull_keys()
         if status != RAN:
             return status
-        self._lengthen(self.keys.keys.count)
+        self._lengthen(self.keys.keys.count * self.push.key_width)
         for p in range(n):
             if parts[p].share:
                 self.loss += self.gradient.add_touched(

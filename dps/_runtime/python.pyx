@@ -20,9 +20,13 @@ cdef class PythonGradient(Gradient):
     cdef object dtype
     cdef object error
     cdef object rng
-    cdef bint draws
     cdef bint begun
     cdef uint64_t key
+    cdef list parts             # of a model that takes whole batches: those of this one
+    cdef object point
+    cdef object target
+    cdef const char* point_at   # where the arrays above are
+    cdef char* target_at
 
     def __init__(self, model, Py_ssize_t most):
         self.model = model
@@ -30,7 +34,7 @@ cdef class PythonGradient(Gradient):
         self.size = model.layout.size
         self.single = self.dtype.itemsize == 4
         self.most = most
-        self.draws = getattr(model, "draws", False)
+        self.parts = [] if getattr(model, "whole", False) else None
 
     cdef void begin(self, uint64_t key) noexcept nogil:
         self.key = key
@@ -51,28 +55,64 @@ cdef class PythonGradient(Gradient):
     ) noexcept nogil:
         with gil:
             try:
-                return self._add(rows, order, start, m, <char*> params, <char*> out)
+                segment = self._segment(rows, order, start, m)
+                if self.parts is None:
+                    return self._gradient(
+                        segment.X, segment.y, segment.weight, <char*> params, <char*> out
+                    )
+                self.parts.append((self.model.take(segment.X), segment.y, segment.weight))
+                return 0
             except BaseException as error:
                 self.error, self.failed = error, True
                 return NAN
 
-    cdef double _add(
-        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m, char* params,
-        char* out,
-    ) except *:
+    cdef double finish(self, const void* params, void* out) noexcept nogil:
+        if self.parts is None:
+            return 0
+        with gil:
+            try:
+                return self._finish(<char*> params, <char*> out)
+            except BaseException as error:
+                self.error, self.failed = error, True
+                return NAN
+
+    cdef double _finish(self, char* params, char* out) except *:
+        """Have the model see the parts of a batch as one."""
+        parts, self.parts = self.parts, []
+        if not parts or self.failed:
+            return NAN if self.failed else 0
+        if len(parts) == 1:
+            X, y, weight = parts[0]
+        else:
+            taken, targets, weights = zip(*parts)
+            X, y, weight = self.model.join(taken), np.concatenate(targets), None
+            if weights[0] is not None:  # those of all rows are, or none
+                weight = np.concatenate(weights)
+        return self._gradient(X, y, weight, params, out)
+
+    cdef object _segment(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m
+    ):
         picks = None
         if order is not NULL:
             picks = view(<char*> order, np.dtype(np.int64), start + m)
-        segment = (<object> rows.block).segment(start, start + m, picks)
-        point = view(params, self.dtype, self.size)
-        point.flags.writeable = False
-        options = {"out": view(out, self.dtype, self.size)}
-        if self.draws:
-            if self.begun:
-                self.rng = np.random.Generator(np.random.Philox(key=self.key))
-                self.begun = False
-            options["rng"] = self.rng
-        return self.model.loss_gradient(point, segment.X, segment.y, segment.weight, **options)
+        return (<object> rows.block).segment(start, start + m, picks)
+
+    cdef double _gradient(self, X, y, weight, char* params, char* out) except *:
+        # The same arrays where memory is the same: a model may keep what it has made of them.
+        if self.point is None or self.point_at != params:
+            self.point, self.point_at = view(params, self.dtype, self.size), params
+            self.point.flags.writeable = False
+        if self.target is None or self.target_at != out:
+            self.target, self.target_at = view(out, self.dtype, self.size), out
+        if not getattr(self.model, "draws", False):
+            return self.model.loss_gradient(self.point, X, y, weight, out=self.target)
+        if self.begun:
+            self.rng = np.random.Generator(np.random.Philox(key=self.key))
+            self.begun = False
+        return self.model.loss_gradient(
+            self.point, X, y, weight, out=self.target, rng=self.rng
+        )
 
     cdef int reraise(self) except -1:
         if self.failed:

@@ -21,6 +21,10 @@ from dps._runtime.ends cimport (
 from dps._runtime.wire cimport Wire
 
 
+#: Ids are below that.
+cdef int64_t MOST_IDS = <int64_t> 1 << 62
+
+
 cdef class Service:
     """Serves one rank.
 
@@ -116,23 +120,25 @@ cdef class Service:
     cdef int _receive(self) except -1 nogil:
         """Put what follows a request to its place."""
         cdef Request* request = &self.end.request
-        cdef Py_ssize_t itemsize = self.end.numbers.itemsize, i
+        cdef Py_ssize_t i
+        cdef int64_t least = -MOST_IDS if self.end.table.n_rows else 0
         cdef int64_t left = request.nbytes, n = request.n_keys
         cdef int64_t* keys
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
-            if not self.end.keyed:
+            if not self.end.key_width:
                 self._refuse()
             if n >= 0:
                 left -= n * <int64_t> sizeof(int64_t)
-                if n > self.end.size or left < 0:
+                # Of ids there may be any number; what a slot takes is looked at when it is filled.
+                if n > self.end.n_keys and least == 0 or left < 0:
                     self._refuse()
                 keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
                 self.wire.receive(keys, n * sizeof(int64_t))
                 for i in range(n):
-                    if not 0 <= keys[i] < self.end.size:
+                    if not least <= keys[i] < self.end.n_keys:
                         self._refuse()
                 self.end.pick_all(keys, n)
-            if left != (self.end.picks.n * itemsize if request.op == PUSH_KEYS else 0):
+            if left != (self.end.picks.n * self.end.key_bytes if request.op == PUSH_KEYS else 0):
                 self._refuse()
             self.wire.receive(self.end.values.fit(left), left)
         elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
@@ -162,24 +168,24 @@ cdef class Service:
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Answer* answer = &self.end.answer
-        cdef Py_ssize_t itemsize = self.end.numbers.itemsize, part, n = 0, nbytes
+        cdef Py_ssize_t each = self.end.key_bytes, part, n = 0, count
         cdef char* values
         answer.status = status
         if status == RAN and self.end.request.op == PUSH_KEYS and self.end.mean.n_parts:
             for part in range(self.end.mean.n_parts):
                 n += self.end.mean.counts[part]
-            answer.n_keys, answer.nbytes = n, n * (itemsize + <Py_ssize_t> sizeof(int64_t))
+            answer.n_keys, answer.nbytes = n, n * (each + <Py_ssize_t> sizeof(int64_t))
             self.end.result = self.sparse.fit(answer.nbytes)
             values = self.sparse.at + n * sizeof(int64_t)
             n = 0
             for part in range(self.end.mean.n_parts):
-                nbytes = self.end.mean.counts[part]
+                count = self.end.mean.counts[part]
                 memcpy(
                     self.sparse.at + n * sizeof(int64_t), self.end.mean.keys[part],
-                    nbytes * sizeof(int64_t),
+                    count * sizeof(int64_t),
                 )
-                memcpy(values + n * itemsize, self.end.mean.values[part], nbytes * itemsize)
-                n += nbytes
+                memcpy(values + n * each, self.end.mean.values[part], count * each)
+                n += count
         parts[0], sizes[0] = answer, sizeof(Answer)
         parts[1], sizes[1] = self.end.result, answer.nbytes
         self.wire.send(parts, sizes, 2)

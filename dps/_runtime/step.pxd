@@ -24,10 +24,12 @@ cdef class Step:
     cdef char* at_keys                  # the same by keys, side by side
     cdef Room _at_keys
     cdef char* total                    # (size,), what a mean or a broadcast makes
-    cdef KeyedRows keys                 # what the batch touches; None: pushes are whole vectors
+    cdef Py_ssize_t key_width           # elements that a key stands for
+    cdef int64_t table_rows             # of the table whose ids keys below 0 are
+    cdef readonly KeyedRows keys        # what the batch touches; None: pushes are whole vectors
     cdef bint whole                     # one shard has all in order
     cdef Py_ssize_t n_starts
-    cdef const int64_t* starts          # of all shards' ranges, ascending
+    cdef const int64_t* starts          # of all shards' ranges of keys, ascending
     cdef const int64_t* owners
     cdef const int64_t* shifts          # from a key to its shard's own
     cdef object rates

@@ -4,6 +4,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.rows import KeyedRows
 from dps._runtime.activity import Activity
 from dps._runtime.ends import End, HostEnd
 
@@ -65,6 +66,12 @@ class Step:
         """Collect the answers of a push that is under way."""
     def staleness(self) -> tuple[float, float]:
         """Sum and largest staleness of pushes since the last call."""
+    keys: KeyedRows
+    def pull_touched(self) -> Ending:
+        """Take the parameters at `keys`, where steps go by them, into `touched`."""
+    @property
+    def touched(self) -> NDArray[np.floating]:
+        """The parameters that the last pull by keys has brought, a copy."""
     def meet(
         self, values: NDArray[np.floating], rows: int, notes: Sequence[float]
     ) -> tuple[Ending, NDArray[np.float64]]:

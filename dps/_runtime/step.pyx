@@ -17,11 +17,15 @@ from dps._kernels.checks cimport vector_of
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
+from dps._kernels.table cimport dps_owner
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
 from dps._runtime.ends cimport (
     BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, HostEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
     PUSH_KEYS, RAN, Request, STOPPED
 )
+
+#: Keys where they are ids.
+cdef Py_ssize_t MANY = <Py_ssize_t> 1 << 62
 
 #: How a call ended, for the interpreter.
 ENDINGS = {RAN: "ran", BAD_GRADIENT: "gradient", BAD_UPDATE: "update", STOPPED: "stopped"}
@@ -75,16 +79,18 @@ cdef class Step:
         self.activity = activity
         self.host = host
         self.rates = rates
-        self._bind_starts(ends)
         if rates is not None:
-            self.keys, self._at_keys = KeyedRows(self.size), Room()
+            self.key_width, self.table_rows = rates.width, rates.table_rows
+            self._bind_starts(ends)
+            n_keys = MANY if self.table_rows else self.size // self.key_width
+            self.keys, self._at_keys = KeyedRows(n_keys), Room()
 
     def _bind_starts(self, ends):
-        """Where the elements of the whole vector are."""
+        """Where the keys of the whole vector are."""
         rows = []
         for number, end in enumerate(ends):
             offset = 0
-            for first, last in end_ranges(end):
+            for first, last in end_ranges(end, self.key_width):
                 rows.append((first, number, offset - first))
                 offset += last - first
         table = np.array(sorted(rows), np.int64).reshape(-1, 3)
@@ -140,6 +146,21 @@ cdef class Step:
         with nogil:
             status = self._ask(PULL, self.params)
         return ENDINGS[status]
+
+    def pull_touched(self):
+        """Take the parameters at `keys` into `touched`."""
+        cdef int status
+        with nogil:
+            status = self.pull_keys()
+        return ENDINGS[status]
+
+    @property
+    def touched(self):
+        """The parameters that the last pull by keys has brought, a copy."""
+        return np.frombuffer(
+            (<char*> self.at_keys)[:self.keys.keys.count * self.key_width * self.numbers.itemsize],
+            "float32" if self.numbers.single else "float64",
+        )
 
     def meet(self, values, int64_t rows, notes):
         """The mean over all ranks; how it ended and the sums of the notes."""
@@ -293,7 +314,8 @@ cdef class Step:
         return self._ask(PULL_KEYS, self.at_keys)
 
     cdef int _make_room(self) except -1 nogil:
-        self.at_keys = self._at_keys.fit(self.keys.keys.count * self.numbers.itemsize)
+        cdef Py_ssize_t each = self.key_width * self.numbers.itemsize
+        self.at_keys = self._at_keys.fit(self.keys.keys.count * each)
         return 0
 
     cdef int _split(self, int64_t* keys, Py_ssize_t n) except -1 nogil:
@@ -308,7 +330,7 @@ cdef class Step:
         for number in range(self.n_shards):
             (<End> self._ends[number]).pick_none(n)
         for i in range(n):
-            key = keys[i]
+            key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.table_rows)
             low, high = 0, self.n_starts - 1
             while low < high:  # the last range that begins at the key or before
                 middle = (low + high + 1) // 2
@@ -317,7 +339,7 @@ cdef class Step:
                 else:
                     high = middle - 1
             picks = &(<End> self._ends[<int> self.owners[low]]).picks
-            picks.keys[picks.n] = <int64_t> (key + self.shifts[low])
+            picks.keys[picks.n] = keys[i] if keys[i] < 0 else <int64_t> (key + self.shifts[low])
             picks.at[picks.n] = i
             picks.n += 1
         return 0
@@ -347,10 +369,13 @@ cdef class Step:
         return status
 
 
-def end_ranges(End end):
-    """The ranges of the whole vector that a shard holds."""
+def end_ranges(End end, Py_ssize_t key_width=1):
+    """The ranges of the whole vector that a shard holds, in keys."""
     cdef Py_ssize_t r
-    return [(end.ranges[2 * r], end.ranges[2 * r + 1]) for r in range(end.n_ranges)]
+    return [
+        (end.ranges[2 * r] // key_width, end.ranges[2 * r + 1] // key_width)
+        for r in range(end.n_ranges)
+    ]
 
 
 cdef int _fill(double* sent, notes) except -1:

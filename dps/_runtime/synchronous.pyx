@@ -5,6 +5,8 @@ each rank applies the mean to its own slice of the parameters. Element-wise opti
 slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice up to
 date, before DONE: outside of an epoch nothing is lazy.
 """
+from libc.stdint cimport int64_t
+
 from dps._kernels.lazy cimport apply, flush
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.ends cimport MappedEnd, RAN
@@ -28,15 +30,19 @@ cdef class SynchronousEnd(MappedEnd):
         return status
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        cdef bint finite = apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, self.merged.keys.list, n,
-            self.request.step, self.sums.at,
+        cdef int64_t* keys = self.merged.keys.list
+        cdef bint finite
+        n = self.make_rows(keys, self.sums.at, n, self.request.step)
+        finite = apply(
+            &self.lazy.lazy, self.numbers.single, &self.held, keys, n, self.request.step,
+            self.sums.at,
         )
         if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
             finite &= flush(
                 &self.lazy.lazy, self.numbers.single, &self.held, self.start, self.stop,
                 self.request.step,
             )
+            self.expire_rows(self.start // self.key_width, self.stop // self.key_width)
         return finite
 
 

@@ -18,7 +18,7 @@ cdef class NativeUpdate(BoundUpdate):
     cdef double l2
     cdef bint single
     cdef Py_ssize_t count
-    cdef const int64_t* runs        # (count, 3): first, last, penalised
+    cdef const int64_t* runs        # (count, 3): first, last, kind
     cdef object _runs
 
 

@@ -8,7 +8,9 @@ from libc.stdint cimport int64_t, uintptr_t
 
 import numpy as np
 
-from dps._kernels.optimizers cimport UpdateKernel, UpdateSpec, update
+from dps._kernels.optimizers cimport (
+    PENALISED, UNTRAINED, UpdateKernel, UpdateSpec, change, update
+)
 from dps._kernels.reduce cimport BLOCK
 
 
@@ -43,8 +45,10 @@ cdef bint _apply(
     for i in range(count):
         a = max(<Py_ssize_t> runs[3 * i], start)
         b = min(<Py_ssize_t> runs[3 * i + 1], stop)
-        penalised = runs[3 * i + 2] != 0
-        if a < b:
+        penalised = runs[3 * i + 2] == PENALISED
+        if a < b and runs[3 * i + 2] == UNTRAINED:
+            finite &= change(params + a, mean + (a - start), b - a)
+        elif a < b:
             finite &= update(
                 spec, params + a, mean + (a - start), state + a, stride, b - a, step, rate,
                 l1 if penalised else 0.0, l2 if penalised else 0.0,

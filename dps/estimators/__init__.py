@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from dps.estimators.custom import ModelClassifier, ModelRegressor
+from dps.estimators.fm import FMClassifier, FMRegressor
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
 from dps.estimators.saving import load
 
-__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor", "load"]
+__all__ = [
+    "FMClassifier",
+    "FMRegressor",
+    "LinearClassifier",
+    "LinearRegressor",
+    "MLPClassifier",
+    "MLPRegressor",
+    "ModelClassifier",
+    "ModelRegressor",
+    "load",
+]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["ATTRIBUTES", "PLACES", "ROWS", "documented"]
+__all__ = ["ATTRIBUTES", "PLACES", "ROWS", "STEPS", "documented"]
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -40,6 +40,24 @@ scoring : str or RowScore, default="loss"
     `tol` is in its units.
 n_iter_no_change : int, default=5
     Bad epochs in a row that end the fit.
+"""
+
+#: How a model of one's own is trained.
+STEPS = """
+optimizer : {"adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, default="adam"
+learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
+    "auto" is the optimizer's own.
+alpha : float, default=0.0
+    Strength of the L2 penalty, of tensors of two dimensions or more unless a layout says otherwise.
+max_iter : int, default=100
+    Epochs at the most.
+tol : float or None, default=1e-4
+    An epoch that does not lower the monitored loss by more than this counts as bad.
+early_stopping : bool, default=False
+    Whether rows are held out; then the parameters are those of the epoch in which their loss was
+    lowest.
+warm_start : bool, default=False
+    Whether `fit` goes on from the parameters that are there.
 """
 
 #: Where and how it runs.

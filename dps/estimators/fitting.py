@@ -260,6 +260,7 @@ def _job(
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,
+        ids=None if start is None else start.ids,
         name=type(estimator).__name__,
     )
 

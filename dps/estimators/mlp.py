@@ -40,7 +40,7 @@ class _Raw:
 
     @property
     def n_features(self) -> int:
-        return len(self.network.inputs.places)
+        return self.network.n_features
 
     @property
     def dtype(self) -> Any:

@@ -1,29 +1,33 @@
 """Estimators in files, and back: the class by its name here, parameters, and what a fit left.
 
-Nothing of a file is run, and nothing is imported by its name. `client`, `plan_` and `fit_report_`,
-which are of one cluster and one fit, are not saved.
+Nothing of a file is run, and nothing is imported by its name: models that users have written are
+not saved, but given again. Nor are `client`, `plan_` and `fit_report_`, which are of one cluster
+and one fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
+from dps.estimators.custom import ModelClassifier, ModelRegressor, Stepped
+from dps.estimators.fm import FMClassifier, FMRegressor
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
+from dps.estimators.saved_models import OWN_MODELS, own_kinds
 from dps.losses import Multilabel
-from dps.models import Network
+from dps.models import FactorizationMachine, LinearModel, Network
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.history import History
 from dps.training.saved import KINDS, count, floats, kinds_by_name
 from dps.training.state import TrainState
 
-__all__ = ["load", "save"]
+__all__ = ["load", "register", "save"]
 
 #: Raises unless an attribute goes with what else the estimator has been given.
 _Check = Callable[[Any, Any], None]
@@ -35,8 +39,11 @@ def save(estimator: Any, path: Any) -> None:
     if _ESTIMATORS.get(cls.__name__) is not cls:
         raise TypeError(f"{cls.__name__} cannot be saved, of the classes {sorted(_ESTIMATORS)} are")
     writer = RecordWriter(_kinds())
-    parameters = {}
+    parameters, given = {}, {}
     for name, value in _parameters(estimator).items():
+        if name in _code(cls) and not (value is None or isinstance(value, str)):
+            given[name] = repr(value)  # for who is asked for it
+            continue
         try:
             parameters[name] = writer(value, f"parameters.{name}")
         except TypeError as error:
@@ -54,23 +61,41 @@ def save(estimator: Any, path: Any) -> None:
         except TypeError as error:
             raise TypeError(f"{cls.__name__} cannot be saved: {error}") from error
     content = {"class": cls.__name__, "parameters": parameters, "fitted": fitted}
+    if given:
+        content["given"] = given
     write_directory(path, content, writer.arrays)
 
 
-def load(path: Any) -> Any:
+def register(model: type, *estimators: type) -> None:
+    """Have estimators saved and loaded that are not of this package, by the names of their classes.
+
+    Parameters
+    ----------
+    model : type
+        Of their models.
+    *estimators : subclasses of Stepped
+    """
+    OWN_MODELS[model.__name__] = model
+    _ESTIMATORS.update((cls.__name__, cls) for cls in estimators)
+
+
+def load(path: Any, **given: Any) -> Any:
     """Read an estimator that was saved.
 
-    Nothing in the files is run: what they hold is numbers and texts, which are checked.
+    Nothing in the files is run: what they hold is numbers and texts, which are checked. A model or
+    module of one's own, which is code, is therefore not in them, and is given again.
 
     Parameters
     ----------
     path : str or path
         What was given to ``save``: a directory, with a protocol where it is on no local file
         system, such as ``"s3://bucket/model"``.
+    **given
+        Parameters of the estimator that were code: `model`, or `module` and `criterion`.
 
     Returns
     -------
-    LinearClassifier, LinearRegressor, MLPClassifier or MLPRegressor
+    estimator
         With ``client=None``, without `plan_` and `fit_report_`. `partial_fit` carries on as that of
         the estimator that was saved would have, bit for bit.
 
@@ -78,8 +103,11 @@ def load(path: Any) -> Any:
     ------
     FileNotFoundError
         There is nothing at the path, or not all of it.
+    TypeError
+        It was saved with code that is not given, or the other way round.
     ValueError
-        It is damaged, of another version of the format, or not what an estimator is.
+        It is damaged, of another version of the format, or not what an estimator is; or what is
+        given has other tensors than those that were saved.
 
     Examples
     --------
@@ -92,8 +120,19 @@ def load(path: Any) -> Any:
     True
     """
     content, arrays = read_directory(path)
+    wanted = content.get("given", {}) if isinstance(content, dict) else {}
+    if isinstance(wanted, dict) and set(wanted) != set(given):
+        missing = {name: text for name, text in wanted.items() if name not in given}
+        extra = sorted(set(given) - set(wanted))
+        if missing:
+            shown = ", ".join(f"{name}={text}" for name, text in missing.items())
+            raise TypeError(
+                f"{path} was saved with {shown}, which is code and not in the files: give "
+                f"{' and '.join(missing)} again, as in dps.load(path, {next(iter(missing))}=...)"
+            )
+        raise TypeError(f"{path} was saved without {extra}: nothing is to be given for that")
     try:
-        return _estimator(content, RecordReader(_kinds(), arrays))
+        return _estimator(content, arrays, given)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} cannot be loaded: {error}. "
@@ -101,8 +140,14 @@ def load(path: Any) -> Any:
         ) from error
 
 
-def _kinds() -> list[Kind]:
-    return [*KINDS, *kinds_by_name(), *encoder_kinds()]
+def _kinds(build: Callable[[Any], Any] | None = None) -> list[Kind]:
+    """All kinds of values; `build` makes the model of data of a shape."""
+    return [*KINDS, *kinds_by_name(), *encoder_kinds(), *own_kinds(build)]
+
+
+def _code(cls: Any) -> tuple[str, ...]:
+    """Parameters that may be code."""
+    return cls._code if issubclass(cls, Stepped) else ()
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:
@@ -111,16 +156,23 @@ def _parameters(estimator: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "client"}
 
 
-def _estimator(content: Any, read: RecordReader) -> Any:
-    if not isinstance(content, dict) or set(content) != {"class", "parameters", "fitted"}:
+def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:
+    fields = {"class", "parameters", "fitted"}
+    if not isinstance(content, dict) or set(content) - {"given"} != fields:
         raise ValueError("it says of no estimator what it is")
     cls = _ESTIMATORS.get(content["class"]) if isinstance(content["class"], str) else None
     if cls is None:
-        raise ValueError(f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}")
-    estimator = cls()
+        raise ValueError(
+            f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}; those of PyTorch "
+            "once dps.torch is imported"
+        )
+    if not set(code) <= set(_code(cls)):
+        raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
+    estimator = cls(**dict.fromkeys(_code(cls)))
+    read = RecordReader(_kinds(getattr(estimator, "_build", None)), arrays)
     given = _dict(content["parameters"], "parameters", set(_parameters(estimator)))
     values = {name: read(record, f"parameters.{name}") for name, record in given.items()}
-    estimator.set_params(**values)
+    estimator.set_params(**values, **code)
     if content["fitted"] is not None:
         checks = _checks(estimator)
         given = _dict(content["fitted"], "fitted", set(checks))
@@ -133,9 +185,13 @@ def _estimator(content: Any, read: RecordReader) -> Any:
         estimator._loss()
         for name, value in fitted.items():
             checks[name](estimator, value)
-        if isinstance(getattr(estimator, "_network", None), Network):
-            family: Any = estimator._family()
-            for name, value in family.attributes(estimator._network, estimator._params).items():
+        if isinstance(estimator, Stepped):
+            family, carry = estimator._family(), estimator._carry
+            for name, value in family.attributes(carry.model, estimator._params).items():
+                setattr(estimator, name, value)
+        elif trained := _trained(estimator):
+            family, model = estimator._family(), getattr(estimator, trained)
+            for name, value in family.attributes(model, estimator._params).items():
                 setattr(estimator, name, value)
     if read.left:
         raise ValueError(f"it has arrays that belong to nothing: {sorted(read.left)}")
@@ -161,11 +217,19 @@ def _checks(estimator: Any) -> dict[str, _Check]:
     }
     if estimator._classification:
         common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
-    if isinstance(estimator, MLPClassifier | MLPRegressor):
-        own: dict[str, _Check] = {"_network": _check_network, "_params": _check_params}
+    if isinstance(estimator, Stepped):
+        return {**common, "_carry": _check_own, "_params": _check_own_params}
+    trained = _trained(estimator)
+    if trained:
+        own: dict[str, _Check] = {trained: _check_trained, "_params": _check_params}
     else:
         own = {"coef_": _check_coef, "intercept_": _check_intercept}
     return {**common, **own, "_carry": _check_carry}
+
+
+def _trained(estimator: Any) -> str:
+    """The attribute that holds a trained model; none has one whose coefficients are all."""
+    return next((name for kind, name in _TRAINED.items() if isinstance(estimator, kind)), "")
 
 
 def _columns(estimator: Any) -> int:
@@ -240,35 +304,66 @@ def _check_intercept(estimator: Any, intercept: Any) -> None:
     floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
 
 
-def _check_network(estimator: Any, network: Any) -> None:
-    fits = isinstance(network, Network) and _fits(estimator, network)
-    _must(fits, "_network", network)
+def _check_trained(estimator: Any, model: Any) -> None:
+    name = _trained(estimator)
+    _must(type(model) is _MODELS[name] and _fits(estimator, model), name, model)
 
 
 def _check_params(estimator: Any, params: Any) -> None:
-    network = estimator._network
-    floats(params, "_params", network.layout.size, finite=False)
-    _must(params.dtype == network.dtype, "_params", params)
+    model = getattr(estimator, _trained(estimator))
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
 
 
 def _check_carry(estimator: Any, carry: Any) -> None:
     fits = isinstance(carry, TrainState) and carry.model is not None
     _must(fits and _fits(estimator, carry.model), "_carry", carry)
-    _must(isinstance(carry.model, Network) == hasattr(estimator, "_network"), "_carry", carry)
+    _must(type(carry.model) is _MODELS[_trained(estimator)], "_carry", carry)
+
+
+def _check_own(estimator: Any, carry: Any) -> None:
+    model: Any = carry.model if isinstance(carry, TrainState) else None
+    _must(isinstance(model, tuple(OWN_MODELS.values())), "_carry", carry)
+    outputs = len(estimator.classes_) if estimator._classification else model.n_outputs
+    fits = (model.n_features, model.n_outputs) == (_columns(estimator), outputs)
+    _must(fits and model.classification == estimator._classification, "_carry", carry)
+
+
+def _check_own_params(estimator: Any, params: Any) -> None:
+    model = estimator._carry.model
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
 
 
 def _fits(estimator: Any, model: Any) -> bool:
     """Whether a model has the columns and outputs that the estimator's data has."""
-    is_network = isinstance(model, Network)
-    columns = len(model.inputs.places) if is_network else model.n_features
-    outputs = _outputs(estimator)
-    if outputs is None and not is_network:
+    outputs, trained = _outputs(estimator), _trained(estimator)
+    if outputs is None and not trained:
         outputs = len(np.atleast_2d(estimator.coef_))
     elif outputs is None:
-        outputs = estimator._network.n_outputs
-    return columns == _columns(estimator) and model.n_outputs == outputs
+        outputs = getattr(estimator, trained).n_outputs
+    return bool(model.n_features == _columns(estimator) and model.n_outputs == outputs)
 
 
+_TRAINED: dict[Any, str] = {
+    (MLPClassifier, MLPRegressor): "_network",
+    (FMClassifier, FMRegressor): "_machine",
+}
+_MODELS: dict[str, Any] = {
+    "": LinearModel,
+    "_network": Network,
+    "_machine": FactorizationMachine,
+}
 _ESTIMATORS: dict[str, Any] = {
-    cls.__name__: cls for cls in (LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor)
+    cls.__name__: cls
+    for cls in (
+        FMClassifier,
+        FMRegressor,
+        LinearClassifier,
+        LinearRegressor,
+        MLPClassifier,
+        MLPRegressor,
+        ModelClassifier,
+        ModelRegressor,
+    )
 }

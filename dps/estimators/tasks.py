@@ -15,18 +15,20 @@ from sklearn.utils.validation import check_is_fitted
 from dps.data.inspection import DataSummary
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
+from dps.estimators.family import Finish
 from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
-__all__ = ["Classifier", "Regressor"]
+__all__ = ["AnyClassifier", "AnyRegressor", "Classifier", "Regressor"]
 
 
-def _first_mean(loss: Loss, raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    mean: NDArray[np.floating] = loss.mean(raw)[:, 0]
-    return mean
+def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    first: NDArray[np.floating] = mean(raw)[:, 0]
+    return first
 
 
-def _first_column(raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    return raw[:, 0]
+def _margin(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    """By how much the second of two classes is preferred to the first."""
+    return raw[:, 0] if raw.shape[1] == 1 else raw[:, 1] - raw[:, 0]
 
 
 def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -54,28 +56,24 @@ class _Labels:
         return labels
 
 
-def _has_probabilities(estimator: Classifier) -> bool:
+def _has_probabilities(estimator: AnyClassifier) -> bool:
     loss = estimator._loss()
     if loss.has_probabilities:
         return True
     raise AttributeError(
-        f"probability estimates are not available for loss={estimator.loss!r}; "
+        f"probability estimates are not available for loss={loss.name!r}; "
         "use 'log_loss' or 'modified_huber'"
     )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Classifier(ClassifierMixin, DistributedEstimator):
-    """An estimator of labels."""
+class AnyClassifier(ClassifierMixin, DistributedEstimator):
+    """An estimator of labels, whatever its loss."""
 
-    loss: Any = field(default="log_loss", kw_only=False)
     class_weight: Any = None
 
     _classification: ClassVar[bool] = True
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "loss": [str, Loss],
-        "class_weight": [dict, str, None],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"class_weight": [dict, str, None]}
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
@@ -114,7 +112,7 @@ class Classifier(ClassifierMixin, DistributedEstimator):
         check_is_fitted(self)
         if len(self.classes_) > 2 or self.multilabel_:
             return self._apply(X, _as_is, self._class_names())
-        return self._apply(X, _first_column)
+        return self._apply(X, _margin)
 
     def _class_names(self) -> list[str]:
         """Names of columns: Parquet takes texts only."""
@@ -131,22 +129,21 @@ class Classifier(ClassifierMixin, DistributedEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, (n, n_classes). Lazy for Dask input."""
         check_is_fitted(self)
-        loss = self._fitted_loss()
-        return self._apply(X, loss.probabilities, self._class_names())
+        return self._apply(X, self._probabilities(), self._class_names())
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities. Lazy for Dask input."""
         check_is_fitted(self)
-        loss = self._fitted_loss()
-        return self._apply(X, partial(_logarithms, loss.probabilities), self._class_names())
+        return self._apply(X, partial(_logarithms, self._probabilities()), self._class_names())
+
+    def _probabilities(self) -> Finish:
+        """From raw outputs to probabilities of the classes."""
+        return self._fitted_loss().probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose labels are all predicted; computed where the data lies."""
         return self._scored("accuracy_score", X, y, sample_weight)
-
-    def _loss(self) -> Loss:
-        return get_loss(self.loss, "classification")
 
     def _fitted_loss(self) -> Loss:
         """The loss of the labels that there are."""
@@ -170,13 +167,22 @@ class Classifier(ClassifierMixin, DistributedEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Regressor(RegressorMixin, DistributedEstimator):
-    """An estimator of numbers."""
+class Classifier(AnyClassifier):
+    """An estimator of labels by one of dps's losses."""
 
-    loss: Any = field(default="squared_error", kw_only=False)
+    loss: Any = field(default="log_loss", kw_only=False)
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "classification")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AnyRegressor(RegressorMixin, DistributedEstimator):
+    """An estimator of numbers, whatever its loss."""
 
     _classification: ClassVar[bool] = False
-    _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, carrying on with parameters and optimizer state.
@@ -203,8 +209,12 @@ class Regressor(RegressorMixin, DistributedEstimator):
         check_is_fitted(self)
         n_outputs = self._several()
         if n_outputs is None:
-            return self._apply(X, partial(_first_mean, self._loss()))
-        return self._apply(X, self._loss().mean, [str(number) for number in range(n_outputs)])
+            return self._apply(X, partial(_first_of, self._mean()))
+        return self._apply(X, self._mean(), [str(number) for number in range(n_outputs)])
+
+    def _mean(self) -> Finish:
+        """From raw outputs to what is predicted."""
+        return self._loss().mean
 
     def _several(self) -> int | None:
         """How many columns y had; None if it was a vector."""
@@ -217,10 +227,19 @@ class Regressor(RegressorMixin, DistributedEstimator):
         """
         return self._scored("r2_score", X, y, sample_weight)
 
-    def _loss(self) -> Loss:
-        return get_loss(self.loss, "regression")
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Regressor(AnyRegressor):
+    """An estimator of numbers by one of dps's losses."""
+
+    loss: Any = field(default="squared_error", kw_only=False)
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"loss": [str, Loss]}
+
+    def _loss(self) -> Loss:
+        return get_loss(self.loss, "regression")

@@ -4,21 +4,35 @@ A model is one file and one line in `MODELS`. Nothing here may know servers, mod
 """
 
 from dps.models.base import CSRRows, DenseRows, Model, Rows
-from dps.models.layout import Layout, Tensor
+from dps.models.batches import Batch
+from dps.models.checking import check
+from dps.models.columns import Column, Columns, Padded
+from dps.models.custom import CustomModel
+from dps.models.factorization import FactorInputs, FactorizationMachine
+from dps.models.layout import Layout, Table, Tensor
 from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 
 __all__ = [
     "MODELS",
+    "Batch",
     "CSRRows",
+    "Column",
+    "Columns",
+    "CustomModel",
     "DenseRows",
+    "FactorInputs",
+    "FactorizationMachine",
     "Inputs",
     "Layout",
     "LinearModel",
     "Model",
     "Network",
+    "Padded",
     "Rows",
+    "Table",
     "Tensor",
+    "check",
 ]
 
 MODELS: dict[str, type[LinearModel]] = {"linear": LinearModel}

@@ -97,6 +97,11 @@ class Model(Protocol):
     """What a replica needs of a model.
 
     A model may keep scratch memory: each replica has its own instance.
+
+    It may have more: ``whole = True`` makes a batch whose rows lie in several blocks one call of
+    `loss_gradient`, with rows as methods ``take(X)`` and ``join(parts)`` make them;
+    ``computing()`` is a context in which a replica computes; ``evaluate(params, X, y, weight)``
+    returns the sum of losses alone.
     """
 
     @property

@@ -9,7 +9,9 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
-__all__ = ["Layout", "Tensor"]
+from dps._kernels.optimizers import KINDS_OF_RUNS
+
+__all__ = ["Layout", "Table", "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class Tensor:
     shape : tuple of int
     penalised : bool
         Whether L1 and L2 penalties apply; they never do to intercepts.
+    trained : bool, default=True
+        Whether an optimizer changes it. What is not trained, such as a running mean, changes by
+        its gradient itself: a model adds to that ``rows * (value - new value)``, and what is
+        applied is the mean over the rows of all replicas, wherever gradients are.
 
     Examples
     --------
@@ -32,11 +38,49 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     penalised: bool
+    trained: bool = True
+
+    def __post_init__(self) -> None:
+        if self.penalised and not self.trained:
+            raise ValueError(f"the tensor {self.name!r} is not trained, and so cannot be penalised")
+
+    @property
+    def kind(self) -> int:
+        """What it is to an update, of `KINDS_OF_RUNS`."""
+        kind = "penalised" if self.penalised else "free" if self.trained else "untrained"
+        return KINDS_OF_RUNS[kind]
 
     @property
     def size(self) -> int:
         """How many elements it has."""
         return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Table:
+    """How the rows of a layout's first tensor come to be: when an id is first touched.
+
+    Parameters
+    ----------
+    rows : int
+        As many as there is room for; some more than are needed, since they are a hash table.
+    width : int
+        Elements of a row.
+    zeros : int, default=0
+        Elements of a new row that are zero; those behind them are drawn evenly, up to `scale`.
+    scale : float, default=0
+    min_count : int, default=1
+        Steps of an epoch in which an id has to be touched before it has a row.
+    expire : int, default=0
+        Epochs after which a row that nobody touches is given up; 0: never.
+    """
+
+    rows: int
+    width: int
+    zeros: int = 0
+    scale: float = 0.0
+    min_count: int = 1
+    expire: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +90,8 @@ class Layout:
     Parameters
     ----------
     tensors : tuple of Tensor
+    table : Table, optional
+        What the first of them is, where its rows are made when they are touched.
 
     Examples
     --------
@@ -54,10 +100,11 @@ class Layout:
     >>> layout.views(np.arange(3.0))
     {'coef': array([[0.], [1.]]), 'intercept': array([2.])}
     >>> layout.segments(1, 3)
-    [(1, 2, True), (2, 3, False)]
+    [(1, 2, 1), (2, 3, 0)]
     """
 
     tensors: tuple[Tensor, ...]
+    table: Table | None = None
 
     def __post_init__(self) -> None:
         names = [tensor.name for tensor in self.tensors]
@@ -81,7 +128,7 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """A hash of the tensors, the same in all processes."""
-        text = repr([(t.name, tuple(map(int, t.shape)), bool(t.penalised)) for t in self.tensors])
+        text = repr([(t.name, tuple(map(int, t.shape)), t.kind) for t in self.tensors])
         return sha256(text.encode()).hexdigest()
 
     def views(self, flat: Any) -> dict[str, Any]:
@@ -111,8 +158,8 @@ class Layout:
             for tensor, start in zip(self.tensors, self.offsets.values(), strict=True)
         }
 
-    def segments(self, start: int, stop: int) -> list[tuple[int, int, bool]]:
-        """Return maximal runs of equal penalty that cover [start, stop).
+    def segments(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return maximal runs of one kind that cover [start, stop).
 
         Parameters
         ----------
@@ -121,8 +168,8 @@ class Layout:
 
         Returns
         -------
-        list of (int, int, bool)
-            Start, stop and whether it is penalised, in order.
+        list of (int, int, int)
+            Start, stop and the kind of the tensors, see `Tensor.kind`, in order.
 
         Raises
         ------
@@ -131,12 +178,12 @@ class Layout:
         """
         if not 0 <= start <= stop <= self.size:
             raise ValueError(f"[{start}, {stop}) is not inside a layout of size {self.size}")
-        runs: list[tuple[int, int, bool]] = []
+        runs: list[tuple[int, int, int]] = []
         for tensor, offset in zip(self.tensors, self.offsets.values(), strict=True):
             low, high = max(start, offset), min(stop, offset + tensor.size)
             if low >= high:
                 continue
-            if runs and runs[-1][2] == tensor.penalised:
+            if runs and runs[-1][2] == tensor.kind:
                 low = runs.pop()[0]
-            runs.append((low, high, tensor.penalised))
+            runs.append((low, high, tensor.kind))
         return runs

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dps._kernels.network import ACTIVATIONS, NetworkGradient
+from dps._kernels.layers import ACTIVATIONS
+from dps._kernels.network import NetworkGradient
 from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
@@ -180,6 +181,11 @@ class Network:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kernel": None}
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the rows."""
+        return len(self.inputs.places)
 
     @property
     def gains(self) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.lazy import LazyUpdate
+from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Schedule
 
@@ -34,6 +35,10 @@ class Rates:
         Updates before the fit.
     max_epochs : int
         Epochs of the fit, behind which the schedule is not asked.
+    width : int, default=1
+        Elements of the vector that a key stands for.
+    table_rows : int, default=0
+        Rows of the table whose ids keys below 0 are.
 
     Examples
     --------
@@ -47,6 +52,8 @@ class Rates:
     epochs: int
     version: int
     max_epochs: int
+    width: int = 1
+    table_rows: int = 0
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of an epoch of the fit, and the updates before the first of them."""
@@ -76,8 +83,9 @@ class Update:
     optimizer : Optimizer
     l1, l2 : float
         Factors of ``|w|_1`` and of ``|w|_2^2 / 2`` in the objective.
-    segments : tuple of (int, int, bool)
-        Runs of coordinates and whether they are penalised, ascending, without gaps.
+    segments : tuple of (int, int, int)
+        Runs of coordinates and of which of `KINDS_OF_RUNS` they are, ascending, without gaps. What
+        is untrained is neither the optimizer's nor the penalty's: its gradient is subtracted.
     rates : Rates or None
         Given where updates are lazy: of the keys that a batch touches.
     """
@@ -85,7 +93,7 @@ class Update:
     optimizer: Optimizer
     l1: float
     l2: float
-    segments: tuple[tuple[int, int, bool], ...]
+    segments: tuple[tuple[int, int, int], ...]
     rates: Rates | None = None
 
     def lazily(self, dtype: str) -> LazyUpdate:
@@ -94,7 +102,7 @@ class Update:
         assert kernel is not None
         return LazyUpdate(kernel, self.l1, self.l2, self.segments, dtype == "float32")
 
-    def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, bool], ...]]:
+    def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, int], ...]]:
         """The optimizer's kernel, `l1`, `l2` and `segments`."""
         return self.optimizer.native, self.l1, self.l2, self.segments
 
@@ -128,9 +136,13 @@ class Update:
             Whether all updated parameters are finite.
         """
         finite = True
-        for first, last, penalised in self.segments:
+        for first, last, kind in self.segments:
             a, b = max(first, start), min(last, stop)
-            if a < b:
+            penalised = kind == KINDS_OF_RUNS["penalised"]
+            if a < b and kind == KINDS_OF_RUNS["untrained"]:
+                params[a:b] -= grad[a - start : b - start]
+                finite &= bool(np.isfinite(params[a:b]).all())
+            elif a < b:
                 finite &= self.optimizer.update(
                     params[a:b],
                     grad[a - start : b - start],

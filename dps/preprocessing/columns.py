@@ -91,7 +91,8 @@ class Bags:
         Where the tokens of each row begin and end.
     codes : int32 array
         Positions in `values`; a single -1 stands for a row that is missing.
-    values : pandas.Index or Hashes
+    values : pandas.Index or Hashes, or array of float64
+        The latter of sequences of numbers.
     missing : int
     """
 

@@ -36,7 +36,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     numbers, bool, nullable or arrow    one column, as it is
     category                            a column a category, in their order
     strings                             a column a string, sorted; or `n_hash` buckets
-    lists of tokens, arrow lists        counts of the tokens in `n_hash` buckets
+    lists of tokens, arrow lists        counts of the tokens in `n_hash` buckets; or, with `lists`
+                                        an int, the tokens in order
     dates, durations                    their parts, if `dates` says so; else an error
     ==================================  ====================================================
 
@@ -60,6 +61,10 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         "mean": a missing number becomes the mean of the training rows; a missing category or list,
         zeros. "indicator": as "mean", and a column says so where training rows had missing values,
         ``missingindicator_age``; categories as for "error".
+    lists : "counts" or int, default="counts"
+        What lists of tokens become. An int: their tokens in order, as many at the most; numbers as
+        they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
+        models that take columns, see docs/models.md; others would take a place for a feature.
     interactions : sequence of tuples of column names, default=()
         Combinations of the categories of two columns or more, hashed into `n_hash` buckets; zeros
         where one of them is missing.
@@ -98,6 +103,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         "n_hash": [Interval(Integral, 1, 1 << 30, closed="both"), None],
         "missing": [StrOptions({"error", "indicator", "mean"})],
         "interactions": ["array-like"],
+        "lists": [Interval(Integral, 1, 1 << 24, closed="both"), StrOptions({"counts"})],
         "dates": [StrOptions({"error", "parts"})],
         "dtype": "no_validation",
     }
@@ -111,12 +117,14 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         n_hash: int | None = None,
         *,
         missing: str = "error",
+        lists: str | int = "counts",
         interactions: Sequence[Sequence[Any]] = (),
         dates: str = "error",
         dtype: Any = "auto",
     ) -> None:
         self.n_hash = n_hash
         self.missing = missing
+        self.lists = lists
         self.interactions = interactions
         self.dates = dates
         self.dtype = dtype
@@ -207,7 +215,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         # What is wrong with them is said together with what is wrong with others.
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
-        return Reader(names, Survey(values=self.n_hash is None), parts)
+        return Reader(names, Survey(self.n_hash is None), parts, not isinstance(self.lists, str))
 
     def learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
@@ -220,6 +228,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
             interactions=self.interactions,
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
             parts=self.dates == "parts",
+            lists=self.lists if isinstance(self.lists, str) else int(self.lists),
         )
         return self._learned()
 
@@ -271,16 +280,19 @@ class Reader:
         What is to be known of what was read.
     parts : bool
         Whether dates are read as their parts.
+    ordered : bool
+        Whether lists are read as sequences.
     """
 
     names: tuple[Any, ...]
     look: Survey
     parts: bool = False
+    ordered: bool = False
 
     def __call__(self, frame: Any, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""
         read = read_frame(frame, self.names, parts=self.parts)
-        return keep_frame(read, hashed=not self.look.values)
+        return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
 
     def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
         """What is to be known of a partition that was read, and whose frame is gone."""
@@ -289,7 +301,10 @@ class Reader:
 
     def survey(self, frame: Any) -> FrameSurvey:
         """What is to be known of a partition."""
-        return self.look(read_frame(frame, self.names, parts=self.parts))
+        read = read_frame(frame, self.names, parts=self.parts)
+        if self.ordered:
+            read = keep_frame(read, hashed=False, ordered=True)
+        return self.look(read)
 
 
 def _meta(X: Any) -> Any:

@@ -22,18 +22,20 @@ from dps.preprocessing.columns import (
     kind_of_values,
 )
 from dps.preprocessing.hashing import buckets_of, hashes_of
+from dps.preprocessing.reading import numbers_in
 from dps.preprocessing.writers import (
     CodesWriter,
     CrossWriter,
     LookingWriter,
     MissingWriter,
     NumberWriter,
+    SequenceWriter,
     TokensWriter,
     Writer,
     table_of_codes,
 )
 
-__all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot"]
+__all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot", "TokenSequence"]
 
 
 class Feature(Protocol):
@@ -192,6 +194,50 @@ class Bag(_InBuckets):
             raise _changed(self.name, "lists", _WORDS[type(column)])
         table = table_of_codes(self.places(column.values), first, missing)
         return TokensWriter(self.name, table)
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """The tokens of a list in their order, side by side; none where the list is missing.
+
+    Parameters
+    ----------
+    name : object
+    most : int
+        Tokens of a row that count, from the first one on.
+    n_buckets : int
+        Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
+    """
+
+    name: Any
+    most: int
+    n_buckets: int
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return self.most
+
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [f"{self.name}[{place}]" for place in range(self.most)]
+
+    def writer(self, columns: dict[Any, Read], first: int) -> Writer:
+        """What writes a partition's values."""
+        column = columns[self.name]
+        if isinstance(column, Nothing):
+            return MissingWriter(-1)
+        before = "lists" if self.n_buckets else "lists of numbers"
+        if not isinstance(column, Bags):
+            raise _changed(self.name, before, _WORDS[type(column)])
+        numbers = numbers_in(column.values)
+        if self.n_buckets and numbers is not None and len(numbers):
+            raise _changed(self.name, "lists of strings", "lists of numbers")
+        if self.n_buckets:
+            numbers = (buckets_of(column.values, self.n_buckets) + 1).astype(np.float64)
+        if numbers is None:
+            raise _changed(self.name, before, "lists of something else")
+        return SequenceWriter(self.name, numbers, first, self.most)
 
 
 @dataclass(frozen=True)

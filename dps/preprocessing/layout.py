@@ -28,7 +28,7 @@ from dps.preprocessing.columns import (
     together,
     without,
 )
-from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot
+from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot, TokenSequence
 from dps.preprocessing.reading import read_frame
 from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
@@ -129,7 +129,8 @@ class Layout:
 
     def _check(self, columns: dict[Any, Read], rows: int, defects: dict[Any, ColumnError]) -> None:
         problems = [str(defect) for defect in defects.values()]
-        learned = [f.name for f in self.features if isinstance(f, Number | OneHot | Hashed | Bag)]
+        named = Number | OneHot | Hashed | Bag | TokenSequence
+        learned = [f.name for f in self.features if isinstance(f, named)]
         lost = [str(name) for name in learned if name not in columns]
         if lost and not problems:  # the column is of dates, and was not, or the other way around
             problems.append(
@@ -137,7 +138,7 @@ class Layout:
                 "that were dates then, as by pandas.to_datetime, and of no others"
             )
         if self.missing == "error":
-            strict = {f.name for f in self.features if isinstance(f, Number | Bag)}
+            strict = {f.name for f in self.features if isinstance(f, Number | Bag | TokenSequence)}
             counts = ((name, read.missing) for name, read in columns.items() if name in strict)
             problems += missing_values(counts, rows)
         if problems:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from dps.preprocessing.columns import ColumnError, together
-from dps.preprocessing.features import Bag, Cross, Feature, Hashed, Number, OneHot
+from dps.preprocessing.features import (
+    Bag,
+    Cross,
+    Feature,
+    Hashed,
+    Number,
+    OneHot,
+    TokenSequence,
+)
 from dps.preprocessing.layout import MOST_COLUMNS, Layout, Missing
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
@@ -31,6 +39,7 @@ def make_layout(
     interactions: Sequence[Sequence[Any]],
     dtype: str,
     parts: bool,
+    lists: str | int = "counts",
 ) -> Layout:
     """What the columns of a surveyed frame become.
 
@@ -41,7 +50,7 @@ def make_layout(
         Of the frame's columns.
     unfit : sequence of str
         What is known to be wrong already.
-    n_hash, missing, interactions, dtype, parts
+    n_hash, missing, interactions, dtype, parts, lists
         As the encoder has them.
 
     Raises
@@ -66,7 +75,7 @@ def make_layout(
     features: list[Feature] = []
     n_numbers = 0
     for name, column in survey.columns.items():
-        feature = _feature(name, column, n_hash, missing, n_numbers)
+        feature = _feature(name, column, n_hash, missing, n_numbers, lists)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
     for members in interactions:
@@ -91,12 +100,19 @@ def make_layout(
 
 
 def _feature(
-    name: Any, column: ColumnSurvey, n_hash: int | None, missing: Missing, n_numbers: int
+    name: Any,
+    column: ColumnSurvey,
+    n_hash: int | None,
+    missing: Missing,
+    n_numbers: int,
+    lists: str | int,
 ) -> Feature:
     # Of numbers and lists none is missing where that would be an error.
     indicator = missing != "mean" and column.missing > 0
     if column.kind == "numbers":
         return Number(name, n_numbers, column.total / column.count, indicator)
+    if column.kind in ("lists", "lists of numbers") and not isinstance(lists, str):
+        return TokenSequence(name, lists, 0 if column.kind != "lists" else n_hash or BUCKETS)
     if column.kind == "lists":
         return Bag(name, n_hash or BUCKETS, indicator)
     if n_hash is not None:

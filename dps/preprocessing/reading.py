@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 from dps.preprocessing.hashing import Hashes, hashes_of
 
-__all__ = ["keep_frame", "read_frame"]
+__all__ = ["keep_frame", "numbers_in", "read_frame"]
 
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
@@ -55,29 +56,45 @@ def read_frame(frame: Any, names: Sequence[Any], *, parts: bool = False) -> Read
     return ReadFrame(len(frame), columns, defects)
 
 
-def keep_frame(read: ReadFrame, *, hashed: bool) -> ReadFrame:
+def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadFrame:
     """What was read of a frame as it outlives that: without memory of the frame's.
 
     Parameters
     ----------
     read : ReadFrame
     hashed : bool
-        Whether of categories the hashes alone are wanted, as they always are of lists.
+        Whether of categories the hashes alone are wanted, as they are of lists.
+    ordered : bool, default=False
+        Whether lists are sequences: then of numbers these are wanted.
     """
-    columns = {name: _detached(column, hashed) for name, column in read.columns.items()}
+    columns = {name: _detached(column, hashed, ordered) for name, column in read.columns.items()}
     return ReadFrame(read.rows, columns, read.defects)
 
 
-def _detached(read: Read, hashed: bool) -> Read:
+def _detached(read: Read, hashed: bool, ordered: bool) -> Read:
     if isinstance(read, Numbers) and read.values.base is not None:
         return Numbers(read.values.copy(), read.missing)
     if isinstance(read, Bags):
-        return Bags(read.starts, read.codes, Hashes(hashes_of(read.values)), read.missing)
+        numbers = numbers_in(read.values) if ordered else None
+        values = Hashes(hashes_of(read.values)) if numbers is None else numbers
+        return Bags(read.starts, read.codes, values, read.missing)
     if isinstance(read, Codes):
         codes = read.codes if read.codes.base is None else read.codes.copy()
         values = Hashes(hashes_of(read.values)) if hashed else read.values
         return Codes(codes, values, read.given, read.missing)
     return read
+
+
+def numbers_in(values: Any) -> NDArray[np.float64] | None:
+    """The distinct tokens of lists, where all of them are finite numbers; else None."""
+    if isinstance(values, Hashes):
+        return None
+    if not isinstance(values, np.ndarray):
+        if not all(isinstance(value, Real) for value in values):
+            return None
+        values = np.array([float(value) for value in values], np.float64)
+    found: NDArray[np.float64] = values
+    return found if np.isfinite(found).all() else None
 
 
 def _read(series: Any, name: str) -> Read:

@@ -11,12 +11,12 @@ import numpy as np
 from dps.data.records import Kind, dataclass_kind
 from dps.preprocessing.dates import PARTS
 from dps.preprocessing.encoder import FrameEncoder
-from dps.preprocessing.features import Bag, Cross, Hashed, Number, OneHot
+from dps.preprocessing.features import Bag, Cross, Hashed, Number, OneHot, TokenSequence
 from dps.preprocessing.layout import MOST_COLUMNS, Layout
 
 __all__ = ["encoder_kinds"]
 
-_FEATURES = Number | OneHot | Hashed | Bag | Cross
+_FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
 _MOST_BUCKETS = 1 << 30
 
 
@@ -32,6 +32,7 @@ def encoder_kinds() -> list[Kind]:
         dataclass_kind("feature:hashed", Hashed, lambda **f: _in_buckets(Hashed, **f)),
         dataclass_kind("feature:bag", Bag, lambda **f: _in_buckets(Bag, **f)),
         dataclass_kind("feature:cross", Cross, _cross),
+        dataclass_kind("feature:sequence", TokenSequence, _sequence),
         Kind("layout", Layout, _LAYOUT, _fields_of_layout, _layout),
         Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
@@ -117,6 +118,10 @@ def _cross(members: Any, n_buckets: Any) -> Cross:
     if not isinstance(members, tuple) or len(members) < 2:
         raise ValueError(f"an interaction has members, and not {members!r}")
     return Cross(members, _buckets(n_buckets))
+
+
+def _sequence(name: Any, most: Any, n_buckets: Any) -> TokenSequence:
+    return TokenSequence(name, _buckets(most), _buckets(n_buckets) if n_buckets else 0)
 
 
 def _flag(value: Any, name: str = "indicator") -> bool:

@@ -29,7 +29,7 @@ __all__ = ["ColumnSurvey", "FrameSurvey", "Survey", "merge", "missing_values"]
 #: Whole numbers up to here are exact in float32.
 _EXACT = 1 << 24
 
-ReadKind = Literal["numbers", "categories", "lists", "nothing"]
+ReadKind = Literal["numbers", "categories", "lists", "lists of numbers", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class ColumnSurvey:
 
     Attributes
     ----------
-    kind : {"numbers", "categories", "lists", "nothing"}
+    kind : {"numbers", "categories", "lists", "lists of numbers", "nothing"}
+        The fourth of sequences alone.
     missing : int
     total, count : float, int
         Sum and number of the values, of numbers.
@@ -97,6 +98,8 @@ class Survey:
             return ColumnSurvey(
                 "categories", column.missing, values=column.values, given=column.given
             )
+        if isinstance(column, Bags) and isinstance(column.values, np.ndarray):
+            return ColumnSurvey("lists of numbers", column.missing, exact=_exact_in(column.values))
         return ColumnSurvey("lists" if isinstance(column, Bags) else "nothing", column.missing)
 
 
@@ -106,6 +109,10 @@ def _exact(values: Any) -> bool:
     if values.dtype.itemsize <= 2 or not len(values):
         return True
     return bool(max(int(values.max()), -int(values.min())) <= _EXACT)
+
+
+def _exact_in(values: Any) -> bool:
+    return bool((values.astype(np.float32) == values).all())
 
 
 def merge(surveys: Sequence[FrameSurvey], whole: bool) -> FrameSurvey:

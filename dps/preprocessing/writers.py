@@ -22,6 +22,7 @@ __all__ = [
     "LookingWriter",
     "MissingWriter",
     "NumberWriter",
+    "SequenceWriter",
     "TokensWriter",
     "Writer",
     "table_of_codes",
@@ -82,6 +83,21 @@ class TokensWriter:
         """Add the values of rows."""
         column: Any = columns[self.name]
         rows.add_bags(column.starts, column.codes, self.table)
+
+
+@dataclass(frozen=True)
+class SequenceWriter:
+    """Lists in their order: the values of their tokens, in columns from `first` on."""
+
+    name: Any
+    values: NDArray[np.float64]
+    first: int
+    most: int
+
+    def add(self, rows: RowEncoder, columns: dict[Any, Read]) -> None:
+        """Add the values of rows."""
+        column: Any = columns[self.name]
+        rows.add_sequence(column.starts, column.codes, self.values, self.first, self.most)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ def version(access: Access) -> int:
 
 def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     """The parameters and optimizer state that the fit starts from, and their version."""
-    return access.window.store.kept(0)
+    kept = access.window.store.kept(0)
+    return kept.values, kept.version
 
 
 def reported(access: Access) -> NDArray[np.floating]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ParameterShard, ShardStatus, WindowCard
+from dps.server.store import Kept
 
 __all__ = ["Endpoint", "Local", "ParameterServer", "Session", "WindowHandle"]
 
@@ -61,7 +62,7 @@ class ParameterServer:
     placement: Placement
     timeout: float
 
-    def snapshot(self, epochs: int, check: Check | None = None) -> tuple[NDArray[np.floating], int]:
+    def snapshot(self, epochs: int, check: Check | None = None) -> Kept:
         """Parameters and optimizer state after so many closed epochs of the group at work.
 
         Parameters
@@ -72,21 +73,26 @@ class ParameterServer:
 
         Returns
         -------
-        values : (1 + state_rows, n) array
-            Parameters in the first row.
-        version : int
-            Updates that lie behind them.
+        Kept
+            Of the whole vector; `ids` of all keys where there is a table, else empty.
         """
         size = sum(self.placement.size(shard) for shard in range(len(self.placement)))
+        keys = self.placement.by_key()
         values: NDArray[np.floating] | None = None
-        version = 0
+        ids, version = np.zeros(0, np.int64), 0
         for shard, endpoint in enumerate(self.shards):
-            part, version = endpoint.call("snapshot", epochs, timeout=self.timeout, check=check)
+            part: Kept = endpoint.call("snapshot", epochs, timeout=self.timeout, check=check)
             if values is None:
-                values = np.empty((len(part), size), part.dtype)
-            self.placement.put(shard, part, values)
+                values = np.empty((len(part.values), size), part.values.dtype)
+                ids = np.zeros(size // self.placement.unit if part.ids.size else 0, np.int64)
+            self.placement.put(shard, part.values, values)
+            if ids.size:
+                held = np.zeros(keys.size(shard), np.int64)
+                held[: part.ids.size] = part.ids
+                keys.put(shard, held, ids)
+            version = part.version
         assert values is not None
-        return values, version
+        return Kept(values, version, ids)
 
     def open(
         self,

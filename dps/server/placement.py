@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ class Placement:
     ----------
     ranges : tuple of tuple of (int, int)
         One tuple of half-open ranges a shard. Together they cover the vector once.
+    unit : int, default=1
+        Elements that stay together, as those of a key do.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class Placement:
     """
 
     ranges: tuple[Ranges, ...]
+    unit: int = 1
 
     def __len__(self) -> int:
         return len(self.ranges)
@@ -43,6 +47,15 @@ class Placement:
         """Elements held by a shard."""
         return sum(stop - start for start, stop in self.ranges[shard])
 
+    def by_key(self) -> Placement:
+        """The same of keys."""
+        unit = self.unit
+        return Placement(tuple(tuple((a // unit, b // unit) for a, b in r) for r in self.ranges))
+
+    def below(self, shard: int, stop: int) -> int:
+        """How many of a shard's elements are among the first `stop`."""
+        return sum(max(0, min(b, stop) - a) for a, b in self.ranges[shard])
+
     def take(self, shard: int, flat: NDArray[np.floating]) -> NDArray[np.floating]:
         """A shard's elements of the last axis of `flat`: a view if they are one range."""
         ranges = self.ranges[shard]
@@ -50,7 +63,7 @@ class Placement:
             return flat[..., ranges[0][0] : ranges[0][1]]
         return np.concatenate([flat[..., a:b] for a, b in ranges], axis=-1)
 
-    def put(self, shard: int, values: NDArray[np.floating], flat: NDArray[np.floating]) -> None:
+    def put(self, shard: int, values: NDArray[Any], flat: NDArray[Any]) -> None:
         """Write a shard's elements into the last axis of `flat`."""
         offset = 0
         for start, stop in self.ranges[shard]:
@@ -58,10 +71,10 @@ class Placement:
             offset += stop - start
 
     def segments(
-        self, shard: int, segments: Callable[[int, int], Sequence[tuple[int, int, bool]]]
-    ) -> tuple[tuple[int, int, bool], ...]:
-        """Runs of equally penalised elements, in the shard's own coordinates."""
-        local: list[tuple[int, int, bool]] = []
+        self, shard: int, segments: Callable[[int, int], Sequence[tuple[int, int, int]]]
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Runs of elements of one kind, in the shard's own coordinates."""
+        local: list[tuple[int, int, int]] = []
         offset = 0
         for start, stop in self.ranges[shard]:
             local += [
@@ -125,7 +138,7 @@ def _merge(pieces: list[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
-def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
+def place(name: str, sizes: Sequence[int], n_shards: int, unit: int = 1) -> Placement:
     """Place tensors of the given sizes, laid end to end, on shards.
 
     Parameters
@@ -138,6 +151,8 @@ def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
         Elements of each tensor.
     n_shards : int
         Shards wanted. Fewer are made where there are too few pieces to go round.
+    unit : int, default=1
+        Elements that stay together, as those of a key do; all tensors are placed as one then.
 
     Returns
     -------
@@ -148,6 +163,10 @@ def place(name: str, sizes: Sequence[int], n_shards: int) -> Placement:
     >>> place("balanced", [6, 3, 3], 2).ranges
     (((0, 6),), ((6, 12),))
     """
+    if unit > 1:
+        rows = place(name, [sum(sizes) // unit], n_shards).ranges
+        scaled = tuple(tuple((a * unit, b * unit) for a, b in shard) for shard in rows)
+        return Placement(scaled, unit)
     n_shards = max(1, min(n_shards, sum(sizes)))
     ranges = tuple(_merge(pieces) for pieces in PLACEMENTS[name](sizes, n_shards))
     return Placement(tuple(r for r in ranges if r) or (((0, sum(sizes)),),))

@@ -25,7 +25,7 @@ from dps.optimizers.update import Update
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.regions import MemoryCard
-from dps.server.store import Store, StoreSpec
+from dps.server.store import Kept, Store, StoreSpec
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 
 __all__ = [
@@ -110,6 +110,8 @@ class ShardSpec:
         How gradients are applied; None where replicas hold the parameters.
     shared : bool
         Whether its memory should be files that other processes can map.
+    ids : (rows,) int64 array or None
+        Of the rows of a table that are there already.
     """
 
     store: StoreSpec
@@ -117,6 +119,7 @@ class ShardSpec:
     version: int = 0
     update: Update | None = None
     shared: bool = False
+    ids: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,7 @@ class ParameterShard:
         sweep()
         values = spec.initial.values()
         store = Store.create(
-            spec.store, values, spec.version, update=spec.update, shared=spec.shared
+            spec.store, values, spec.version, spec.ids, update=spec.update, shared=spec.shared
         )
         self._stores = [store]  # one, in a list that outlives this object
         self._groups: list[ShardGroup] = []  # one at the most
@@ -309,8 +312,8 @@ class ParameterShard:
         """Updates applied."""
         return self.store.version
 
-    def snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state after some epochs, see `Store.kept`."""
+    def snapshot(self, epochs: int) -> Kept:
+        """What was kept after some epochs, see `Store.kept`."""
         return self.store.kept(epochs)
 
     def close(self) -> None:

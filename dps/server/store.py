@@ -20,18 +20,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.table import TableRows
 from dps._runtime import words
 from dps._runtime.words import Header
+from dps.models.layout import Table
 from dps.optimizers.update import Update
 from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes
 
-__all__ = ["Store", "StoreSpec", "StoreWord"]
+__all__ = ["Arena", "Kept", "Store", "StoreSpec", "StoreWord"]
 
 
 class StoreWord(IntEnum):
@@ -46,6 +48,46 @@ class StoreWord(IntEnum):
 #: The place of the snapshot after no epochs, which is the first to be written.
 _INITIAL = 0
 _SNAPSHOT = (StoreWord.SNAPSHOT_0, StoreWord.SNAPSHOT_1, StoreWord.SNAPSHOT_2)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A shard's part of a table: its first keys.
+
+    Parameters
+    ----------
+    table : Table
+    rows : int
+    region : int
+        Rows of which one rank has charge.
+    seed : int
+    start : tuple of float
+        Optimizer state of a new row, a number a row of state.
+    """
+
+    table: Table
+    rows: int
+    region: int
+    seed: int
+    start: tuple[float, ...]
+
+
+class Kept(NamedTuple):
+    """A snapshot.
+
+    Attributes
+    ----------
+    values : (1 + state_rows, n) array
+        Parameters and state.
+    version : int
+        Updates behind them.
+    ids : (rows,) int64 array
+        One more than the id of each row of a table; 0 or less where no row is.
+    """
+
+    values: NDArray[np.floating]
+    version: int
+    ids: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,10 +109,12 @@ class StoreSpec:
         Whether parameters and state are here; otherwise only snapshots of what replicas hold.
     digest : str
         Digest of the model's layout.
-    keyed : bool
-        Whether gradients are sparse, so that updates are lazy.
+    key_width : int
+        Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
     n_snapshots : int
         Two, three where the best is kept, or none where nothing is.
+    arena : Arena or None
+        The shard's part of a table.
     """
 
     name: str
@@ -80,19 +124,28 @@ class StoreSpec:
     state_rows: int = 0
     holds_parameters: bool = True
     digest: str = ""
-    keyed: bool = False
+    key_width: int = 0
     n_snapshots: int = 2
+    arena: Arena | None = None
 
     def shapes(self) -> Shapes:
         """The arrays of a store, see `Store`."""
         held = self.size if self.holds_parameters else 0
+        rows = counted = dated = 0
+        if self.arena is not None:
+            rows, table = self.arena.rows, self.arena.table
+            counted, dated = rows * (table.min_count > 1), rows * (table.expire > 0)
         return {
             "_words": ((Header.nbytes(1, len(StoreWord), 1) // 8,), "int64"),
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
-            "since": ((self.keyed * held,), "int64"),
+            "since": ((held // self.key_width if self.key_width else 0,), "int64"),
             "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_versions": ((self.n_snapshots,), "int64"),
+            "ids": ((rows,), "int64"),
+            "counts": ((counted,), "int32"),
+            "seen": ((dated,), "int64"),
+            "snapshot_ids": ((self.n_snapshots, rows), "int64"),
         }
 
 
@@ -106,11 +159,16 @@ class Store(Regions):
         The words named in this module's docstring.
     params : (n,) array
     state : (state_rows, n) array
-    since : (n,) int64 array
-        The update up to which a parameter is up to date, see ``_kernels/lazy.pyx``.
+    since : (n / key_width,) int64 array
+        The update up to which a key's parameters are up to date, see ``_kernels/lazy.pyx``.
     snapshots : (n_snapshots, 1 + state_rows, n) array
     snapshot_versions : (n_snapshots,) int64 array
         The version of each snapshot.
+    ids, counts, seen : (rows,) arrays
+        Of a table, see ``_kernels/table.pyx``; empty where they are not needed.
+    snapshot_ids : (n_snapshots, rows) int64 array
+        `ids` of each snapshot.
+    table : TableRows or None
     update : Update or None
         How a gradient is applied to `params`.
     """
@@ -121,6 +179,10 @@ class Store(Regions):
     since: NDArray[np.int64]
     snapshots: NDArray[np.floating]
     snapshot_versions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    seen: NDArray[np.int64]
+    snapshot_ids: NDArray[np.int64]
     _words: NDArray[np.int64]
 
     update: Update | None = None
@@ -128,6 +190,21 @@ class Store(Regions):
     def __init__(self, spec: StoreSpec, memory: Any, file: SharedFile | None = None) -> None:
         super().__init__(spec, memory, file)
         self.words = Header(self._words, 1, len(StoreWord), 1, int(StoreWord.VERSION))
+        self.table: TableRows | None = None
+        if (arena := spec.arena) is not None:
+            table = arena.table
+            self.table = TableRows(
+                self.params, self.state, self.ids, self.counts, self.seen, width=table.width,
+                region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
+                min_count=table.min_count, start=arena.start,
+            )  # fmt: skip
+
+    @property
+    def n_keys(self) -> int:
+        """Keys that there can be; ids have 62 bits."""
+        if self.spec.arena is not None:
+            return 1 << 62
+        return self.spec.size // max(self.spec.key_width, 1)
 
     @classmethod
     def create(
@@ -135,6 +212,7 @@ class Store(Regions):
         spec: StoreSpec,
         values: NDArray[np.floating],
         version: int = 0,
+        ids: NDArray[np.int64] | None = None,
         *,
         update: Update | None = None,
         shared: bool = False,
@@ -148,6 +226,8 @@ class Store(Regions):
             Parameters, and rows of optimizer state. They are the snapshot after no epochs, too.
         version : int
             Updates behind them.
+        ids : (rows,) int64 array, optional
+            Of the rows of a table that are there already.
         update : Update, optional
         shared : bool
             Whether it should be a file that other processes can map.
@@ -158,6 +238,9 @@ class Store(Regions):
             store.params[:] = values[0]
             store.state[:] = values[1:]
             store.since[:] = version
+        if ids is not None:  # a row that was being made is none
+            store.ids[:] = np.where(ids == -1, -2, ids)
+            store.seen[:] = version
         store.words.store(StoreWord.VERSION, version)
         if spec.n_snapshots:
             store.keep(0, values[0], values[1:], version)
@@ -179,7 +262,10 @@ class Store(Regions):
         """
         taken = max(self.words.load(word) for word in _SNAPSHOT) - 1
         shared = self.file is not None
-        return Store.create(self.spec, *self.kept(taken), update=self.update, shared=shared)
+        kept = self.kept(taken)
+        return Store.create(
+            self.spec, kept.values, kept.version, kept.ids, update=self.update, shared=shared
+        )
 
     @property
     def version(self) -> int:
@@ -205,10 +291,11 @@ class Store(Regions):
         self.snapshots[place, 0] = params
         self.snapshots[place, 1:] = state
         self.snapshot_versions[place] = version
+        self.snapshot_ids[place] = self.ids
         self.words.store(_SNAPSHOT[place], epochs + 1)
 
-    def kept(self, epochs: int) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state, (1 + state_rows, n), after some epochs; and their version.
+    def kept(self, epochs: int) -> Kept:
+        """What was kept after some epochs.
 
         Raises
         ------
@@ -220,8 +307,12 @@ class Store(Regions):
         if not found:
             raise LookupError(f"no snapshot after {epochs} epochs")
         place, word = found[0], _SNAPSHOT[found[0]]
-        values, version = self.snapshots[place].copy(), int(self.snapshot_versions[place])
+        kept = Kept(
+            self.snapshots[place].copy(),
+            int(self.snapshot_versions[place]),
+            self.snapshot_ids[place].copy(),
+        )
         # Adding, unlike loading, is not done before what comes in front of it, on any processor.
         if self.words.add(word, 0) != epochs + 1:
             raise LookupError(f"no snapshot after {epochs} epochs any more")
-        return values, version
+        return kept

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes
 from dps.server.store import Store, StoreSpec
 
-__all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word"]
+__all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word", "slice_width"]
 
 FINISHED = 1
 ABORTED = 2
@@ -166,7 +167,9 @@ class WindowSpec:
         """The arrays of a window, see `Window`."""
         size, dtype = self.size, self.dtype
         stride = -(-size // 32) * 32  # slots of two ranks never share a line
-        keyed = int(self.store.keyed)
+        each = self.store.key_width
+        keyed = int(each > 0)
+        stride, n_keys = -(-stride // (each or 1)) * (each or 1), size // each if each else 0
         rounds = 2 * (len(self.active) - 1) if self.ring else 0
         words = Header.nbytes(self.n_ranks, len(Word), len(Field)) // 8
         return {
@@ -180,11 +183,17 @@ class WindowSpec:
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
-            "keys": ((self.n_ranks, keyed * stride), "int64"),
+            "keys": ((self.n_ranks, keyed * stride // (each or 1)), "int64"),
             "key_counts": ((self.n_ranks, keyed * self.n_ranks), "int64"),
-            "total_keys": ((keyed * size,), "int64"),
+            "total_keys": ((n_keys,), "int64"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
         }
+
+
+def slice_width(size: int, n_ranks: int, key_width: int) -> int:
+    """Elements of the slice that each of so many ranks has; the last ones may have fewer."""
+    unit = lcm(32, key_width or 1)
+    return -(-size // n_ranks // unit) * unit or unit
 
 
 class Window(Regions):
@@ -207,12 +216,12 @@ class Window(Regions):
     ring : (2 (members - 1), spec.ring) array
     ring_rows : (2 (members - 1),) int64 array
         A place for each message of a step that goes round, and the rows behind it.
-    keys : (n_ranks, >= n) int64 array
+    keys : (n_ranks, >= n / key_width) int64 array
         Where gradients are sparse, what the values in a slot belong to: those of the first
         rank's slice come first.
     key_counts : (n_ranks, n_ranks) int64 array
-        How many of a slot's values (rows) are of each rank's slice (columns).
-    total_keys : (n,) int64 array
+        How many of a slot's keys (rows) are of each rank's slice (columns).
+    total_keys : (n / key_width,) int64 array
     total_counts : (n_ranks,) int64 array
         The same of `total`; each rank's values begin where its slice does.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
@@ -274,7 +283,7 @@ class Window(Regions):
     @property
     def slice_width(self) -> int:
         """Elements of a slice; the last ones may have fewer."""
-        return -(-self.spec.size // len(self.spec.active) // 32) * 32 or 32
+        return slice_width(self.spec.size, len(self.spec.active), self.spec.store.key_width)
 
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""

@@ -65,6 +65,8 @@ class Job:
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
         Do so once these are on a plateau.
+    ids : (keys,) int64 array, optional
+        One more than the id of each row of a table that `params` has; None: no row has been made.
     on_epochs : callable, optional
         Called in the caller's thread, a few times a second, with the records of the epochs that
         have been closed since, and a function that returns the parameters after the last of
@@ -96,6 +98,7 @@ class Job:
     timeout: float
     full_batch: FullBatch | None = None
     finish: FullBatch | None = None
+    ids: NDArray[np.int64] | None = None
     on_epochs: OnEpochs | None = None
     name: str = ""
 
@@ -127,6 +130,8 @@ class FitResult:
         What cut the fit short, to be raised once the rest has been kept.
     unshared : tuple of str or None
         Of each shard why it has no shared memory, where that was wanted.
+    ids : (keys,) int64 array
+        One more than the id of each row of a table; empty without one.
     """
 
     params: NDArray[np.floating]
@@ -138,6 +143,7 @@ class FitResult:
     activity: list[RankActivity]
     error: BaseException | None
     unshared: tuple[str | None, ...]
+    ids: NDArray[np.int64]
 
 
 def new_fit_id() -> str:

@@ -17,7 +17,8 @@ from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
-from dps.server.store import StoreSpec
+from dps.server.store import Arena, Kept, StoreSpec
+from dps.server.tables import arena_of, lay_out
 from dps.server.window import WindowSpec
 from dps.training.job import Job
 from dps.training.plan import Plan
@@ -37,21 +38,30 @@ _CUT = 1 << 18
 _FEWEST_CUT = 256
 
 
-def touches_little(summary: DataSummary, size: int, batch_size: int) -> bool:
-    """Whether a batch touches so few of a linear model's parameters that keys of them pay."""
-    # A column's value touches an element for each output.
-    outputs = size / (summary.n_features + 1)
-    touched = outputs * summary.elements / summary.total * batch_size
-    return summary.sparse and touched * _COST_OF_A_KEY <= size
+def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
+    """Whether a batch touches so few of a model's parameters that keys of them pay.
+
+    The model has equally many parameters for each column.
+    """
+    share = summary.elements / summary.total * batch_size / (summary.n_features + 1)
+    return summary.sparse and share * (1 + (_COST_OF_A_KEY - 1) / key_width) <= 1
 
 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     """The rates of lazy updates, where batches touch so little that they go by keys."""
-    if job.full_batch is not None or not summary.sparse:
+    table = job.model.layout.table
+    if table is None and (job.full_batch is not None or not summary.sparse):
         return None
     kernel, native = job.model.kernel, job.optimizer.native
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     possible = kernel is not None and kernel.keyed and native is not None and native.lazy
+    on_shards = possible and job.mode.shards_hold_parameters and summary.sparse
+    if table is not None and not on_shards:
+        raise ValueError(
+            "rows of a table are made on its shards, by keys: that needs sparse rows, mode='sync' "
+            "or 'async', and an optimizer that goes by keys; got "
+            f"mode={job.mode!r}, optimizer={job.optimizer!r}"
+        )
     if not possible:
         if job.optimizer.always_lazy:
             raise ValueError(
@@ -61,10 +71,13 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
         return None
     assert kernel is not None
     # Lazy Adam is another algorithm, not a faster way: the data's form alone decides.
-    few = touches_little(summary, kernel.size, plan.batch_size)
-    if not few and not job.optimizer.always_lazy:
+    few = touches_little(summary, kernel.size, plan.batch_size, kernel.key_width)
+    if not few and not job.optimizer.always_lazy and table is None:
         return None
-    return Rates(job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter)
+    return Rates(
+        job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter,
+        kernel.key_width, 0 if table is None else table.rows,
+    )  # fmt: skip
 
 
 def cut_rows(summary: DataSummary) -> int:
@@ -111,9 +124,15 @@ class Launch:
         sizes = [tensor.size for tensor in job.model.layout.tensors]
         if job.mode.goes_round:
             shards = _of_ring(job, plan, hosts)
-        placement = place(job.mode.placement, sizes, len(shards))
+        unit = 1 if rates is None else rates.width
+        placement = place(job.mode.placement, sizes, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)])
         return cls(job, plan, placement, held_out, rates, hosts, cluster.watched)
+
+    @property
+    def key_width(self) -> int:
+        """Elements that go by one key; 0 where none do."""
+        return 0 if self.rates is None else self.rates.width
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -129,13 +148,20 @@ class Launch:
         if self.watched:
             together = job.mode.together or job.full_batch is not None
             seen = Watched(tuple(rank.worker for rank in plan.ranks), together)
-        made = []
-        for shard, worker in enumerate(plan.shards):
-            store = StoreSpec(
+        stores = [
+            StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
-                job.optimizer.state_rows, holds, layout.digest, self.rates is not None,
-                n_snapshots=3 if job.stopping.validate else 2,
-            )  # fmt: skip
+                job.optimizer.state_rows, holds, layout.digest, self.key_width,
+                n_snapshots=3 if job.stopping.validate else 2, arena=self._arena(shard),
+            )
+            for shard in range(len(plan.shards))
+        ]  # fmt: skip
+        laid: list[Kept] | None = None
+        if job.ids is not None:
+            whole = np.concatenate([job.params[None], job.state])
+            laid = lay_out(Kept(whole, job.version, job.ids), stores, self.placement)
+        made = []
+        for shard, (store, worker) in enumerate(zip(stores, plan.shards, strict=True)):
             members = len(self.members)
             window = WindowSpec(
                 job.fit,
@@ -146,6 +172,8 @@ class Launch:
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
             )
             params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
+            if laid is not None:
+                params, state = laid[shard].values[0], laid[shard].values[1:]
             runs = self.placement.segments(shard, layout.segments)
             spec = ShardSpec(
                 store,
@@ -154,9 +182,17 @@ class Launch:
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
                 # One process needs no file; a forced stream must not have one.
                 shared=not alone and job.mode.access != "stream",
+                ids=None if laid is None else laid[shard].ids,
             )
             made.append(Serving(spec, GroupSpec(window, job.mode.end, job.timeout, seen), worker))
         return made
+
+    def _arena(self, shard: int) -> Arena | None:
+        """A shard's part of the model's table."""
+        job, table = self.job, self.job.model.layout.table
+        if table is None:
+            return None
+        return arena_of(table, self.placement, shard, len(self.members), job.seed, job.optimizer)
 
     def summing(self) -> list[Serving]:
         """The window of each host that has several ranks, on the worker of its first rank."""
@@ -164,8 +200,7 @@ class Launch:
         nothing = Initial(size, dtype, (0.0,))
         made = []
         for number, ranks in enumerate(self._with_company()):
-            keyed = self.rates is not None
-            store = StoreSpec(job.fit, number, size, dtype, keyed=keyed, n_snapshots=0)
+            store = StoreSpec(job.fit, number, size, dtype, key_width=self.key_width, n_snapshots=0)
             group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
             worker = self.plan.ranks[ranks[0]].worker
             made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))
@@ -251,7 +286,7 @@ def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """
     workers = [rank.worker for rank in plan.ranks]
     addresses = {worker.rpartition(":")[0] for worker in workers}
-    together = job.mode.together and job.mode.access == "auto"
+    together = job.mode.together and job.mode.access == "auto" and job.model.layout.table is None
     if not (together and 1 < len(addresses) < len(workers)):
         return ()
     groups: dict[str, list[int]] = {}

@@ -172,7 +172,8 @@ def run_replica(
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         channel.activity.lap(LOAD)
-        with one_thread_each() if getattr(spec.model, "by_blas", False) else nullcontext():
+        alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
+        with alone(), getattr(spec.model, "computing", nullcontext)():
             how, done = spec.full_batch, 0
             if how is None:
                 done = _train(spec, channel, source)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dps.data.records import Kind, dataclass_kind
 from dps.losses import LOSSES, Loss, MarginLoss, Multilabel, OneVsRest
-from dps.models import Inputs, LinearModel, Network
+from dps.models import FactorInputs, FactorizationMachine, Inputs, LinearModel, Network
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged, Optimizer
 from dps.training.history import History
@@ -124,17 +124,68 @@ def _network(
     inputs: Any, hidden: Any, n_outputs: Any, loss: Any, activation: Any, dropout: Any,
     dtype: Any, output_shift: Any, output_scale: Any,
 ) -> Network:  # fmt: skip
+    return Network(
+        _of(inputs, Inputs, "inputs"),
+        *_checked(hidden, n_outputs, loss, activation, dropout, dtype, output_shift, output_scale),
+    )
+
+
+def _checked(
+    hidden: Any, n_outputs: Any, loss: Any, activation: Any, dropout: Any, dtype: Any,
+    output_shift: Any, output_scale: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What models with layers have in common, in the order of their parameters."""
     n_outputs = count(n_outputs, "n_outputs", 1)
     sizes = tuple(count(units, "hidden", 1) for units in _of(hidden, tuple, "hidden"))
     if type(dropout) is not float or not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout!r}, and must be in [0, 1)")
     if _of(dtype, np.dtype, "dtype") not in (np.float32, np.float64):
         raise ValueError(f"dtype is {dtype}, and must be float32 or float64")
-    return Network(
-        _of(inputs, Inputs, "inputs"), sizes, n_outputs, _of(loss, Loss, "loss"),
-        _of(activation, str, "activation"), dropout, dtype,
-        floats(output_shift, "output_shift", n_outputs),
+    return (
+        sizes, n_outputs, _of(loss, Loss, "loss"), _of(activation, str, "activation"), dropout,
+        dtype, floats(output_shift, "output_shift", n_outputs),
         floats(output_scale, "output_scale", n_outputs),
+    )  # fmt: skip
+
+
+def _numbered(value: Any, name: str, n: int) -> NDArray[np.int32]:
+    """An array of int32 with a number for each of n columns."""
+    array: NDArray[np.int32] = _of(value, np.ndarray, name)
+    if array.dtype != np.int32 or array.shape != (n,):
+        raise ValueError(f"{name} is of {array.dtype} and {array.shape}, and not of int32, ({n},)")
+    return array
+
+
+def _factor_inputs(
+    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any
+) -> FactorInputs:
+    n = count(n_features, "n_features", 1)
+    for each in _of(knots, tuple, "knots"):
+        floats(each, "knots", max(1, _of(each, np.ndarray, "knots").size))
+        if (np.diff(each) <= 0).any():
+            raise ValueError("knots are not ascending")
+    if places is not None:
+        given = _numbered(places, "places", n)
+        if not np.array_equal(np.sort(given[given != -1]), np.arange(len(knots))):
+            raise ValueError("places are not those of each number once")
+    elif knots:
+        raise ValueError("there are knots, and no numbers")
+    if fields is not None and not (_numbered(fields, "fields", n) >= 0).all():
+        raise ValueError("fields hold a number below 0")
+    if fields is not None and fields.max() >= n:
+        raise ValueError(f"there are {fields.max() + 1} fields of {n} columns")
+    if type(gain) is not float or not 0 < gain < np.inf:
+        raise ValueError(f"gain is {gain!r}, and must be above 0")
+    return FactorInputs(n, places, knots, fields, gain)
+
+
+def _factorization(
+    inputs: Any, n_factors: Any, hidden: Any, n_outputs: Any, loss: Any, activation: Any,
+    dropout: Any, dtype: Any, output_shift: Any, output_scale: Any,
+) -> FactorizationMachine:  # fmt: skip
+    return FactorizationMachine(
+        _of(inputs, FactorInputs, "inputs"), count(n_factors, "n_factors", 1),
+        *_checked(hidden, n_outputs, loss, activation, dropout, dtype, output_shift, output_scale),
     )  # fmt: skip
 
 
@@ -143,11 +194,13 @@ def _fields_of_network(network: Network) -> dict[str, Any]:
 
 
 def _state(
-    params: Any, model: Any, state: Any, optimizer: Any, version: Any, epochs: Any
+    params: Any, model: Any, state: Any, optimizer: Any, version: Any, epochs: Any, ids: Any
 ) -> TrainState:
     floats(params, "params", getattr(params, "size", 0))
     if model is not None:
-        size = _of(model, LinearModel | Network, "model").layout.size
+        if not hasattr(model, "layout"):
+            raise ValueError(f"model is {model!r}, which is none")
+        size = model.layout.size
         floats(params, "params", size)
         if params.dtype != model.dtype:
             raise ValueError(f"params are of {params.dtype}, and the model of {model.dtype}")
@@ -159,8 +212,16 @@ def _state(
         floats(state, "state", rows, params.size, finite=False)
         if state.dtype != params.dtype:
             raise ValueError(f"the state is of {state.dtype}, and params of {params.dtype}")
+    table = None if model is None else model.layout.table
+    if (table is None) != (ids is None):
+        raise ValueError("ids belong to a model with a table")
+    if table is not None:
+        _of(ids, np.ndarray, "ids")
+        keys = params.size // table.width
+        if ids.dtype != np.int64 or ids.shape != (keys,) or (ids[table.rows :] > 0).any():
+            raise ValueError(f"ids are no {table.rows} rows of a table among {keys} keys")
     return TrainState(
-        params, model, state, optimizer, count(version, "version"), count(epochs, "epochs")
+        params, model, state, optimizer, count(version, "version"), count(epochs, "epochs"), ids
     )
 
 
@@ -220,6 +281,15 @@ KINDS = (
          "output_shift", "output_scale"),
         _fields_of_network,
         _network,
+    ),
+    dataclass_kind("factor_inputs", FactorInputs, _factor_inputs),
+    Kind(
+        "model:factorization",
+        FactorizationMachine,
+        ("inputs", "n_factors", "hidden", "n_outputs", "loss", "activation", "dropout", "dtype",
+         "output_shift", "output_scale"),
+        vars,
+        _factorization,
     ),
     Kind(
         "history", History, (*_HISTORY, _RANKS, "n_replicas"), _fields_of_history, _history

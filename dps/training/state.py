@@ -33,6 +33,8 @@ class TrainState:
         Whose state it is.
     version, epochs : int
         Updates and epochs behind them.
+    ids : (keys,) int64 array or None
+        One more than the id of each row of a table.
     """
 
     params: NDArray[np.floating]
@@ -41,6 +43,7 @@ class TrainState:
     optimizer: Optimizer | None = None
     version: int = 0
     epochs: int = 0
+    ids: NDArray[np.int64] | None = None
 
     def check(self, model: Model) -> None:
         """Raise unless the parameters are as many as the model has."""
@@ -68,6 +71,7 @@ class TrainState:
             optimizer=job.optimizer if stepped else None,
             version=result.version,
             epochs=len(result.history) + (0 if start is None else start.epochs),
+            ids=result.ids if result.ids.size else None,
         )
 
 

@@ -21,6 +21,7 @@ from dps.errors import (
 )
 from dps.server.parameter_server import Session
 from dps.server.shard import ShardStatus
+from dps.server.store import Kept
 from dps.training.activity import RankActivity
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
@@ -172,20 +173,20 @@ class Watcher:
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def _snapshot(self, epochs: int) -> tuple[NDArray[np.floating], int]:
-        """Parameters and state after so many epochs, and their version."""
+    def _snapshot(self, epochs: int) -> Kept:
+        """What was kept after so many epochs."""
         return self._session.server.snapshot(epochs, self._running.check)
 
     def _reported(self) -> NDArray[np.floating] | None:
         """The parameters to report after the epochs so far, where they are still there."""
         try:
-            values, _ = self._snapshot(len(self._history))
+            values = self._snapshot(len(self._history)).values
         except LookupError:
             return None
         return np.array(self._job.optimizer.result(values[0], values[1:]))
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version = self._snapshot(self._history[-1].kept)
+        values, version, ids = self._snapshot(self._history[-1].kept)
         optimizer = self._job.optimizer
         if self._history[-1].full_batch:  # whose snapshot has no state
             optimizer.initialize(values[1:])
@@ -194,6 +195,7 @@ class Watcher:
             raw_params=values[0],
             state=values[1:],
             version=version,
+            ids=ids,
             history=self._history,
             plan=self._plan,
             activity=self._activity(),

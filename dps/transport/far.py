@@ -112,8 +112,8 @@ class FarLink:
         spec = self._spec
         assert self._wire is not None
         return FarEnd(
-            spec.dtype, spec.size, spec.n_ranks, ranges, self._wire, pickle.loads, spec.store.keyed,
-            shard, activity,
+            spec.dtype, spec.size, spec.n_ranks, ranges, spec.store.key_width, self._wire,
+            pickle.loads, shard, activity,
         )  # fmt: skip
 
     def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> FarEnd:

@@ -14,6 +14,7 @@ from dps._runtime.activity import Activity
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.group import Channel, ChannelSpec
+from dps.models import Table
 from dps.modes import Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
 from dps.optimizers.update import Rates, Update
@@ -22,6 +23,7 @@ from dps.server.placement import place
 from dps.server.regions import MemoryCard
 from dps.server.shard import WindowCard
 from dps.server.store import Store, StoreSpec
+from dps.server.tables import arena_of
 from dps.server.window import Window, WindowSpec
 from dps.transport.far import FarLink
 from dps.transport.host import HostLink
@@ -75,6 +77,8 @@ class Group:
         Where steps go by keys.
     hosts : sequence of tuple of int
         The ranks of each host, where they sum there first.
+    table : Table or None
+        What the first keys are.
     """
 
     def __init__(
@@ -93,17 +97,24 @@ class Group:
         timeout: float = 30.0,
         alive: Callable[[], None] | None = None,
         hosts: Sequence[tuple[int, ...]] = (),
+        table: Table | None = None,
     ) -> None:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
         rows = optimizer.state_rows
-        self.placement = place(placement, [size], n_shards)
+        key_width = 0 if keyed is None else keyed.width
+        self.placement = place(placement, [size], n_shards, key_width or 1)
         self._stack = ExitStack()
         self.windows: list[Window] = []
         for shard in range(len(self.placement)):
             part = self.placement.size(shard)
             holds = mode.shards_hold_parameters
-            held = StoreSpec("f00d", shard, part, dtype, rows, holds, keyed=keyed is not None)
+            arena = None
+            if table is not None:
+                arena = arena_of(table, self.placement, shard, n_ranks, 7, optimizer)
+            held = StoreSpec(
+                "f00d", shard, part, dtype, rows, holds, key_width=key_width, arena=arena
+            )
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
             store = Store.create(held, np.zeros((1 + rows, part)), update=update)
             members = tuple(ranks[0] for ranks in hosts)
@@ -114,7 +125,7 @@ class Group:
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
-                summed = StoreSpec("f00d", 0, size, dtype, keyed=keyed is not None)
+                summed = StoreSpec("f00d", 0, size, dtype, key_width=key_width)
                 store = Store.create(summed, np.zeros((1, size)))
                 window = Window.create(WindowSpec("f00d", len(ranks), store.spec), store)
                 near |= {r: HostLink(window, ranks.index(r), ranks, timeout) for r in ranks}

@@ -113,3 +113,21 @@ def test_lengths_and_dtypes_are_checked():
         full.encode(np.empty(0, np.int32), np.empty(0), np.empty(4, np.int32))
     with pytest.raises(ValueError, match="numbers has length 2"):
         RowEncoder(3, ColumnTable([np.zeros(2)]))
+
+
+def test_sequences_are_the_first_values_of_each_row():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 6, 400)
+    starts = np.r_[0, np.cumsum(lengths)]
+    tokens, values = rng.integers(-1, 9, starts[-1]).astype(np.int32), rng.normal(size=9)
+    rows = RowEncoder(400, ColumnTable([]))
+    rows.add_sequence(starts, tokens, values, 5, 3)
+    indices, data = np.empty(rows.bound, np.int32), np.empty(rows.bound)
+    indptr = np.empty(401, np.int32)
+    stored = rows.encode(indices, data, indptr)
+    assert stored == indptr[-1]
+    for row in range(400):
+        codes = [t for t in tokens[starts[row] : starts[row + 1]] if t >= 0][:3]
+        here = slice(indptr[row], indptr[row + 1])
+        assert data[here].tolist() == [values[code] for code in codes]
+        assert indices[here].tolist() == [5, 6, 7][: len(codes)]

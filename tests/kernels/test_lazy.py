@@ -69,6 +69,35 @@ def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(
     np.testing.assert_array_equal(since, STEPS)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [2, 5, 300])
+@pytest.mark.parametrize(("kernel", "rows"), KERNELS.values(), ids=KERNELS)
+def test_keys_of_rows_have_the_bits_of_keys_of_each_element(kernel, rows, width, dtype):
+    rng = np.random.default_rng(width)
+    n, runs = 10, [(0, 3 * width + 1, True), (3 * width + 1, 7 * width - 1, False)]
+    runs.append((7 * width - 1, n * width, True))
+    lazy = LazyUpdate(kernel, 0.02, 0.1, runs, dtype == np.float32)
+    lazy.begin(RATES["falling"][:20], 0)
+    params = np.tile(rng.standard_normal(n * width).astype(dtype), (2, 1))
+    state = np.tile(np.full((rows, n * width), 0.1, dtype), (2, 1, 1))
+    by_row, by_element = np.zeros(n, np.int64), np.zeros(n * width, np.int64)
+    for now in range(1, 21):
+        keys = rng.permutation(n)[: rng.integers(0, 4)].astype(np.int64)
+        elements = (keys[:, None] * width + np.arange(width)).ravel()
+        values = rng.standard_normal(len(elements)).astype(dtype)
+        seen = np.empty((2, len(elements)), dtype)
+        for call, vectors in ((lazy.gather, seen), (lazy.apply, [values, values])):
+            step = now - (call == lazy.gather)
+            call(params[0], state[0], by_row, keys, vectors[0], now=step)
+            call(params[1], state[1], by_element, elements, vectors[1], now=step)
+        np.testing.assert_array_equal(*seen)
+    assert lazy.flush(params[0], state[0], by_row, 0, n * width, now=20)
+    assert lazy.flush(params[1], state[1], by_element, 0, n * width, now=20)
+    np.testing.assert_array_equal(*params)
+    np.testing.assert_array_equal(*state)
+    np.testing.assert_array_equal(by_row, 20)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "scaled_adagrad"])
 def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
     kernel, rows = KERNELS[name]

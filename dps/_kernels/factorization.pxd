@@ -1,0 +1,64 @@
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from dps._kernels.layers cimport Layers
+from dps._kernels.losses cimport LossSpec
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport Gradient, Rows
+
+
+cdef struct Machine:
+    Py_ssize_t n_features
+    Py_ssize_t n_rows       # of the table
+    Py_ssize_t n_outputs
+    Py_ssize_t n_factors
+    Py_ssize_t width        # of a row: weights of the outputs, then factors
+    Py_ssize_t apart        # elements of a row's sums: factors times the fields that are told apart
+    Py_ssize_t block        # rows that go through together
+    Py_ssize_t laid         # dense rows that are laid side by side before
+    Py_ssize_t n_numbers
+    Py_ssize_t dense        # where what is not of the table begins in the parameters
+    Py_ssize_t mix          # (n_outputs, n_factors) behind it, where there are several outputs
+    Py_ssize_t first_layer  # weights of the first layer behind it
+    double factor_gain
+    double gain             # of all values
+    double layer_gain
+    const int32_t* places   # (n_features,): of a number, or -1; NULL: there are none
+    const int32_t* rows     # (n_features,): the first row of each column; NULL: its own number
+    const int32_t* fields   # (n_rows,); NULL: all are summed together
+    const int32_t* bins     # (n_numbers + 1,): where the knots of each number begin
+    const int32_t* firsts   # (n_numbers,): the row of its first knot
+    const char* knots       # (n_knots,)
+    const char* steepness   # (n_knots,), one over what lies between a knot and the next
+    const char* shift       # (n_outputs,) of raw outputs
+    const char* scale
+    LossSpec loss
+
+
+cdef class FactorizationGradient(Gradient):
+    cdef Machine machine
+    cdef Layers layers          # or None
+    cdef tuple _arrays
+    cdef Py_ssize_t count       # rows that wait
+    cdef Py_ssize_t done        # rows of the batch before them
+    cdef Py_ssize_t stored      # entries that wait
+    cdef Py_ssize_t y_width
+    cdef bint weighted
+    cdef bint lays              # whether there is room for dense rows
+    cdef uint64_t key
+    cdef Room values            # (stored,)
+    cdef Room found             # (stored,) int: places
+    cdef char* starts           # (block + 1,) int
+    cdef char* x                # (laid, n_features): dense rows; or (n_numbers,) of a sparse one
+    cdef char* linear           # (block, n_outputs)
+    cdef char* pooled           # (block, apart)
+    cdef char* square           # (block, n_factors)
+    cdef char* c                # (block, apart)
+    cdef char* raw              # (block, n_outputs)
+    cdef char* slope
+    cdef char* y
+    cdef char* weight
+    cdef char* raw_out          # where raw outputs go, if these are wanted
+
+    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
+    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil
+    cdef double _waiting_through(self, const void* params, void* out) noexcept nogil

@@ -1,0 +1,664 @@
+"""The gradient of factorization machines, with or without layers above the factors.
+
+Owns the way from rows of a batch to entries, places in a table and values, and from there through
+the model and back. It must not know batches, ranks or modes. A column is a row of the table: a
+weight for each output, then the factors. A number has a row for each of its knots and two entries,
+of the knots around it, which share a one: its weight and factors are piecewise linear in it. With
+z = sum of x w over the entries and s = sum of x v ("Factorization Machines", Rendle, 2010): ::
+
+    raw_o = z_o + 1/2 sum_f p_of (s_f^2 - sum of (x v_f)^2)
+
+where p is one for a single output, and for several ("Multi-output Polynomial Networks and
+Factorization Machines", Blondel, Niculae, Otsuka and Ueda, 2017) is learned, as they share the
+factors. The layers' inputs are s of each field side by side ("DeepFM", Guo et al., 2017).
+
+Rows wait until a block of them is full, wherever they lie: products of matrices are as fast as
+blocks are long.
+"""
+from cython cimport floating
+from libc.math cimport NAN
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from dps._kernels.checks cimport index_t, same_length, vector_of
+from dps._kernels.gather cimport fill_rows
+from dps._kernels.keys cimport Keys, need, touch as touch_key
+from dps._kernels.layers cimport Layers, gemm
+from dps._kernels.losses cimport LossKernel, evaluate
+from dps._kernels.room cimport Room
+from dps._kernels.rows cimport (
+    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, KeyedRows, Rows
+)
+
+cdef extern from "mix.h" nogil:
+    uint64_t dps_mix(uint64_t x)
+
+cdef extern from "factorization.h" nogil:
+    void dps_pool_float(
+        const float* table, Py_ssize_t many, Py_ssize_t k, const float* x, const int* place,
+        const int* start, const int32_t* field, const int64_t* row, Py_ssize_t apart,
+        float* linear, float* pooled, float* square, Py_ssize_t n)
+    void dps_pool_double(
+        const double* table, Py_ssize_t many, Py_ssize_t k, const double* x, const int* place,
+        const int* start, const int32_t* field, const int64_t* row, Py_ssize_t apart,
+        double* linear, double* pooled, double* square, Py_ssize_t n)
+    void dps_spread_float(
+        const float* table, float* out, Py_ssize_t many, Py_ssize_t k, const float* x,
+        const int* place, const int* start, const int32_t* field, const int64_t* row,
+        Py_ssize_t apart, const float* d, const float* c, const float* g, Py_ssize_t n)
+    void dps_spread_double(
+        const double* table, double* out, Py_ssize_t many, Py_ssize_t k, const double* x,
+        const int* place, const int* start, const int32_t* field, const int64_t* row,
+        Py_ssize_t apart, const double* d, const double* c, const double* g, Py_ssize_t n)
+
+cdef extern from *:
+    """
+    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
+    """
+    void dps_prefetch(const void* p) noexcept nogil
+
+cdef enum:
+    SHORT = 64              # rows of a block without layers: what they touch stays in a cache
+    MOST = 512              # rows of one with layers
+    FEWEST = 32
+    ROOM = 1 << 20          # elements that a block's sums have, where rows allow
+    LAID = 1 << 14          # elements of dense rows that are laid side by side
+    INT_MAX = 0x7FFFFFFF
+    SOON = 8                # rows ahead of that which is taken, which are asked for
+
+
+cdef inline Py_ssize_t _number(
+    const Machine* machine, Py_ssize_t j, floating value, floating* values, int* places
+) noexcept nogil:
+    """The entries of a number: of the knots around it."""
+    cdef Py_ssize_t first = machine.bins[j], last = machine.bins[j + 1] - 1, e, at = first
+    cdef const floating* knots = <const floating*> machine.knots
+    cdef floating part, gain = <floating> machine.gain
+    for e in range(first + 1, last):
+        at += value >= knots[e]
+    part = (value - knots[at]) * (<const floating*> machine.steepness)[at]
+    part = part if not part > 1 else 1
+    part = part if not part < 0 else 0
+    places[0] = machine.firsts[j] + <int> (at - first)
+    if first == last or part == 0:
+        values[0] = gain
+        return 1
+    if part == 1:
+        places[0] += 1
+        values[0] = gain
+        return 1
+    places[1] = places[0] + 1
+    values[0] = gain * (1 - part)
+    values[1] = gain * part
+    return 2
+
+
+cdef Py_ssize_t _of_dense(
+    const Machine* machine, const floating* x, floating* values, int* places
+) noexcept nogil:
+    """The entries of a dense row; how many there are."""
+    cdef Py_ssize_t j, n = 0
+    for j in range(machine.n_features):
+        if machine.places is not NULL and machine.places[j] >= 0:
+            n += _number(machine, machine.places[j], x[j], values + n, places + n)
+        elif x[j] != 0:
+            values[n] = <floating> machine.gain * x[j]
+            places[n] = machine.rows[j] if machine.rows is not NULL else <int> j
+            n += 1
+    return n
+
+
+cdef Py_ssize_t _of_sparse(
+    const Machine* machine, const floating* given, const index_t* indices, Py_ssize_t stored,
+    floating* x, floating* values, int* places,
+) noexcept nogil:
+    """The entries of a sparse row, with room for its numbers in ``x``; how many there are."""
+    cdef Py_ssize_t p, j, column, n = 0, m = machine.n_numbers
+    cdef floating gain = <floating> machine.gain
+    if machine.rows is NULL:
+        for p in range(stored):
+            values[p] = gain * given[p]
+            places[p] = <int> indices[p]
+        return stored
+    memset(x, 0, m * sizeof(floating))
+    for p in range(stored):
+        column = indices[p]
+        if machine.places[column] >= 0:
+            x[machine.places[column]] += given[p]
+        else:
+            values[n] = gain * given[p]
+            places[n] = machine.rows[column]
+            n += 1
+    for j in range(m):
+        n += _number(machine, j, x[j], values + n, places + n)
+    return n
+
+
+cdef void _ask_for(
+    const floating* values, const index_t* indices, const index_t* indptr, const int64_t* order,
+    Py_ssize_t i, Py_ssize_t reach,
+) noexcept nogil:
+    """Ask for the rows of a shuffled order that come soon."""
+    cdef Py_ssize_t p, row
+    if i + 2 * SOON < reach:
+        dps_prefetch(indptr + order[i + 2 * SOON])
+    if i + SOON < reach:
+        row = order[i + SOON]
+        for p in range(indptr[row], indptr[row + 1], 8):
+            dps_prefetch(values + p)
+            dps_prefetch(indices + p)
+
+
+cdef Py_ssize_t _take_sparse(
+    FactorizationGradient self, const floating* given, const index_t* indices,
+    const index_t* indptr, const int64_t* order, Py_ssize_t at, Py_ssize_t n, Py_ssize_t ahead,
+    floating* values, int* places, int* starts, Py_ssize_t stored,
+) noexcept nogil:
+    """The entries of n CSR rows behind those that are stored; how many there are then."""
+    cdef Py_ssize_t i, row
+    for i in range(at, at + n):
+        row = order[i] if order is not NULL else i
+        if order is not NULL:
+            _ask_for(given, indices, indptr, order, i, at + n + ahead)
+        starts[i - at] = <int> stored
+        stored += _of_sparse(
+            &self.machine, given + indptr[row], indices + indptr[row],
+            indptr[row + 1] - indptr[row], <floating*> self.x, values + stored, places + stored,
+        )
+    starts[n] = <int> stored
+    return stored
+
+
+cdef Py_ssize_t _take_dense(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
+    Py_ssize_t n, floating* values, int* places, int* starts, Py_ssize_t stored,
+) noexcept nogil:
+    """The entries of n dense rows behind those that are stored; how many there are then."""
+    cdef const Machine* machine = &self.machine
+    cdef Py_ssize_t i, j, row, m, done = 0, f = machine.n_features
+    cdef Py_ssize_t apart = rows.stride
+    cdef floating* x = <floating*> self.x
+    if rows.kind == DENSE:
+        apart *= sizeof(floating)
+    while done < n:
+        m = min(n - done, machine.laid)
+        if rows.kind == COLUMNS:
+            fill_rows(rows.columns, f, order, at + done, m, x)
+        else:
+            for i in range(m):
+                row = order[at + done + i] if order is not NULL else at + done + i
+                memcpy(x + i * f, rows.values + row * apart, f * sizeof(floating))
+        for j in range(m):
+            starts[done + j] = <int> stored
+            stored += _of_dense(machine, x + j * f, values + stored, places + stored)
+        done += m
+    starts[n] = <int> stored
+    return stored
+
+
+cdef Py_ssize_t _most_entries(
+    const Machine* machine, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
+) noexcept nogil:
+    """Entries that n rows of a batch have at most."""
+    cdef Py_ssize_t i, row, total = n * 2 * machine.n_numbers
+    if rows.kind == CSR or rows.kind == CSR_WIDE:
+        for i in range(at, at + n):
+            row = order[i] if order is not NULL else i
+            if rows.kind == CSR:
+                total += (<const int*> rows.indptr)[row + 1] - (<const int*> rows.indptr)[row]
+            else:
+                total += (
+                    (<const int64_t*> rows.indptr)[row + 1] - (<const int64_t*> rows.indptr)[row]
+                )
+        return total
+    return total + n * machine.n_features
+
+
+cdef Py_ssize_t _take_entries(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
+    Py_ssize_t n, Py_ssize_t ahead, floating* values, int* places, int* starts, Py_ssize_t stored,
+) noexcept nogil:
+    if rows.kind == CSR:
+        return _take_sparse(
+            self, <const floating*> rows.values, <const int*> rows.indices,
+            <const int*> rows.indptr, order, at, n, ahead, values, places, starts, stored,
+        )
+    if rows.kind == CSR_WIDE:
+        return _take_sparse(
+            self, <const floating*> rows.values, <const int64_t*> rows.indices,
+            <const int64_t*> rows.indptr, order, at, n, ahead, values, places, starts, stored,
+        )
+    return _take_dense(self, rows, order, at, n, values, places, starts, stored)
+
+
+cdef void _take_targets(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
+    Py_ssize_t first, Py_ssize_t n, const floating* example,
+) noexcept nogil:
+    """Targets and weights of n rows, the first of which is number ``first`` of these."""
+    cdef Py_ssize_t i, j, target, width = rows.y_width
+    cdef floating* y = <floating*> self.y + self.count * width
+    cdef floating* weight = <floating*> self.weight + self.count
+    for i in range(n):
+        # Targets may be in the order of the batch already.
+        target = first + i
+        if not rows.picked:
+            target = order[at + i] if order is not NULL else at + i
+        for j in range(width):
+            y[i * width + j] = (<const floating*> rows.y)[target * width + j]
+        weight[i] = 1
+        if rows.weight is not NULL:
+            weight[i] = (<const floating*> rows.weight)[target]
+            self.weighted = True
+    self.y_width = width
+
+
+cdef void _forward(
+    FactorizationGradient self, const floating* table, const floating* dense,
+    const floating* values, const int* places, const int* starts, const int64_t* rows,
+    Py_ssize_t n, bint training,
+) noexcept nogil:
+    cdef const Machine* machine = &self.machine
+    cdef Py_ssize_t i, f, o, at, k = machine.n_factors, many = machine.n_outputs
+    cdef Py_ssize_t apart = machine.apart, units
+    cdef floating* linear = <floating*> self.linear
+    cdef floating* pooled = <floating*> self.pooled
+    cdef floating* square = <floating*> self.square
+    cdef floating* raw = <floating*> self.raw
+    cdef const floating* mix = dense + machine.mix
+    cdef const floating* shift = <const floating*> machine.shift
+    cdef const floating* scale = <const floating*> machine.scale
+    cdef const floating* above
+    cdef floating total, half = <floating> (machine.factor_gain * machine.factor_gain / 2)
+    memset(linear, 0, n * many * sizeof(floating))
+    memset(pooled, 0, n * apart * sizeof(floating))
+    memset(square, 0, n * k * sizeof(floating))
+    if floating is float:
+        dps_pool_float(
+            table, many, k, values, places, starts, machine.fields, rows, apart, linear, pooled,
+            square, n,
+        )
+    else:
+        dps_pool_double(
+            table, many, k, values, places, starts, machine.fields, rows, apart, linear, pooled,
+            square, n,
+        )
+    for i in range(n):
+        for f in range(k):      # the interactions, in the place of the squares
+            total = 0
+            for at in range(apart // k):
+                total += pooled[i * apart + at * k + f]
+            square[i * k + f] = half * (total * total - square[i * k + f])
+        for o in range(many):
+            total = dense[o] + linear[i * many + o]
+            for f in range(k):
+                total += square[i * k + f] if many == 1 else mix[o * k + f] * square[i * k + f]
+            raw[i * many + o] = total
+    if self.layers is not None:
+        units = self.layers.sizes[0]
+        gemm(
+            c"N", c"N", n, units, apart, machine.layer_gain, pooled, apart,
+            dense + machine.first_layer, units, 0, <floating*> self.layers.outputs[0],
+        )
+        self.layers.forward(dense, n, training, self.key, self.done)
+        above = <const floating*> self.layers.outputs[self.layers.n_layers - 1]
+        for i in range(n * many):
+            raw[i] += above[i]
+    for i in range(n):
+        for o in range(many):
+            raw[i * many + o] = shift[o] + scale[o] * raw[i * many + o]
+
+
+cdef void _backward(
+    FactorizationGradient self, const floating* table, const floating* dense, floating* out,
+    floating* out_dense, const floating* values, const int* places, const int* starts,
+    const int64_t* rows, Py_ssize_t n,
+) noexcept nogil:
+    """From derivatives of raw outputs, in ``slope``, to those of the parameters."""
+    cdef const Machine* machine = &self.machine
+    cdef Py_ssize_t i, f, o, at, k = machine.n_factors, many = machine.n_outputs
+    cdef Py_ssize_t apart = machine.apart, units
+    cdef const floating* pooled = <const floating*> self.pooled
+    cdef const floating* mix = dense + machine.mix
+    cdef const floating* scale = <const floating*> machine.scale
+    cdef floating* g = <floating*> self.square
+    cdef floating* c = <floating*> self.c
+    cdef floating* slope = <floating*> self.slope
+    cdef floating* d
+    cdef floating total, given
+    cdef floating gain = <floating> (machine.factor_gain * machine.factor_gain)
+    for i in range(n):
+        for o in range(many):
+            slope[i * many + o] *= scale[o]
+            out_dense[o] += slope[i * many + o]
+    if self.layers is not None:
+        memcpy(self.layers.back, slope, n * many * sizeof(floating))
+        d = <floating*> self.layers.backward(dense, out_dense, n)
+        units = self.layers.sizes[0]
+        gemm(
+            c"T", c"N", apart, units, n, machine.layer_gain, pooled, apart, d, units, 1,
+            out_dense + machine.first_layer,
+        )
+        gemm(
+            c"N", c"T", n, apart, units, machine.layer_gain, d, units,
+            dense + machine.first_layer, units, 0, c,
+        )
+    else:
+        memset(c, 0, n * apart * sizeof(floating))
+    for i in range(n):
+        for f in range(k):
+            given = slope[i] if many == 1 else 0
+            for o in range(many if many > 1 else 0):
+                given += mix[o * k + f] * slope[i * many + o]
+                out_dense[machine.mix + o * k + f] += g[i * k + f] * slope[i * many + o]
+            g[i * k + f] = gain * given
+            total = 0
+            for at in range(apart // k):
+                total += pooled[i * apart + at * k + f]
+            for at in range(apart // k):
+                c[i * apart + at * k + f] += gain * given * total
+    if floating is float:
+        dps_spread_float(
+            table, out, many, k, values, places, starts, machine.fields, rows, apart, slope, c, g,
+            n,
+        )
+    else:
+        dps_spread_double(
+            table, out, many, k, values, places, starts, machine.fields, rows, apart, slope, c, g,
+            n,
+        )
+
+
+cdef double _through(
+    FactorizationGradient self, const floating* table, const floating* dense, floating* out,
+    floating* out_dense, const floating* values, const int* places, const int* starts,
+    const int64_t* rows,
+) noexcept nogil:
+    """Take the rows that wait through the model, and back unless raw outputs are wanted.
+
+    Entry p is of row ``places[p]`` of ``table`` and ``out``; where these are not the whole table,
+    it stands for row ``rows[places[p]]``.
+    """
+    cdef Py_ssize_t n = self.count, many = self.machine.n_outputs
+    cdef bint training = self.raw_out is NULL
+    cdef const floating* weight = NULL
+    cdef double loss = 0
+    if n:
+        _forward(self, table, dense, values, places, starts, rows, n, training)
+        if training:
+            if self.weighted:
+                weight = <const floating*> self.weight
+            loss = evaluate(
+                self.machine.loss, <const floating*> self.y, self.y_width,
+                <const floating*> self.raw, weight, <floating*> self.slope, n, many,
+            )
+            _backward(
+                self, table, dense, out, out_dense, values, places, starts, rows, n
+            )
+        else:
+            memcpy(self.raw_out, self.raw, n * many * sizeof(floating))
+            self.raw_out += n * many * sizeof(floating)
+    self.done += n
+    self.count = self.stored = 0
+    self.weighted = False
+    return loss
+
+
+cdef int _touch(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t start,
+    Py_ssize_t m, Py_ssize_t ahead, KeyedRows laid, const floating* example,
+) except -1 nogil:
+    cdef const Machine* machine = &self.machine
+    cdef Py_ssize_t stored = laid.n_stored, most, i, p, row
+    cdef Py_ssize_t behind = (self.size - machine.dense + machine.width - 1) // machine.width
+    cdef floating* values
+    cdef int* places
+    cdef int* starts
+    cdef Keys keys
+    # What is not of the table is the first thing that a batch touches.
+    need(&laid.keys, behind)
+    for row in range(machine.n_rows, machine.n_rows + behind):
+        touch_key(&laid.keys, row)
+    most = stored + _most_entries(machine, rows, order, start, m)
+    if most > INT_MAX:
+        with gil:
+            raise ValueError(f"a batch has more than {INT_MAX} entries: make it smaller")
+    values = <floating*> laid.values.fit(most * sizeof(floating))
+    places = <int*> laid.places.fit(most * sizeof(int))
+    starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
+    laid.n_stored = _take_entries(
+        self, rows, order, start, m, ahead, values, places, starts, stored
+    )
+    laid.n_rows += m
+    for i in range(m):
+        need(&laid.keys, starts[i + 1] - starts[i])
+        keys = laid.keys    # what is written might be of it, for all that the compiler knows
+        for p in range(starts[i], starts[i + 1]):
+            places[p] = <int> touch_key(&keys, places[p])
+        laid.keys = keys
+    return 0
+
+
+cdef double _add_touched(
+    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t start,
+    Py_ssize_t m, KeyedRows keys, const floating* params, floating* out,
+) noexcept nogil:
+    """Rows of the keys lie side by side, first those of what is not of the table."""
+    cdef Rows laid = keys.take(m)
+    cdef Py_ssize_t taken = 0, n
+    cdef double loss = 0
+    while taken < m:
+        n = min(m - taken, self.machine.block)
+        _take_targets(self, rows, order, start + taken, taken, n, params)
+        self.count = n
+        loss += _through(
+            self, params, params, out, out, <const floating*> laid.values,
+            <const int*> laid.indices, <const int*> laid.indptr + taken, keys.keys.list,
+        )
+        taken += n
+    return loss
+
+
+cdef class FactorizationGradient(Gradient):
+    """Of a factorization machine under a loss; see the stub."""
+
+    def __cinit__(self, shape, LossKernel loss, *, bint single):
+        cdef Machine* machine = &self.machine
+        cdef Py_ssize_t k = shape.n_factors, many = shape.n_outputs, rows
+        dtype = "f4" if single else "f8"
+        fixed = {}
+        for name, kind in (
+            ("places", "i4"), ("rows", "i4"), ("fields", "i4"), ("bins", "i4"), ("firsts", "i4"),
+            ("knots", dtype), ("steepness", dtype), ("shift", dtype), ("scale", dtype),
+        ):
+            given = getattr(shape, name)
+            if given is not None:
+                fixed[name] = np.require(given, kind, ["C", "A"])
+        self._arrays = tuple(fixed.values())
+        self.single = single
+        self.size = shape.size
+        self.keyed, self.key_width = True, many + k
+        machine.loss = loss.spec
+        machine.n_features, machine.n_rows = shape.n_features, shape.n_rows
+        machine.n_outputs, machine.n_factors, machine.width = many, k, many + k
+        machine.apart = k * shape.n_fields
+        machine.n_numbers = len(fixed["firsts"])
+        machine.dense = machine.n_rows * machine.width
+        machine.mix = shape.mix_at - machine.dense
+        machine.factor_gain = shape.factor_gain
+        machine.gain = shape.gain
+        same_length("bins", len(fixed["bins"]), machine.n_numbers + 1)
+        same_length("knots", len(fixed["knots"]), fixed["bins"][-1])
+        same_length("steepness", len(fixed["steepness"]), fixed["bins"][-1])
+        for name in ("shift", "scale"):
+            same_length(name, len(fixed[name]), many)
+        machine.bins = <const int32_t*> <uintptr_t> fixed["bins"].ctypes.data
+        machine.firsts = <const int32_t*> <uintptr_t> fixed["firsts"].ctypes.data
+        machine.knots = <const char*> <uintptr_t> fixed["knots"].ctypes.data
+        machine.steepness = <const char*> <uintptr_t> fixed["steepness"].ctypes.data
+        machine.shift = <const char*> <uintptr_t> fixed["shift"].ctypes.data
+        machine.scale = <const char*> <uintptr_t> fixed["scale"].ctypes.data
+        if "places" in fixed:
+            same_length("places", len(fixed["places"]), machine.n_features)
+            same_length("rows", len(fixed["rows"]), machine.n_features)
+            machine.places = <const int32_t*> <uintptr_t> fixed["places"].ctypes.data
+            machine.rows = <const int32_t*> <uintptr_t> fixed["rows"].ctypes.data
+        else:
+            same_length("rows of the table", machine.n_rows, machine.n_features)
+        if "fields" in fixed:
+            same_length("fields", len(fixed["fields"]), machine.n_rows)
+            machine.fields = <const int32_t*> <uintptr_t> fixed["fields"].ctypes.data
+        elif shape.n_fields != 1:
+            raise ValueError(f"{shape.n_fields} fields are not told apart")
+        machine.block = rows = SHORT
+        if shape.layers is not None:
+            widest = max(machine.apart, *shape.layers.sizes)
+            # A multiple of four, as places share a hash.
+            machine.block = rows = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
+            self.layers = Layers(shape.layers, rows, 1, single=single)
+            machine.first_layer = shape.layers.first
+            machine.layer_gain = shape.layers.gains[0]
+        machine.laid = max(1, min(rows, LAID // max(1, machine.n_features)))
+        self.values, self.found = Room(), Room()
+        self.starts = self._room(rows + 1, 4)
+        self.x = self._room(max(machine.n_numbers, 1))
+        self.linear = self._room(rows * many)
+        self.pooled = self._room(rows * machine.apart)
+        self.square = self._room(rows * k)
+        self.c = self._room(rows * machine.apart)
+        self.raw = self._room(rows * many)
+        self.slope = self._room(rows * many)
+        self.y = self._room(rows * many)
+        self.weight = self._room(rows)
+
+    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
+        array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")
+        self._arrays += (array,)
+        return <char*> <uintptr_t> array.ctypes.data
+
+    cdef int check(self, BlockRows block) except -1:
+        Gradient.check(self, block)
+        same_length("rows of X", block.rows.n_features, self.machine.n_features)
+        if block.rows.y_width != 1:
+            same_length("rows of y", block.rows.y_width, self.machine.n_outputs)
+        if block.rows.kind not in (CSR, CSR_WIDE) and not self.lays:
+            self.x = self._room(self.machine.laid * self.machine.n_features)
+            self.lays = True
+        return 0
+
+    cdef void begin(self, uint64_t key) noexcept nogil:
+        self.key = dps_mix(key)
+        self.done = self.count = self.stored = 0
+        self.weighted = False
+
+    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil:
+        """Have room for so many entries; whether there is."""
+        cdef Py_ssize_t itemsize = 4 if self.single else 8
+        if stored * 4 <= self.found.nbytes and stored * itemsize <= self.values.nbytes:
+            return True
+        with gil:
+            try:
+                self.found.fit(stored * 4)
+                self.values.fit(stored * itemsize)
+            except MemoryError:
+                self.failed = True
+                return False
+        return True
+
+    cdef double add(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, const void* params, void* out,
+    ) noexcept nogil:
+        cdef Py_ssize_t taken = 0, n
+        cdef int* places
+        cdef int* starts
+        cdef double loss = 0
+        while taken < m:
+            if self.count == self.machine.block:
+                loss += self._waiting_through(params, out)
+            n = min(m - taken, self.machine.block - self.count)
+            if not self._fits(
+                self.stored + _most_entries(&self.machine, rows, order, start + taken, n)
+            ):
+                return NAN
+            places, starts = <int*> self.found.at, <int*> self.starts + self.count
+            if self.single:
+                self.stored = _take_entries(
+                    self, rows, order, start + taken, n, m + ahead - taken - n,
+                    <float*> self.values.at, places, starts, self.stored,
+                )
+                _take_targets(self, rows, order, start + taken, taken, n, <const float*> NULL)
+            else:
+                self.stored = _take_entries(
+                    self, rows, order, start + taken, n, m + ahead - taken - n,
+                    <double*> self.values.at, places, starts, self.stored,
+                )
+                _take_targets(self, rows, order, start + taken, taken, n, <const double*> NULL)
+            self.count += n
+            taken += n
+        return loss
+
+    cdef double _waiting_through(self, const void* params, void* out) noexcept nogil:
+        cdef Py_ssize_t at = self.machine.dense
+        cdef const int* places = <const int*> self.found.at
+        cdef const int* starts = <const int*> self.starts
+        if self.single:
+            return _through(
+                self, <const float*> params, <const float*> params + at, <float*> out,
+                <float*> out + at, <const float*> self.values.at, places, starts, NULL,
+            )
+        return _through(
+            self, <const double*> params, <const double*> params + at, <double*> out,
+            <double*> out + at, <const double*> self.values.at, places, starts, NULL,
+        )
+
+    cdef double finish(self, const void* params, void* out) noexcept nogil:
+        return self._waiting_through(params, out)
+
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil:
+        """Keys are rows of the table, and behind it what else there is in rows as long."""
+        if self.single:
+            return _touch(self, rows, order, start, m, ahead, keys, <const float*> NULL)
+        return _touch(self, rows, order, start, m, ahead, keys, <const double*> NULL)
+
+    cdef double add_touched(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys, const void* params, void* out,
+    ) noexcept nogil:
+        if self.single:
+            return _add_touched(
+                self, rows, order, start, m, keys, <const float*> params, <float*> out
+            )
+        return _add_touched(
+            self, rows, order, start, m, keys, <const double*> params, <double*> out
+        )
+
+    cdef int reraise(self) except -1:
+        if self.failed:
+            self.failed = False
+            raise MemoryError("no room for the rows of a batch")
+        return 0
+
+    def raw_batch(self, BlockRows block, order, params, out):
+        """Write the raw outputs of rows ``order``, or of all."""
+        cdef const int64_t[::1] picks = order
+        cdef Py_ssize_t n = len(block) if order is None else len(order)
+        cdef const char* at
+        cdef const int64_t* chosen = &picks[0] if order is not None and n else NULL
+        kind = "float32" if self.single else "float64"
+        self._limit(block, picks, 0, n)
+        at = vector_of("params", params, kind, self.size)
+        self.raw_out = vector_of("out", out, kind, n * self.machine.n_outputs)
+        self.begin(0)
+        try:
+            with nogil:
+                self.add(&block.rows, chosen, 0, n, 0, at, NULL)
+                self._waiting_through(at, NULL)
+        finally:
+            self.raw_out = NULL
+        self.reraise()

@@ -1,0 +1,48 @@
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+cdef enum:
+    # What stands in `ids` where no row is.
+    FREE = 0
+    TAKEN = -1          # one is being made
+    LEFT = -2           # one has been; what is looked for may lie behind it
+    # Where the row of an id is not.
+    NOWHERE = -1
+    FULL = -2
+    NOT_YET = -3        # it has been seen too seldom
+
+cdef extern from "table.h" nogil:
+    int64_t dps_home(int64_t id, int64_t n)
+    int64_t dps_owner(int64_t id, int64_t n)
+
+# The rows of a shard's part of a table, which are the first of its vectors. An id has a home, one
+# of the rows, and lies there or behind it, in the same region: of each region one rank has charge.
+cdef struct Table:
+    Py_ssize_t n_rows       # 0: no table
+    Py_ssize_t region       # rows of a region
+    int64_t* ids            # (n_rows,) id + 1 of what lies there
+    int32_t* counts         # (n_rows,) pushes that ids of that home had without a row; or NULL
+    int64_t* seen           # (n_rows,) update that was the last; or NULL
+    int32_t min_count
+    Py_ssize_t width
+    Py_ssize_t zeros        # elements of a new row that are zero, before those that are drawn
+    double scale            # of the others
+    uint64_t seed
+    Py_ssize_t state_rows
+    const double* start     # (state_rows,) state of a new row
+    bint single
+    Py_ssize_t size         # of the shard's vectors
+    char* params            # (size,)
+    char* state             # (state_rows, size)
+
+
+cdef class TableRows:
+    cdef Table table
+    cdef tuple _arrays      # keeps the memory alive
+
+
+cdef int64_t find(const Table* table, int64_t id) noexcept nogil
+cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil
+cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil
+cdef void expire(
+    const Table* table, Py_ssize_t first, Py_ssize_t last, int64_t before
+) noexcept nogil

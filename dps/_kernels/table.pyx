@@ -1,0 +1,230 @@
+"""Rows of a table of embeddings, made when they are first touched.
+
+Owns where the row of an id lies, what a new one holds, how often an id must be seen before it has
+one, and how rows that nobody touches are given up. A row's place tells nothing: it is found by its
+id (collisionless), and what a new one holds follows from seed and id alone, so that the table does
+not depend on who made it, or on how many shards and ranks there are. The rows are a hash table
+themselves, with linear probing inside of a region. It must not know ranks, modes or batches.
+
+Protocol. An entry of ``ids`` goes from FREE or LEFT to TAKEN, by whoever wins it; the row is
+written; then the entry becomes id + 1. Whoever meets TAKEN waits a little for that, and then goes
+on as if another id lay there. No entry becomes FREE or LEFT while others look (`expire` wants
+quiet). So two who make the same id at once probe the same entries, and one of them wins. A crash
+between the two steps leaves TAKEN: the entry is lost until the table is laid out anew, and so are
+the pushes of the id whose row it was to be, or they begin another row of it.
+"""
+from cython cimport floating
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.string cimport memset
+
+import numpy as np
+
+from dps._kernels.checks cimport same_length, vector_of
+
+cdef extern from "table.h" nogil:
+    double dps_drawn(uint64_t seed, int64_t id, int64_t c)
+    int64_t dps_get(const int64_t* at)
+    void dps_put(int64_t* at, int64_t value)
+    int dps_swap(int64_t* at, int64_t before, int64_t value)
+    int32_t dps_count(int32_t* at)
+    void dps_wait_a_little()
+
+cdef enum:
+    PATIENCE = 100000   # looks at an entry that is TAKEN
+
+
+cdef inline int64_t _settled(const int64_t* at) noexcept nogil:
+    """What an entry holds, once nobody writes its row."""
+    cdef int64_t found = dps_get(at)
+    cdef int looks = 0
+    while found == TAKEN and looks < PATIENCE:
+        dps_wait_a_little()
+        found = dps_get(at)
+        looks += 1
+    return found
+
+
+cdef int64_t find(const Table* table, int64_t id) noexcept nogil:
+    """The row of an id, or NOWHERE."""
+    cdef int64_t row = dps_home(id, table.n_rows), found
+    cdef int64_t first = row - row % table.region, last = min(first + table.region, table.n_rows)
+    cdef int64_t left = last - first
+    while left > 0:
+        found = _settled(table.ids + row)
+        if found == id + 1:
+            return row
+        if found == FREE:
+            break
+        row += 1
+        left -= 1
+        if row == last:
+            row = first
+    return NOWHERE
+
+
+cdef void _draw(const Table* table, int64_t id, floating* out) noexcept nogil:
+    cdef Py_ssize_t c
+    for c in range(table.zeros):
+        out[c] = 0
+    for c in range(table.zeros, table.width):
+        out[c] = <floating> (table.scale * dps_drawn(table.seed, id, c))
+
+
+cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil:
+    """What a new row of an id holds; zeros of one that has not been seen often enough."""
+    if table.min_count > 1:
+        memset(out, 0, table.width * (4 if table.single else 8))
+    elif table.single:
+        _draw(table, id, <float*> out)
+    else:
+        _draw(table, id, <double*> out)
+
+
+cdef void _write(
+    const Table* table, int64_t id, int64_t row, floating* params, floating* state
+) noexcept nogil:
+    cdef Py_ssize_t r, c
+    _draw(table, id, params + row * table.width)
+    for r in range(table.state_rows):
+        for c in range(table.width):
+            state[r * table.size + row * table.width + c] = <floating> table.start[r]
+
+
+cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
+    """The row of an id for update ``now``, a new one if need be; FULL, or NOT_YET."""
+    cdef int64_t home = dps_home(id, table.n_rows), row, found, spare, before, left
+    cdef int64_t first = home - home % table.region
+    cdef int64_t last = min(first + table.region, table.n_rows)
+    while True:
+        row, left, spare = home, last - first, NOWHERE
+        while left > 0:
+            found = _settled(table.ids + row)
+            if found == id + 1:
+                if table.seen is not NULL:
+                    table.seen[row] = now
+                return row
+            if found == LEFT and spare == NOWHERE:
+                spare = row
+            if found == FREE:
+                if spare == NOWHERE:
+                    spare = row
+                break
+            row += 1
+            left -= 1
+            if row == last:
+                row = first
+        if table.counts is not NULL and table.counts[home] + 1 < table.min_count:
+            dps_count(table.counts + home)
+            return NOT_YET
+        if spare == NOWHERE:
+            return FULL
+        before = dps_get(table.ids + spare)
+        if before != FREE and before != LEFT:
+            continue    # somebody else has it now, perhaps for this id
+        if not dps_swap(table.ids + spare, before, TAKEN):
+            continue
+        if table.single:
+            _write(table, id, spare, <float*> table.params, <float*> table.state)
+        else:
+            _write(table, id, spare, <double*> table.params, <double*> table.state)
+        if table.seen is not NULL:
+            table.seen[spare] = now
+        dps_put(table.ids + spare, id + 1)
+        return spare
+
+
+cdef void expire(
+    const Table* table, Py_ssize_t first, Py_ssize_t last, int64_t before
+) noexcept nogil:
+    """Give up the rows first .. last that were last touched before that update, while all is quiet.
+
+    These are whole regions. How often ids were seen that have no row is forgotten.
+    """
+    cdef int64_t row, end
+    if table.counts is not NULL:
+        memset(table.counts + first, 0, (last - first) * sizeof(int32_t))
+    if table.seen is NULL:
+        return
+    for row in range(first, last):
+        if table.ids[row] > 0 and table.seen[row] < before:
+            dps_put(table.ids + row, LEFT)
+    # Nothing lies behind what is followed by a free row.
+    for row in range(last - 1, first - 1, -1):
+        end = row + 1
+        if end % table.region == 0 or end == table.n_rows:
+            end = row - row % table.region
+        if table.ids[row] == LEFT and table.ids[end] == FREE:
+            dps_put(table.ids + row, FREE)
+
+
+def homes(const int64_t[::1] ids, Py_ssize_t n_rows):
+    cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
+    cdef Py_ssize_t i
+    for i in range(ids.shape[0]):
+        found[i] = dps_home(ids[i], n_rows)
+    return found.base
+
+
+def owners(const int64_t[::1] ids, Py_ssize_t n_rows):
+    cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
+    cdef Py_ssize_t i
+    for i in range(ids.shape[0]):
+        found[i] = dps_owner(ids[i], n_rows)
+    return found.base
+
+
+cdef char* _address(array) except? NULL:
+    return <char*> <uintptr_t> array.ctypes.data
+
+
+cdef class TableRows:
+    """See the stub."""
+
+    def __init__(
+        self, params, state, ids, counts, seen, *, Py_ssize_t width, Py_ssize_t region,
+        Py_ssize_t zeros, double scale, uint64_t seed, int32_t min_count, start,
+    ):
+        cdef Table* table = &self.table
+        dtype = params.dtype.name
+        starts = np.array(start, np.float64)
+        vector_of("state", state, dtype, params.size * len(starts))
+        vector_of("ids", ids, "int64", ids.size)
+        if ids.size * width > params.size or region < 1:
+            raise ValueError(f"{ids.size} rows of {width} do not fit into {params.size} elements")
+        for name, array, kind in (("counts", counts, "int32"), ("seen", seen, "int64")):
+            if array.size:
+                vector_of(name, array, kind, ids.size)
+        same_length("zeros", min(max(zeros, 0), width), zeros)
+        self._arrays = (params, state, ids, counts, seen, starts)
+        table.n_rows, table.region = ids.size, region
+        table.ids = <int64_t*> _address(ids)
+        table.counts = <int32_t*> _address(counts) if counts.size else NULL
+        table.seen = <int64_t*> _address(seen) if seen.size else NULL
+        table.min_count = min_count
+        table.width, table.zeros, table.scale, table.seed = width, zeros, scale, seed
+        table.state_rows, table.start = len(starts), <const double*> _address(starts)
+        table.single = dtype == "float32"
+        table.size = params.size
+        table.params, table.state = _address(params), _address(state)
+
+    def find(self, ids):
+        cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
+        cdef const int64_t[::1] wanted = ids
+        cdef Py_ssize_t i
+        for i in range(wanted.shape[0]):
+            rows[i] = find(&self.table, wanted[i])
+        return rows.base
+
+    def make(self, ids, int64_t now=0):
+        cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
+        cdef const int64_t[::1] wanted = ids
+        cdef Py_ssize_t i
+        with nogil:
+            for i in range(wanted.shape[0]):
+                rows[i] = make(&self.table, wanted[i], now)
+        return rows.base
+
+    def expire(self, Py_ssize_t first, Py_ssize_t last, int64_t before):
+        if not 0 <= first <= last <= self.table.n_rows or first % self.table.region:
+            raise ValueError(f"[{first}, {last}) are no regions of {self.table.n_rows} rows")
+        expire(&self.table, first, last, before)

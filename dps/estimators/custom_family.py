@@ -1,0 +1,252 @@
+"""How models are trained that users have written: by stochastic steps of any optimizer.
+
+It asks a builder for the model, and knows neither NumPy's nor PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.blocks import features_of
+from dps.data.inspection import DataSummary
+from dps.data.targets import TargetEncoding
+from dps.estimators.choices import choose_schedule
+from dps.estimators.encoding import Encoding
+from dps.estimators.family import Ask, Family, Recipe
+from dps.losses import Loss
+from dps.losses.base import Task
+from dps.losses.log_loss import LogLoss
+from dps.losses.softmax import Softmax
+from dps.models import Column, Columns
+from dps.optimizers import get_optimizer
+from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
+from dps.training.stopping import StoppingRule
+
+__all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
+
+
+@dataclass(frozen=True)
+class TheirLoss(Loss):
+    """A loss that the model computes itself, from codes of classes or from numbers."""
+
+    name: ClassVar[str] = "the model's"
+    task: ClassVar[Task]
+
+    def n_outputs(self, n_classes: int) -> int:
+        """As many as there are classes: the model decides how many it has."""
+        return n_classes
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True."""
+        return True
+
+
+@dataclass(frozen=True)
+class LossOfLabels(TheirLoss):
+    """That of a classifier."""
+
+    task: ClassVar[Task] = "classification"
+
+
+@dataclass(frozen=True)
+class LossOfNumbers(TheirLoss):
+    """That of a regressor."""
+
+    task: ClassVar[Task] = "regression"
+
+
+def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Of classes: the softmax of their outputs, or the logistic function of a single one."""
+    found: NDArray[np.floating] = (LogLoss() if raw.shape[1] == 1 else Softmax()).probabilities(raw)
+    return found
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of data when a model is made for it.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns that the model sees.
+    n_outputs : int
+        Classes, or columns of y.
+    classification : bool
+    dtype : dtype
+        float32 if all of X is, else float64.
+    columns : Columns or None
+        Where the columns lie that the model takes by name; None where it takes rows.
+    seed : int
+    """
+
+    n_features: int
+    n_outputs: int
+    classification: bool
+    dtype: np.dtype[Any]
+    columns: Columns | None
+    seed: int
+
+    def made(self, make: Any) -> Any:
+        """What a user's class or function makes for such data."""
+        sizes = self.n_features if self.columns is None else self.columns.sizes
+        return make(sizes, self.n_outputs)
+
+
+def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
+    """Where each column of a frame lies among those that are trained on.
+
+    Parameters
+    ----------
+    encoding : Encoding or None
+        How a dataframe has become them.
+    names : sequence of str
+        Of the columns, where nothing was encoded.
+    """
+    if encoding is None:
+        return Columns(tuple(Column(name, "number", at, 1) for at, name in enumerate(names)))
+    features: tuple[Any, ...] = encoding.encoder.encode.features
+    found, start = [], 0
+    for feature in features:
+        if isinstance(feature, Cross):
+            name = ":".join(map(str, feature.members))
+        else:
+            name = str(feature.name)
+        if isinstance(feature, Number):
+            found.append(Column(name, "number", start, 1))
+            if feature.indicator:
+                found.append(Column(f"missingindicator_{name}", "number", start + 1, 1))
+        elif isinstance(feature, TokenSequence):
+            found.append(Column(name, "sequence", start, feature.width, feature.n_buckets))
+        else:
+            kind: Any = "counts" if isinstance(feature, Bag) else "code"
+            found.append(Column(name, kind, start, feature.width))
+        start += feature.width
+    return Columns(tuple(found))
+
+
+class CustomFamily(Family):
+    """One fit of a model that a user has written; see `Family` for what its methods do.
+
+    Parameters
+    ----------
+    asked : estimator
+    build : callable
+        From a `Shape` to a model of dps.
+    attributes : callable
+        From such a model and its parameters to fitted attributes.
+    """
+
+    def __init__(
+        self,
+        asked: Any,
+        build: Callable[[Shape], Any],
+        attributes: Callable[[Any, NDArray[np.floating]], dict[str, Any]],
+    ) -> None:
+        super().__init__(asked)
+        self._build, self._attributes = build, attributes
+
+    def check(self, ask: Ask) -> None:
+        """Names must be known."""
+        self._optimizer = get_optimizer(self.asked.optimizer)
+        self._schedule = choose_schedule(self.asked, self._optimizer, 1.0)
+
+    def recipe(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Recipe:
+        """Steps of the optimizer, from the model's own start or from where it was left."""
+        asked, start = self.asked, ask.start
+        names = [f"x{number}" for number in range(summary.n_features)]
+        columns = None
+        if asked._takes() == "columns":
+            columns = columns_of(encoding, getattr(asked, "feature_names_in_", names))
+        shape = Shape(
+            summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype), columns,
+            ask.seed,
+        )  # fmt: skip
+        model = self._build(shape)
+        state = None
+        if start is not None:
+            _check_same(start.model, model)
+            params = start.params.astype(model.dtype)
+            state = start.state_for(self._optimizer, model)
+        else:
+            params = model.initial(np.random.default_rng(ask.seed))
+        if state is None:
+            state = np.zeros((self._optimizer.state_rows, model.layout.size), model.dtype)
+            self._optimizer.initialize(state)
+        return Recipe(
+            model=model,
+            optimizer=self._optimizer,
+            schedule=self._schedule,
+            params=params,
+            state=state,
+            stopping=StoppingRule(
+                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping
+            ),
+            l1=0.0,
+            l2=float(asked.alpha),
+            batch_size=asked.batch_size,
+            n_replicas=asked.n_replicas,
+        )
+
+    def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """What the builder makes of them, and the model itself."""
+        own = {**self._attributes(model, params), "_model": model, "_params": params}
+        return own if self.asked._classification else {**own, "n_outputs_": model.n_outputs}
+
+
+def _check_same(before: Any, model: Any) -> None:
+    """Raise unless parameters of the one are parameters of the other."""
+    if before.n_features != model.n_features:
+        raise ValueError(
+            f"the fit cannot start from the last one: that has {before.n_features} features, and X "
+            f"has {model.n_features}; train a clone, or with warm_start=False"
+        )
+    then, now = ([(t.name, t.shape) for t in each.layout.tensors] for each in (before, model))
+    if then != now:
+        raise ValueError(
+            "the fit cannot start from the last one: the model has other tensors now. Then: "
+            f"{then}; now: {now}. Train a clone, or with warm_start=False"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CustomRaw:
+    """Raw outputs, as predictions ask for them.
+
+    Parameters
+    ----------
+    model : Model
+    params : (n,) array
+    """
+
+    model: Any
+    params: NDArray[np.floating]
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+        n_features: int = self.model.n_features
+        return n_features
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return self.model.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs of an array or a CSR matrix."""
+        rows = features_of(X, self.model.dtype).rows(0, X.shape[0], None)
+        raw: NDArray[np.floating] = self.model.raw(self.params, rows)
+        return raw

@@ -1,0 +1,273 @@
+"""How factorization machines are trained: inputs, fields, batches, epochs and rates.
+
+Everything that "auto" means for them stands here, measured on the data of
+``tests/benchmarks/factorization.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.inspection import DataSummary, Inspection
+from dps.data.targets import TargetEncoding
+from dps.estimators.encoding import Encoding
+from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.planned import (
+    MOST_EPOCHS,
+    auto_batch,
+    auto_epochs,
+    hidden_units,
+    outputs_of,
+    planned_schedule,
+    single_will_do,
+)
+from dps.models import FactorInputs, FactorizationMachine
+from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
+from dps.training.launch import touches_little
+from dps.training.plan import batch_rows
+from dps.training.stopping import StoppingRule
+
+__all__ = ["FactorizationFamily"]
+
+#: Adagrad's accumulator at first, the least that float32 holds, and its rate.
+_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.6
+#: Moments of AdamW, its rate, and the decay of weights.
+_BETA2, _EPSILON, _RATE_OF_ADAMW, _DECAY = 0.95, 1e-8, 0.05, 0.08
+#: How large elements of factors begin.
+_START = 0.1
+#: Epochs over which parameters are averaged.
+_MEAN_EPOCHS = 2.0
+#: Rows from which some are held out.
+_ROWS_TO_VALIDATE = 100
+#: Knots of a number, and rows that each of them has at least.
+_KNOTS, _ROWS_A_KNOT = 32, 50
+#: Square length that rows are given: of as many ones.
+_LENGTH = 6.0
+#: Columns up to which each is a field of its own.
+_FIELDS = 64
+
+
+class FactorizationFamily(Family):
+    """One fit of a factorization machine; see `Family` for what its methods do."""
+
+    @property
+    def max_iter(self) -> int:
+        """As asked for, or what "auto" comes to."""
+        most = self.asked.max_iter
+        return MOST_EPOCHS if most == "auto" else int(most)
+
+    def check(self, ask: Ask) -> None:
+        """A loss needs a kernel, and names must be known."""
+        asked = self.asked
+        if self.loss.native is None:
+            raise ValueError(f"loss={asked.loss!r} is written in Python, for linear models")
+        self._hidden = hidden_units(asked.hidden_layer_sizes)
+        self._schedule(self._optimizer(False, 1.0), 1)
+
+    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
+        """Numbers go in by their quantiles."""
+        if ask.start is not None and ask.start.model is not None:
+            return Inspection()
+        numbers = None if encoding is None else encoding.encoder.encode.number_columns
+        return Inspection(points=True, numbers=numbers)
+
+    def recipe(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> Recipe:
+        """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
+        asked, start = self.asked, ask.start
+        held_out = asked.early_stopping
+        if held_out == "auto":
+            enough = summary.total >= _ROWS_TO_VALIDATE
+            held_out = not ask.partial and (enough or bool(summary.validation))
+        rows = summary.total
+        if held_out and not summary.validation:
+            rows = max(1, round(rows * (1 - asked.validation_fraction)))
+        batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
+        epochs = ask.max_iter
+        if asked.max_iter == "auto" and not ask.partial:
+            epochs = auto_epochs(rows, min(batch, rows))
+        model = self._model(ask, summary, targets, n_outputs, encoding)
+        params = self._initial(model, ask)
+        # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
+        few = touches_little(summary, model.layout.size, batch, model.key_width)
+        unit = self._unit(summary)
+        optimizer = self._optimizer(few, unit)
+        average = not few if asked.average == "auto" else asked.average
+        if average:
+            horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
+            optimizer = Averaged(optimizer, horizon=horizon)
+        before = None if start is None else start.optimizer
+        if before is not None and asked.optimizer == asked.average == "auto":
+            optimizer = before
+        state = None if start is None else start.state_for(optimizer, model)
+        if state is None:
+            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
+            optimizer.initialize(state)
+        patience = asked.n_iter_no_change
+        if patience == "auto":
+            patience = max(5, epochs // 3)
+        return Recipe(
+            model=model,
+            optimizer=optimizer,
+            schedule=self._schedule(optimizer, None if ask.partial else epochs),
+            params=params,
+            state=state,
+            stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
+            l1=0.0,
+            l2=self._alpha(optimizer, unit * targets.scale / summary.total),
+            batch_size=batch,
+            n_replicas=asked.n_replicas,
+            ends=True,
+        )
+
+    def _unit(self, summary: DataSummary) -> float:
+        """What is much of a derivative of the loss, where outputs vary by one."""
+        if self.asked._classification:
+            return 1.0
+        moments = zip(summary.target_mean, summary.target_std, strict=True)
+        slopes = [self.loss.unit(mean, std) ** 0.5 for mean, std in moments]
+        unit = float(np.mean(slopes)) * summary.reach(self.loss)
+        return unit if unit > 0 else 1.0
+
+    def _optimizer(self, few: bool, unit: float) -> Optimizer:
+        if self.asked.optimizer != "auto":
+            return get_optimizer(self.asked.optimizer)
+        if self._hidden and not few:
+            return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
+        return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
+
+    def _alpha(self, optimizer: Optimizer, of_a_row: float) -> float:
+        if self.asked.alpha != "auto":
+            return float(self.asked.alpha)
+        return _DECAY if isinstance(_base(optimizer), AdamW) else of_a_row
+
+    def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
+        given, base = self.asked.learning_rate, _base(optimizer)
+        if not isinstance(given, str | Schedule):
+            return Constant(float(given))
+        rate = base.default_schedule.rate
+        if self.asked.optimizer == "auto":
+            rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
+        return planned_schedule(given, rate, epochs)
+
+    def _initial(self, model: FactorizationMachine, ask: Ask) -> NDArray[np.floating]:
+        if ask.start is not None:
+            ask.start.check(model)
+            return ask.start.params
+        initial: NDArray[np.floating] = model.initial(np.random.default_rng(ask.seed), _START)
+        return initial
+
+    def _model(
+        self,
+        ask: Ask,
+        summary: DataSummary,
+        targets: TargetEncoding,
+        n_outputs: int,
+        encoding: Encoding | None,
+    ) -> FactorizationMachine:
+        asked, before = self.asked, None if ask.start is None else ask.start.model
+        wanted = self._hidden, int(asked.n_factors), n_outputs
+        if before is not None:
+            known = before.hidden, before.n_factors, before.n_outputs
+            if known != wanted or before.inputs.n_features != summary.n_features:
+                raise ValueError(
+                    "the fit cannot start from the last one: (hidden layers, factors, outputs), "
+                    f"features were {known}, {before.inputs.n_features} and are {wanted}, "
+                    f"{summary.n_features}; train a clone, or with warm_start=False"
+                )
+            inputs, dtype = before.inputs, before.dtype
+            shift, scale = before.output_shift, before.output_scale
+        else:
+            inputs = _inputs(summary, encoding, asked.fields)
+            dtype = np.dtype("f4" if single_will_do(summary.points or (), inputs.knots) else "f8")
+            shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
+        return FactorizationMachine(
+            inputs, wanted[1], self._hidden, n_outputs, targets.loss, asked.activation,
+            float(asked.dropout), dtype, shift, scale,
+        )  # fmt: skip
+
+    def attributes(
+        self, model: FactorizationMachine, params: NDArray[np.floating]
+    ) -> dict[str, Any]:
+        """Weights and factors as in the formula, and the machine itself."""
+        found = model.factors(params)
+        coef = found["weights"]
+        if not self.asked._classification and model.n_outputs == 1:
+            coef = coef[0]
+        return {
+            "coef_": coef,
+            "intercept_": found["intercept"],
+            "factors_": found["factors"],
+            "factor_weights_": found["mix"],
+            "_machine": model,
+            "_params": params,
+        }
+
+
+def _base(optimizer: Optimizer) -> Optimizer:
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer
+
+
+def _inputs(summary: DataSummary, encoding: Encoding | None, fields: Any) -> FactorInputs:
+    """How the columns go in, from what is known of their values."""
+    n, points = summary.n_features, summary.points
+    if encoding is not None:
+        layout = encoding.encoder.encode
+        numbers = np.array(layout.number_columns, np.int64)
+        widths = [feature.width for feature in layout.features]
+        of_frame: Any = np.repeat(np.arange(len(widths)), widths)
+    else:
+        if points is None and not summary.sparse:
+            raise ValueError(
+                f"some partitions of X are sparse, with {n} columns, and others are dense: "
+                "make all of one kind"
+            )
+        numbers = np.arange(n if points is not None else 0)
+        of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
+    told = of_frame if fields is None else _given_fields(fields, n, encoding)
+    if points is None:
+        return FactorInputs(n, fields=_int32(told), gain=_gain(summary.square / summary.total))
+    # A column of nothing but zeros and ones is a category.
+    of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
+    chosen = [not ones for ones in of_ones]
+    numbers = numbers[chosen]
+    ones = [each for each, one in zip(points, of_ones, strict=True) if one]
+    kept = [each for each, one in zip(points, chosen, strict=True) if one]
+    places = np.full(n, -1, np.int32)
+    places[numbers] = np.arange(len(numbers))
+    bins = int(np.clip(summary.total // _ROWS_A_KNOT, 2, _KNOTS))
+    knots = tuple(np.unique(each.edges(bins)) for each in kept)
+    length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
+    if encoding is not None:
+        length = len(encoding.encoder.encode.features)
+    return FactorInputs(n, places if len(numbers) else None, knots, _int32(told), _gain(length))
+
+
+def _gain(square: float) -> float:
+    """The factor of values that makes rows as long as if they had a few ones."""
+    return float((_LENGTH / square) ** 0.5) if square > 0 else 1.0
+
+
+def _int32(values: Any) -> Any:
+    return None if values is None else np.asarray(values, np.int32)
+
+
+def _given_fields(fields: Any, n: int, encoding: Encoding | None) -> NDArray[np.int64]:
+    if encoding is not None:
+        raise ValueError("the fields of an encoded dataframe are its columns: leave fields=None")
+    given = np.asarray(fields)
+    if given.shape != (n,) or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"fields must be {n} whole numbers, one for each column of X; got an array of shape "
+            f"{given.shape} of {given.dtype}"
+        )
+    return np.unique(given, return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,149 @@
+"""What models share that are trained in planned epochs, from outputs that vary by about one.
+
+It knows no model: layers, schedules, where outputs start, and how columns of numbers lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.inspection import DataSummary
+from dps.data.points import Points
+from dps.data.targets import TargetEncoding
+from dps.losses import Loss
+from dps.models.network import TINY
+from dps.optimizers import SCHEDULES, Constant, Cosine, Schedule
+
+__all__ = [
+    "MOST_EPOCHS",
+    "auto_batch",
+    "auto_epochs",
+    "hidden_units",
+    "outputs_of",
+    "planned_schedule",
+    "scaling_of",
+    "single_will_do",
+]
+
+#: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
+_STEPS, _FEWEST_EPOCHS, MOST_EPOCHS = 2500, 12, 100
+_SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Share of the epochs in which the rate grows.
+_WARM = 0.05
+#: Spreads from zero at which float32 would blur a column.
+_BLURRED = 1e5
+#: What float32 holds with room to spare.
+_LARGE = 1e30
+
+
+def auto_batch(rows: int) -> int:
+    """Rows of an update: a fiftieth of all, as a power of two.
+
+    Examples
+    --------
+    >>> auto_batch(150), auto_batch(5000), auto_batch(1_000_000)
+    (32, 128, 256)
+    """
+    return int(min(_LARGEST, max(_SMALLEST, 2 ** round(math.log2(max(rows, 1) / _BATCHES)))))
+
+
+def auto_epochs(rows: int, batch: int) -> int:
+    """Epochs that make about 2,500 updates.
+
+    Examples
+    --------
+    >>> auto_epochs(150, 32), auto_epochs(20_000, 256), auto_epochs(1_000_000, 256)
+    (100, 32, 12)
+    """
+    return min(MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
+
+
+def hidden_units(sizes: Any) -> tuple[int, ...]:
+    """The units of each hidden layer.
+
+    Examples
+    --------
+    >>> hidden_units([64, 32]), hidden_units(8), hidden_units(())
+    ((64, 32), (8,), ())
+    """
+    hidden = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+    if not all(isinstance(size, Integral) and int(size) > 0 for size in hidden):
+        raise ValueError(f"hidden_layer_sizes must be numbers above 0, got {sizes!r}")
+    return tuple(map(int, hidden))
+
+
+def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
+    """A schedule, itself or by its name, that starts from a rate and plans so many epochs.
+
+    "auto" is a cosine; where it is not known how many epochs there will be it is constant.
+    """
+    if isinstance(given, Schedule):
+        return given
+    if given in ("auto", "cosine"):
+        if epochs is None:
+            return Constant(rate)
+        return Cosine(rate, float(epochs), warmup=_WARM * epochs)
+    if given not in SCHEDULES:
+        raise ValueError(
+            "The 'learning_rate' parameter must be a Schedule or a str among "
+            f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
+        )
+    return SCHEDULES[given](rate)
+
+
+def outputs_of(
+    asked: Any, loss: Loss, summary: DataSummary, targets: TargetEncoding, n_outputs: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where raw outputs start, and by how much they vary."""
+    scale = np.ones(n_outputs)
+    if targets.multilabel:
+        if not targets.loss.has_probabilities:
+            return np.zeros(n_outputs), scale
+        # Of a label that no row has, or all have, something else is expected, too.
+        of_label = np.array(summary.target_mean) * summary.weight_sum + 0.5
+        return np.log(of_label / (summary.weight_sum + 1 - of_label)), scale
+    if not asked._classification:
+        mean, std = np.array(summary.target_mean), np.array(summary.target_std)
+        reach = np.asarray(loss.reach(mean, std), np.float64)
+        return loss.start(mean), np.where(reach > 0, reach, scale)
+    weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
+    weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
+    if targets.class_weight is not None:
+        weights *= targets.class_weight
+    weights += 0.5  # of a class without rows, too, something is expected
+    if not targets.loss.has_probabilities:
+        return np.zeros(n_outputs), scale
+    if n_outputs == 1:
+        return np.log(weights[1:] / weights[0]), scale
+    return np.log(weights / weights.sum()), scale
+
+
+def scaling_of(points: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The middle of each column, and one over its spread, by quartiles; 0 of constants."""
+    quartiles = [each.quantiles([0.25, 0.5, 0.75]) for each in points]
+    ranges = [each.values[-1] - each.values[0] for each in points]
+    centre = np.array([middle for _, middle, _ in quartiles])
+    spread = np.array(
+        [
+            1 / (high - low) if high - low > TINY else 2 / extent if extent > TINY else 0.0
+            for (low, _, high), extent in zip(quartiles, ranges, strict=True)
+        ]
+    )
+    return centre, spread
+
+
+def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]]) -> bool:
+    """Whether float32 tells the values of columns with such bins apart, and holds them."""
+    centre, spread = scaling_of(points)
+    if (np.abs(centre) * spread > _BLURRED).any():
+        return False
+    extremes = [abs(value) for each in points for value in each.values[[0, -1]]]
+    steep = [width for each in edges for width in np.diff(each) if width > 0]
+    large = max(extremes, default=0.0) < _LARGE and spread.max(initial=0.0) < _LARGE
+    return bool(large and min(steep, default=1.0) > 1 / _LARGE)

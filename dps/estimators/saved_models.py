@@ -1,0 +1,86 @@
+"""Models of users' own as a file says them: the data they were made for, and their tensors.
+
+What makes the model is not in the file: it is given again, and its tensors must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dps.data.records import Kind, dataclass_kind
+from dps.estimators.custom_family import Shape
+from dps.models import Column, Columns, CustomModel
+from dps.training.saved import count
+
+__all__ = ["OWN_MODELS", "own_kinds"]
+
+#: Models around what users have written.
+OWN_MODELS: dict[str, type] = {"CustomModel": CustomModel}
+
+
+def own_kinds(build: Callable[[Shape], Any] | None) -> list[Kind]:
+    """Kinds of such models, and of what they are made for.
+
+    Parameters
+    ----------
+    build : callable or None
+        Makes the model for data of a shape; None where none can be.
+    """
+
+    def model(shape: Any, tensors: Any) -> Any:
+        if build is None or not isinstance(shape, Shape):
+            raise ValueError("a model of one's own belongs to an estimator that has one")
+        made = build(shape)
+        if _tensors(made) != tensors:
+            raise ValueError(
+                f"what is given has other tensors. Saved: {tensors}; given: {_tensors(made)}"
+            )
+        return made
+
+    models = [
+        Kind(f"model:{name}", cls, ("shape", "tensors"), _fields, model)
+        for name, cls in OWN_MODELS.items()
+    ]
+    others = (("shape", Shape, _shape), ("columns", Columns, _columns), ("column", Column, _column))
+    return [*models, *(dataclass_kind(*each) for each in others)]
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return {"shape": model.shape, "tensors": _tensors(model)}
+
+
+def _tensors(model: Any) -> list[Any]:
+    return [[tensor.name, [*tensor.shape], tensor.kind] for tensor in model.layout.tensors]
+
+
+def _shape(
+    n_features: Any, n_outputs: Any, classification: Any, dtype: Any, columns: Any, seed: Any
+) -> Shape:
+    if not isinstance(classification, bool) or dtype not in (np.float32, np.float64):
+        raise ValueError(f"classification is {classification!r}, and the dtype {dtype!r}")
+    if not (columns is None or isinstance(columns, Columns)):
+        raise ValueError(f"columns are {columns!r}")
+    n_features = count(n_features, "n_features", 1)
+    if columns is not None and sum(column.width for column in columns.columns) != n_features:
+        raise ValueError(f"columns are not those of {n_features} features")
+    n_outputs = count(n_outputs, "n_outputs", 1)
+    return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"))
+
+
+def _columns(columns: Any) -> Columns:
+    start = 0
+    for column in columns:
+        if not isinstance(column, Column) or column.start != start:
+            raise ValueError(f"{column!r} is no column that begins at {start}")
+        start += column.width
+    return Columns(columns)
+
+
+def _column(name: Any, holds: Any, start: Any, width: Any, n_tokens: Any) -> Column:
+    if not isinstance(name, str) or holds not in ("number", "code", "counts", "sequence"):
+        raise ValueError(f"{name!r} is a column of {holds!r}")
+    width, n_tokens = count(width, "width", 1), count(n_tokens, "n_tokens")
+    return Column(name, holds, count(start, "start"), width, n_tokens)

@@ -1,0 +1,370 @@
+"""Factorization machines on rows of categories and numbers, with or without layers above them.
+
+It must not know optimizers, penalties' strengths, ranks or modes.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dps._kernels.factorization import FactorizationGradient
+from dps._kernels.layers import ACTIVATIONS
+from dps.losses import Loss
+from dps.models.base import CSRRows, Rows
+from dps.models.layout import Layout, Tensor
+from dps.models.network import TINY
+
+__all__ = ["FactorInputs", "FactorizationMachine"]
+
+#: Gains, by which some tensors learn faster or slower than others at the same rate: of factors
+#: without and with layers, which take them as they are.
+_FACTOR_GAIN, _DEEP_FACTOR_GAIN, _BIAS_GAIN = 0.5, 0.25, 0.1
+#: Rows of the table that can be numbered in 32 bits.
+_MOST_ROWS = (1 << 31) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class FactorInputs:
+    """How columns become rows of the table.
+
+    Parameters
+    ----------
+    n_features : int
+    places : (n_features,) int32 array or None
+        Which number a column is, or -1 where its values go in as they are; None: all of them do.
+    knots : tuple of arrays
+        Of each number: ascending, one at least. Between two of them weights and factors are linear.
+    fields : (n_features,) int32 array or None
+        The field of each column, from 0 on; None: one field for all.
+    gain : float
+        Factor of all values.
+    """
+
+    n_features: int
+    places: Any = None
+    knots: tuple[Any, ...] = ()
+    fields: Any = None
+    gain: float = 1.0
+
+    @property
+    def n_fields(self) -> int:
+        """How many fields there are."""
+        return 1 if self.fields is None else int(self.fields.max(initial=0)) + 1
+
+    @cached_property
+    def rows_of_columns(self) -> Any:
+        """How many rows of the table each column has, (n_features,)."""
+        counts = np.ones(self.n_features, np.int64)
+        if self.places is not None:
+            number = self.places >= 0
+            counts[number] = np.array([len(each) for each in self.knots])[self.places[number]]
+        return counts
+
+    @cached_property
+    def first_rows(self) -> Any:
+        """The first row of each column, (n_features,)."""
+        return np.cumsum(self.rows_of_columns) - self.rows_of_columns
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return int(self.rows_of_columns.sum())
+
+    @property
+    def numbers(self) -> Any:
+        """The columns that are numbers, in the order of their knots."""
+        if self.places is None:
+            return np.zeros(0, np.int64)
+        columns = np.flatnonzero(self.places >= 0)
+        return columns[np.argsort(self.places[columns])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """What the layers are made of; offsets are from where the table ends."""
+
+    sizes: Any
+    weights: Any
+    biases: Any
+    gains: Any
+    activation: str
+    dropout: float
+    bias_gain: float
+
+    @property
+    def first(self) -> int:
+        return int(self.weights[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """What the kernel is made of; see `FactorizationMachine` and factorization.pxd."""
+
+    n_features: int
+    n_rows: int
+    n_outputs: int
+    n_factors: int
+    n_fields: int
+    places: Any
+    rows: Any
+    fields: Any
+    bins: Any
+    firsts: Any
+    knots: Any
+    steepness: Any
+    shift: Any
+    scale: Any
+    mix_at: int
+    factor_gain: float
+    gain: float
+    layers: _Layers | None
+    size: int
+
+
+class FactorizationMachine:
+    """A factorization machine under a loss; ``_kernels/factorization.pyx`` says what it computes.
+
+    Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
+    its own instance, used by one thread at a time.
+
+    Parameters
+    ----------
+    inputs : FactorInputs
+    n_factors : int
+    hidden : tuple of int
+        Units of layers above the factors; none: there are no layers.
+    n_outputs : int
+    loss : Loss
+        With a kernel.
+    activation : {"relu", "silu", "tanh", "logistic", "identity"}
+    dropout : float
+        Share of the hidden units that a training row does without.
+    dtype : dtype
+        float32 or float64.
+    output_shift, output_scale : (n_outputs,) arrays
+        Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
+
+    Examples
+    --------
+    >>> from dps.losses import SquaredError
+    >>> from dps.models import DenseRows
+    >>> inputs = FactorInputs(n_features=3)
+    >>> machine = FactorizationMachine(inputs, 4, (), 1, SquaredError(), output_shift=[5.0])
+    >>> machine.layout.size, machine.key_width
+    (20, 5)
+    >>> machine.raw(machine.initial(), DenseRows(np.eye(3))).ravel()
+    array([5., 5., 5.])
+    """
+
+    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
+
+    def __init__(
+        self,
+        inputs: FactorInputs,
+        n_factors: int,
+        hidden: tuple[int, ...],
+        n_outputs: int,
+        loss: Loss,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        dtype: Any = np.float64,
+        output_shift: Any = None,
+        output_scale: Any = None,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f"The 'activation' parameter must be a str among {sorted(ACTIVATIONS)}. "
+                f"Got {activation!r} instead."
+            )
+        if loss.native is None:
+            raise ValueError(
+                f"a factorization machine needs a loss with a kernel, and {loss!r} has none"
+            )
+        if inputs.n_rows > _MOST_ROWS:
+            raise ValueError(
+                f"a table of {inputs.n_rows} rows is too long: at most {_MOST_ROWS} can be numbered"
+            )
+        self.inputs = inputs
+        self.n_factors = n_factors
+        self.hidden = hidden
+        self.n_outputs = n_outputs
+        self.loss = loss
+        self.activation = activation
+        self.dropout = dropout
+        self.dtype = np.dtype(dtype)
+        self.output_shift = np.zeros(n_outputs) if output_shift is None else output_shift
+        self.output_scale = np.ones(n_outputs) if output_scale is None else output_scale
+        tensors = [
+            Tensor("table", (inputs.n_rows, self.key_width), True),
+            Tensor("intercept", (n_outputs,), False),
+        ]
+        if n_outputs > 1:
+            tensors.append(Tensor("mix", (n_outputs, n_factors), False))
+        for number, shape in enumerate(pairwise(self.sizes)):
+            tensors.append(Tensor(f"weights_{number}", shape, True))
+            tensors.append(Tensor(f"biases_{number}", shape[1:], False))
+        rest = -sum(tensor.size for tensor in tensors[1:]) % self.key_width
+        if rest:  # what is not of the table comes in whole rows, too
+            tensors.append(Tensor("spare", (rest,), False))
+        self.layout = Layout(tuple(tensors))
+        self._kernel: FactorizationGradient | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kernel": None}
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the rows."""
+        return self.inputs.n_features
+
+    @property
+    def by_blas(self) -> bool:
+        """Whether its gradient is mostly products of matrices."""
+        return bool(self.hidden)
+
+    @property
+    def key_width(self) -> int:
+        """Elements of a row of the table: a weight for each output, then the factors."""
+        return self.n_outputs + self.n_factors
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Units of the layers, from their inputs to the outputs; none without layers."""
+        if not self.hidden:
+            return ()
+        return (self.inputs.n_fields * self.n_factors, *self.hidden, self.n_outputs)
+
+    @property
+    def factor_gain(self) -> float:
+        """What a factor is of its element in the table."""
+        return _DEEP_FACTOR_GAIN if self.hidden else _FACTOR_GAIN
+
+    @property
+    def kernel(self) -> FactorizationGradient:
+        """The gradient for native loops."""
+        if self._kernel is None:
+            assert self.loss.native is not None
+            single = self.dtype == np.float32
+            self._kernel = FactorizationGradient(self._shape(), self.loss.native, single=single)
+        return self._kernel
+
+    def _shape(self) -> _Shape:
+        inputs, at, sizes = self.inputs, self.layout.offsets, self.sizes
+        first, layers = at["intercept"], None
+        if sizes:
+            numbers = range(len(sizes) - 1)
+            layers = _Layers(
+                sizes=sizes,
+                weights=[at[f"weights_{number}"] - first for number in numbers],
+                biases=[at[f"biases_{number}"] - first for number in numbers],
+                gains=[size**-0.5 for size in sizes[:-1]],
+                activation=self.activation,
+                dropout=self.dropout,
+                bias_gain=_BIAS_GAIN,
+            )
+        knots = [np.asarray(each, np.float64) for each in inputs.knots]
+        gaps = [np.diff(each, append=np.inf) for each in knots]
+        fields = None
+        if layers is not None and inputs.fields is not None:
+            fields = np.repeat(inputs.fields, inputs.rows_of_columns)
+        return _Shape(
+            n_features=inputs.n_features,
+            n_rows=inputs.n_rows,
+            n_outputs=self.n_outputs,
+            n_factors=self.n_factors,
+            n_fields=1 if fields is None else inputs.n_fields,
+            places=inputs.places,
+            rows=None if inputs.places is None else inputs.first_rows,
+            fields=fields,
+            bins=np.cumsum([0, *map(len, knots)]),
+            firsts=inputs.first_rows[inputs.numbers],
+            knots=np.concatenate([*knots, []]),
+            steepness=np.concatenate([*(1 / np.where(g > TINY, g, np.inf) for g in gaps), []]),
+            shift=self.output_shift,
+            scale=self.output_scale,
+            mix_at=at.get("mix", first),
+            factor_gain=self.factor_gain,
+            gain=inputs.gain,
+            layers=layers,
+            size=self.layout.size,
+        )
+
+    def initial(self, rng: Any = None, start: float = 1.0) -> Any:
+        """Return factors and weights of layers drawn by chance, and zeros, see `Model.initial`."""
+        rng = np.random.default_rng(0) if rng is None else rng
+        params = np.zeros(self.layout.size, self.dtype)
+        views = self.layout.views(params)
+        factors = views["table"][:, self.n_outputs :]
+        factors[:] = rng.standard_normal(factors.shape, np.float32)
+        factors *= start
+        if "mix" in views:
+            views["mix"][:] = rng.standard_normal(views["mix"].shape)
+        for number in range(len(self.sizes) - 2):
+            weights = views[f"weights_{number}"]
+            weights[:] = rng.standard_normal(weights.shape)
+        return params
+
+    def loss_gradient(
+        self,
+        params: Any,
+        X: Rows,
+        y: Any,
+        weight: Any,
+        out: Any,
+        rng: Any = None,
+    ) -> float:
+        """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
+        key = 0 if rng is None else int(rng.integers(2**63))
+        block = X.block(y, weight)
+        return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
+
+    def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
+        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
+        raw = self.raw(params, X)
+        return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs in a new array, see `Model.raw`."""
+        out = np.empty((len(X), self.n_outputs), self.dtype)
+        rows = len(X.indptr) - 1 if isinstance(X, CSRRows) else len(X.values)
+        nothing = np.zeros((rows, 1), self.dtype)
+        plain = type(X)(**{**_fields(X), "order": None})
+        self.kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
+        return out
+
+    def with_dtype(self, dtype: Any) -> Self:
+        """Return the same machine for parameters and rows of another dtype."""
+        other = copy(self)
+        other.dtype, other._kernel = np.dtype(dtype), None
+        return other
+
+    def factors(self, params: Any) -> dict[str, Any]:
+        """Return weights and factors as a machine without gains and scales has them.
+
+        Returns
+        -------
+        dict
+            `intercept` (n_outputs,), `weights` (n_outputs, n_rows), `factors` (n_rows, n_factors),
+            and `mix` (n_outputs, n_factors), by which each output weighs products of factors.
+        """
+        views, many = self.layout.views(params), self.n_outputs
+        table, scale = views["table"], np.asarray(self.output_scale)
+        factors = self.factor_gain * self.inputs.gain * table[:, many:]
+        mix = scale[:, None] * views["mix"] if many > 1 else np.ones((1, self.n_factors))
+        found = {
+            "intercept": self.output_shift + scale * views["intercept"],
+            "weights": scale[:, None] * self.inputs.gain * table[:, :many].T,
+            "factors": factors if many > 1 else np.sqrt(scale) * factors,
+            "mix": mix,
+        }
+        return {name: np.ascontiguousarray(value, self.dtype) for name, value in found.items()}
+
+
+def _fields(X: Any) -> dict[str, Any]:
+    return {name: getattr(X, name) for name in X.__slots__}

@@ -1,0 +1,14 @@
+"""Estimators around PyTorch modules; the only part of dps that needs PyTorch (``dps[torch]``)."""
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:  # it is no dependency of dps
+    raise ImportError("dps.torch needs PyTorch: pip install 'dps[torch]'") from error
+
+from dps.estimators.saving import register
+from dps.torch.estimators import TorchClassifier, TorchRegressor
+from dps.torch.module import TorchModel
+
+__all__ = ["TorchClassifier", "TorchRegressor"]
+
+register(TorchModel, TorchClassifier, TorchRegressor)

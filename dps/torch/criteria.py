@@ -1,0 +1,114 @@
+"""Losses of PyTorch, row by row: what a criterion makes of a module's outputs and targets.
+
+It must not know modules, optimizers or replicas.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Criterion", "criterion_of"]
+
+#: From outputs and targets to losses.
+Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def criterion_of(given: Any, classification: bool) -> Criterion:
+    """A criterion that returns a loss a row.
+
+    Parameters
+    ----------
+    given : str, Module, class of a Module, callable or None
+        A str names a loss of ``torch.nn``. None: `of_labels`, or the mean squared error.
+    classification : bool
+
+    Raises
+    ------
+    ValueError
+        It is none of these.
+    """
+    if given is None:
+        return of_labels if classification else nn.MSELoss(reduction="none")
+    if isinstance(given, str):
+        named = getattr(nn, given, None)
+        if not (isinstance(named, type) and issubclass(named, nn.modules.loss._Loss)):
+            raise ValueError(
+                "The 'criterion' parameter must be a loss of torch.nn or its name, such as "
+                f"'HuberLoss', or a function of outputs and targets. Got {given!r} instead."
+            )
+        given = named
+    if isinstance(given, type):
+        given = given()
+    if not callable(given):
+        raise ValueError(
+            "The 'criterion' parameter must be a loss of torch.nn or its name, such as "
+            f"'HuberLoss', or a function of outputs and targets. Got {given!r} instead."
+        )
+    if isinstance(getattr(given, "reduction", None), str):
+        given = copy.deepcopy(given)
+        given.reduction = "none"
+    found: Criterion = given
+    return found
+
+
+def of_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The log loss: of an output a class, or of a single one for two classes."""
+    if target.is_floating_point():
+        return nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def targets_for(output: torch.Tensor, y: torch.Tensor, classification: bool) -> torch.Tensor:
+    """Targets as criteria want them: codes of classes as integers beside an output a class.
+
+    Beside others they are numbers, in the shape of the outputs.
+    """
+    if classification and output.ndim > 1 and output.shape[1] > 1:
+        return y.long()
+    if output.numel() != y.numel():
+        raise ValueError(
+            f"the module's outputs are of the shape {tuple(output.shape)}, and the targets of "
+            f"{tuple(y.shape)}: there must be an output for each"
+        )
+    return y.reshape(output.shape)
+
+
+def total_of(
+    criterion: Criterion,
+    output: torch.Tensor,
+    y: torch.Tensor,
+    weight: torch.Tensor | None,
+    classification: bool,
+) -> torch.Tensor:
+    """The weighted sum of the losses of rows.
+
+    A criterion that returns several losses a row counts by their mean, as with
+    ``reduction="mean"``; one that returns a single number by that for each row.
+
+    Raises
+    ------
+    ValueError
+        Outputs do not go with targets, or there are weights and no loss a row.
+    """
+    losses = criterion(output, targets_for(output, y, classification))
+    rows = len(y)
+    if losses.ndim == 0:
+        if weight is not None:
+            raise ValueError(
+                "the criterion returns one number for a batch, which leaves nothing to weight: "
+                "have it return a loss a row, as with reduction='none'"
+            )
+        return losses * rows
+    if len(losses) != rows:
+        raise ValueError(
+            f"the criterion returns losses of the shape {tuple(losses.shape)} for {rows} rows: "
+            "have it return a loss a row"
+        )
+    if losses.ndim > 1:
+        losses = losses.reshape(-1) if losses.numel() == rows else losses.flatten(1).mean(1)
+    return losses.sum() if weight is None else torch.dot(losses, weight)

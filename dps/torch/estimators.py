@@ -1,0 +1,178 @@
+"""Estimators around a PyTorch module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
+from torch import nn
+
+from dps.estimators.custom import Stepped
+from dps.estimators.custom_family import LossOfLabels, LossOfNumbers, Shape, probabilities
+from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
+from dps.estimators.family import Finish
+from dps.estimators.tasks import AnyClassifier, AnyRegressor
+from dps.losses import Loss
+from dps.torch.criteria import criterion_of
+from dps.torch.module import TorchModel
+
+__all__ = ["TorchClassifier", "TorchRegressor"]
+
+_MODULE = """
+module : Module or callable
+    A module that takes a tensor of rows; training starts from its weights, and leaves it as it is.
+    Or a class or function that makes one, called with the number of columns and of classes or
+    outputs, with PyTorch's generator seeded by `random_state`.
+"""
+_PLACE = """
+device : str, default="auto"
+    Where modules compute: "auto" is a GPU where the worker has one, else the CPU. Not tried on a
+    GPU yet: there the vectors of parameters and gradients are copied in each step.
+takes : {"dense", "sparse", "columns"}, default="dense"
+    What the module is given: a tensor; a sparse tensor (COO) of sparse rows; or a dict of tensors
+    by the names of columns: numbers, and of columns of categories or strings codes as int64, the
+    code of unknown ones being one above all others. What makes a module is then given a dict of
+    the number of codes of each column (0 for numbers) in place of the number of columns.
+"""
+_FITTED = """
+module_ : Module
+    A plain module with the trained weights, on the CPU and in evaluation mode.
+"""
+_shared = documented(
+    module=_MODULE, device=_PLACE, steps=STEPS, rows=ROWS, places=PLACES, fitted=_FITTED,
+    attributes=ATTRIBUTES,
+)  # fmt: skip
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Torch(Stepped):
+    """What the two estimators share."""
+
+    module: Any = field(kw_only=False)
+    criterion: Any = field(default=None, kw_only=False)
+    device: str = "auto"
+    takes: str = "dense"
+
+    _code: ClassVar[tuple[str, ...]] = ("module", "criterion")
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "module": "no_validation",
+        "criterion": "no_validation",
+        "device": [str],
+        "takes": [StrOptions({"dense", "sparse", "columns"})],
+    }
+
+    def _takes(self) -> str:
+        return self.takes
+
+    def _build(self, shape: Shape) -> TorchModel:
+        given = self.module
+        if not isinstance(given, nn.Module):
+            if not callable(given):
+                raise TypeError(
+                    f"The 'module' parameter of {type(self).__name__} must be a torch.nn.Module, "
+                    f"or make one. Got {given!r} instead."
+                )
+            with torch.random.fork_rng():
+                torch.manual_seed(shape.seed)
+                given = shape.made(given)
+        criterion = criterion_of(self.criterion, shape.classification)
+        model = TorchModel(
+            given, criterion, shape.n_features, shape.n_outputs, shape.classification,
+            self.device, self.takes, shape.columns,
+        )  # fmt: skip
+        model.shape = shape
+        return model
+
+    def _attributes(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        return {"module_": model.with_weights(params)}
+
+
+@_shared
+@dataclass(eq=False, repr=False, kw_only=True)
+class TorchClassifier(_Torch, AnyClassifier):
+    """A PyTorch module for labels, trained where its data lies.
+
+    The module's outputs are logits: one a class, or one for two classes.
+
+    Parameters
+    ----------
+    <module>
+    criterion : Module, class of one, its name in torch.nn, function or None, default=None
+        From outputs and targets to a loss a row; modules of ``torch.nn`` are asked for these. None
+        is the cross entropy. Targets are codes of classes, beside a single output as numbers.
+    <device>
+    class_weight : dict, "balanced" or None, default=None
+    <steps>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+    <fitted>
+    <attributes>
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from torch import nn
+    >>> from dps.torch import TorchClassifier
+    >>> def network(n_features, n_classes):
+    ...     return nn.Sequential(nn.Linear(n_features, 32), nn.ReLU(), nn.Linear(32, n_classes))
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = TorchClassifier(network, learning_rate=0.02, tol=None, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    def _loss(self) -> Loss:
+        return LossOfLabels()
+
+    def _probabilities(self) -> Finish:
+        return probabilities
+
+
+@_shared
+@dataclass(eq=False, repr=False, kw_only=True)
+class TorchRegressor(_Torch, AnyRegressor):
+    """A PyTorch module for numbers, trained where its data lies.
+
+    Parameters
+    ----------
+    <module>
+    criterion : Module, class of one, its name in torch.nn, function or None, default=None
+        From outputs and targets to a loss a row; modules of ``torch.nn`` are asked for these. None
+        is the mean squared error.
+    <device>
+    <steps>
+    <rows>
+    <places>
+
+    Attributes
+    ----------
+    n_outputs_ : int
+    <fitted>
+    <attributes>
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from dps.torch import TorchRegressor
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(500, 2))
+    >>> y = X[:, 0] * X[:, 1]
+    >>> network = nn.Sequential(nn.Linear(2, 32), nn.SiLU(), nn.Linear(32, 1))
+    >>> model = TorchRegressor(network, learning_rate=0.02, tol=None, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    def _loss(self) -> Loss:
+        return LossOfNumbers()
+
+    def _several(self) -> int | None:
+        return None if self.n_outputs_ == 1 else self.n_outputs_

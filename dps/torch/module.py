@@ -1,0 +1,309 @@
+"""A PyTorch module and a criterion, as everything in dps sees models.
+
+It must not know optimizers, modes or ranks.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dps.models import Layout, Padded, Rows, Tensor
+from dps.models.batches import FORMS
+from dps.models.custom import raw_outputs
+from dps.torch.criteria import Criterion, total_of
+from dps.torch.live import Live, persistent_buffers
+
+__all__ = ["TorchModel", "device_of"]
+
+#: Rows that go through a module at a time where nothing is trained.
+_ROWS = 1024
+#: Who draws has the generator, which is the process's, for himself.
+_chance = threading.Lock()
+_threads = threading.Lock()
+_inside, _before = 0, 0
+
+
+def device_of(asked: str) -> torch.device:
+    """The device that a name means in this process: of "auto" a GPU where there is one."""
+    if asked == "auto":
+        asked = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(asked)
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Tensors of a module: the parameters that are trained, then its buffers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Parameters are of several dtypes, of none that dps trains, or there are none.
+    """
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    name = type(module).__name__
+    if any(isinstance(p, nn.parameter.UninitializedTensorMixin) for p in trained.values()):
+        raise ValueError(
+            f"{name} has parameters without a shape yet: call it once on a batch of rows"
+        )
+    dtypes = {p.dtype for p in trained.values()}
+    if not trained:
+        raise ValueError(f"{name} has no parameters to train")
+    if len(dtypes) > 1 or dtypes - {torch.float32, torch.float64}:
+        raise TypeError(
+            f"all trained parameters of {name} must be float32, or all float64; there are "
+            f"{sorted(map(str, dtypes))}: use module.float()"
+        )
+    largest = 2.0**24 if torch.float32 in dtypes else 2.0**53
+    tensors = [Tensor(name, tuple(p.shape), p.ndim > 1) for name, p in trained.items()]
+    for key, buffer in persistent_buffers(module).items():
+        if buffer.is_complex() or (
+            not buffer.is_floating_point() and buffer.numel() and buffer.abs().max() > largest
+        ):
+            raise ValueError(
+                f"the buffer {key!r} of {name} holds what a vector of {dtypes.pop()} cannot: "
+                "register it with persistent=False, if it never changes"
+            )
+        tensors.append(Tensor(key, tuple(buffer.shape), False, trained=False))
+    return Layout(tuple(tensors))
+
+
+class TorchModel:
+    """A module under a criterion.
+
+    The module stays as it is: what works is a copy, made where it works. Copies of the model
+    itself, one a replica, share it.
+
+    Parameters
+    ----------
+    module : Module
+    criterion : callable
+        See `criterion_of`.
+    n_features, n_outputs : int
+        Columns of X, and classes or columns of y.
+    classification : bool
+    device : str
+    takes : {"dense", "sparse", "columns"}
+    columns : Columns, optional
+    """
+
+    #: What who made it knew of the data; it is not looked at here.
+    shape: Any = None
+    whole: ClassVar[bool] = True
+    kernel: ClassVar[None] = None
+    by_blas: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        criterion: Criterion,
+        n_features: int,
+        n_outputs: int,
+        classification: bool,
+        device: str = "cpu",
+        takes: str = "dense",
+        columns: Any = None,
+    ) -> None:
+        self.module, self.criterion = module, criterion
+        self.n_features, self.n_outputs = n_features, n_outputs
+        self.classification = classification
+        self.device, self.takes, self.columns = device, takes, columns
+        self.layout = layout_of(module)
+        single = next(p for p in module.parameters() if p.requires_grad).dtype == torch.float32
+        self.dtype = np.dtype("f4" if single else "f8")
+        self._form = FORMS[takes]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as before anything was computed."""
+        self._live: Live | None = None
+        self._lock = threading.Lock()
+        self._tried = False
+        #: Whether the module draws by chance: until it has been tried, perhaps.
+        self.draws = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        for name in ("_live", "_lock", "_tried", "draws"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __deepcopy__(self, memo: Any) -> TorchModel:
+        new = copy.copy(self)
+        memo[id(self)] = new
+        return new
+
+    def initial(self, rng: Any = None) -> NDArray[np.floating]:
+        """The weights and buffers that the module has."""
+        params = np.empty(self.layout.size, self.dtype)
+        state = dict(self.module.named_parameters()) | persistent_buffers(self.module)
+        for name, values in self.layout.views(params).items():
+            values[...] = state[name].detach().cpu().numpy()
+        return params
+
+    def with_weights(self, params: NDArray[np.floating]) -> nn.Module:
+        """A module of its own with such weights and buffers, to predict with."""
+        module = copy.deepcopy(self.module).cpu()
+        state = dict(module.named_parameters()) | persistent_buffers(module)
+        with torch.no_grad():
+            for name, values in self.layout.views(params).items():
+                given = torch.from_numpy(values.copy())
+                state[name].copy_(given if state[name].is_floating_point() else given.round())
+        return module.eval()
+
+    def take(self, X: Rows) -> Any:
+        """Rows out of a block, see `CustomModel.take`."""
+        return self._form.take(X)
+
+    def join(self, parts: Any) -> Any:
+        """Rows of several blocks as those of one."""
+        return self._form.join(parts)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Have PyTorch compute in the thread that calls it; replicas share the cores out."""
+        global _inside, _before
+        with _threads:
+            if _inside == 0:
+                _before = torch.get_num_threads()
+            _inside += 1
+        torch.set_num_threads(1)  # each thread has a number of its own
+        try:
+            yield
+        finally:
+            with _threads:
+                _inside -= 1
+                if _inside == 0:
+                    torch.set_num_threads(_before)
+
+    def loss_gradient(
+        self,
+        params: NDArray[np.floating],
+        X: Any,
+        y: NDArray[np.floating],
+        weight: NDArray[np.floating] | None,
+        out: NDArray[np.floating],
+        rng: Any = None,
+    ) -> float:
+        """Add the gradient to `out` and return the sum of losses, see `Model.loss_gradient`.
+
+        Of rows as `take` and `join` have made them.
+        """
+        live = self._at_work(params)
+        live.gather(out)
+        if not live.module.training:
+            live.module.train()
+        given = self._inputs(X), self._tensor(y), None if weight is None else self._tensor(weight)
+        total = self._forward(live, *given) if rng is None else self._drawn(live, given, rng)
+        total.backward()
+        live.end(len(y))
+        return float(total.detach())
+
+    def evaluate(
+        self,
+        params: NDArray[np.floating],
+        X: Rows,
+        y: NDArray[np.floating],
+        weight: NDArray[np.floating] | None,
+    ) -> float:
+        """The sum of losses of the module in evaluation mode."""
+        live = self._at_work(params)
+        if live.module.training:
+            live.module.eval()
+        weights = None if weight is None else self._tensor(weight)
+        with torch.no_grad():
+            return float(self._forward(live, self._inputs(self.take(X)), self._tensor(y), weights))
+
+    def raw(self, params: NDArray[np.floating], X: Rows) -> NDArray[np.floating]:
+        """The module's outputs in evaluation mode, (rows, n_outputs)."""
+        rows = self.take(X)
+        with self._lock, torch.no_grad():
+            live = self._at_work(params)
+            live.module.eval()
+            parts = []
+            for start in range(0, max(1, rows.shape[0]), _ROWS):
+                output = self._output(live, self._inputs(rows[start : start + _ROWS]))
+                parts.append(output.cpu().numpy())
+        whose = f"the output of {type(self.module).__name__}"
+        found: NDArray[np.floating] = raw_outputs(
+            np.concatenate(parts), rows.shape[0], self.dtype, whose
+        )
+        return found
+
+    def _at_work(self, params: NDArray[np.floating]) -> Live:
+        if self._live is None:
+            device = device_of(self.device)
+            module = copy.deepcopy(self.module)
+            self._live = Live(module, self.layout, device, copied=device.type != "cpu")
+        self._live.begin(params)
+        return self._live
+
+    def _inputs(self, X: Any) -> Any:
+        if self.columns is not None:
+            return {name: self._input(column) for name, column in self.columns(X).items()}
+        return self._input(X)
+
+    def _input(self, X: Any) -> Any:
+        if isinstance(X, Padded):
+            return Padded(*map(self._tensor, (X.values, X.lengths, X.mask)))
+        if isinstance(X, np.ndarray):
+            return self._tensor(X)
+        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        at = torch.from_numpy(np.stack([rows, X.indices.astype(np.int64)]))
+        return torch.sparse_coo_tensor(
+            at, self._tensor(X.data), X.shape, is_coalesced=True, check_invariants=False
+        ).to(device_of(self.device))
+
+    def _tensor(self, values: Any) -> torch.Tensor:
+        """Values on the device; a copy of what is not to be written."""
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+        return tensor if self.device == "cpu" else tensor.to(device_of(self.device))
+
+    def _output(self, live: Live, inputs: Any) -> torch.Tensor:
+        output = live.module(inputs)
+        if not isinstance(output, torch.Tensor):
+            raise TypeError(
+                f"{type(self.module).__name__} must return a tensor, with a row of outputs for "
+                f"each row; it returned a {type(output).__name__}"
+            )
+        return output
+
+    def _forward(
+        self, live: Live, inputs: Any, y: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        output = self._output(live, inputs)
+        return total_of(self.criterion, output, y, weight, self.classification)
+
+    def _drawn(self, live: Live, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
+        """The same with what is drawn by chance following from `rng` alone.
+
+        PyTorch's generator is the process's, and belongs to others, too. A module that has drawn
+        nothing in its first step is not asked again.
+        """
+        generator = torch.default_generator
+        device = device_of(self.device)
+        if device.type == "cuda":
+            generator = torch.cuda.default_generators[device.index or 0]
+        with _chance:
+            before = generator.get_state()
+            try:
+                generator.manual_seed(int(rng.integers(2**63)))
+                seeded = None if self._tried else generator.get_state()
+                total = self._forward(live, *given)
+                if seeded is not None:
+                    self._tried = True
+                    self.draws = not torch.equal(seeded, generator.get_state())
+            finally:
+                generator.set_state(before)
+        return total

@@ -1,0 +1,97 @@
+"""Models as users write them, in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from dps.models import Batch, Tensor
+
+
+class Softmax:
+    """Several classes by one matrix."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        self.layout: Any = {"coef": (n_features, n_classes), "bias": (n_classes,)}
+
+    def init(self, rng):
+        return {"coef": 0.0, "bias": 0.0}
+
+    def raw(self, params, batch):
+        return batch.X @ params["coef"] + params["bias"]
+
+    def loss_gradient(self, params, batch, out):
+        raw = self.raw(params, batch)
+        powers = np.exp(raw - raw.max(axis=1, keepdims=True))
+        slope = powers / powers.sum(axis=1, keepdims=True)
+        rows = np.arange(batch.rows)
+        losses = -np.log(slope[rows, batch.y])
+        slope[rows, batch.y] -= 1
+        slope = batch.weighted(slope)
+        out["coef"] += batch.X.T @ slope
+        out["bias"] += slope.sum(axis=0)
+        return batch.weighted(losses).sum()
+
+
+class Centred(Softmax):
+    """The same of features less their running mean, which is no parameter."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__(n_features, n_classes)
+        self.layout["mean"] = Tensor("mean", (n_features,), penalised=False, trained=False)
+        self.layout["batches"] = Tensor("batches", (), penalised=False, trained=False)
+
+    def init(self, rng):
+        return {**super().init(rng), "mean": 0.0, "batches": 0.0}
+
+    def raw(self, params, batch):
+        return (batch.X - params["mean"]) @ params["coef"] + params["bias"]
+
+    def loss_gradient(self, params, batch, out, buffers):
+        buffers["batches"] += 1
+        buffers["mean"] += (batch.X.mean(axis=0) - buffers["mean"]) / 10
+        loss = super().loss_gradient(params, batch, out)
+        out["coef"] -= np.outer(params["mean"], out["bias"])  # in which there is this batch alone
+        return loss
+
+
+class Noisy(Softmax):
+    """Half of the features are dropped, by chance."""
+
+    draws = True
+
+    def loss_gradient(self, params, batch, out, rng):
+        kept = rng.random(batch.X.shape) < 0.5
+        thin = Batch(batch.X * kept, batch.y, batch.weight, batch.rows)
+        return super().loss_gradient(params, thin, out)
+
+
+class Wide(Softmax):
+    takes = "sparse"
+
+    def loss_gradient(self, params, batch, out):
+        assert scipy.sparse.issparse(batch.X)
+        return super().loss_gradient(params, batch, out)
+
+
+class Line:
+    """A regression with several outputs, in logarithms."""
+
+    def __init__(self, n_features: int, n_outputs: int) -> None:
+        self.layout = {"coef": (n_features, n_outputs)}
+
+    def init(self, rng):
+        return {"coef": 0.0}
+
+    def raw(self, params, batch):
+        return batch.X @ params["coef"]
+
+    def mean(self, raw):
+        return 2 * raw
+
+    def loss_gradient(self, params, batch, out):
+        residual = 2 * self.raw(params, batch) - batch.y.reshape(batch.rows, -1)
+        out["coef"] += 2 * batch.X.T @ batch.weighted(residual)
+        return (batch.weighted(residual) * residual).sum() / 2

@@ -1,0 +1,403 @@
+"""Models that users have written in NumPy: what `check` finds, and training in every mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from own_models import Centred, Line, Noisy, Softmax, Wide
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import dps
+from dps import ModelClassifier, ModelRegressor
+from dps.models import check
+from dps.modes import MODES
+from dps.preprocessing import FrameEncoder
+
+
+def example(n: int = 1200, features: int = 6) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(1.0, 1.0, size=(n, features)) * (rng.random((n, features)) < 0.7)
+    raw = (X - 1) @ rng.normal(size=(features, 3))
+    return X, np.array(["a", "b", "c"])[(raw + rng.gumbel(size=raw.shape)).argmax(axis=1)]
+
+
+OPTIONS: dict[str, Any] = {
+    "learning_rate": 0.05, "max_iter": 5, "tol": None, "batch_size": 64, "random_state": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Softmax, Noisy, Wide])
+def test_good_models_pass(kind):
+    X, y = example()
+    for given in (X, scipy.sparse.csr_array(X)):
+        check(kind(6, 3), given, y)
+    check(kind(6, 2), X, y == "a")
+
+
+class Assigns(Softmax):
+    def loss_gradient(self, params, batch, out):
+        loss = super().loss_gradient(params, batch, out)
+        out["bias"][:] = 1.0
+        return loss
+
+
+class Replaces(Softmax):
+    def loss_gradient(self, params, batch, out):
+        out["bias"] = np.zeros(3)
+        return 0.0
+
+
+class Averages(Softmax):
+    def loss_gradient(self, params, batch, out):
+        return super().loss_gradient(params, batch, out) / batch.rows
+
+
+class Unweighted(Softmax):
+    def loss_gradient(self, params, batch, out):
+        plain = dps.models.Batch(batch.X, batch.y, None, batch.rows)
+        return super().loss_gradient(params, plain, out)
+
+
+class Wrong(Softmax):
+    def loss_gradient(self, params, batch, out):
+        out["coef"][2, 1] += batch.weighted(np.ones(batch.rows)).sum()
+        return super().loss_gradient(params, batch, out)
+
+
+class Writes(Softmax):
+    def raw(self, params, batch):
+        params["bias"] += 1.0
+        return super().raw(params, batch)
+
+
+class Scales(Softmax):
+    def raw(self, params, batch):
+        values = batch.X.copy()
+        values -= values.mean(axis=0, keepdims=True) if batch.rows else 0
+        return values @ params["coef"]
+
+
+class Chance(Softmax):
+    def init(self, rng):
+        return {"coef": np.random.default_rng().normal(size=(6, 3)), "bias": 0.0}
+
+
+class Narrow(Softmax):
+    def raw(self, params, batch):
+        return super().raw(params, batch)[:, :2]
+
+    def loss_gradient(self, params, batch, out):
+        return 0.0
+
+
+class Silent(Softmax):
+    def loss_gradient(self, params, batch, out):
+        super().loss_gradient(params, batch, out)
+
+
+BAD = {
+    Assigns: r"must add to `out`, and not set it: 'bias' at \[\d\] is",
+    Averages: "the loss must be a sum over rows, not a mean",
+    Unweighted: "the loss ignores `batch.weight`",
+    Wrong: r"the gradient of 'coef' at \[2, 1\]: expected .* by finite differences .*, got",
+    Writes: "writes into `params` or `batch`",
+    Scales: "raw of the first row depends on what other rows",
+    Chance: "init returns other values for the same random numbers",
+    Narrow: "raw returns 2 outputs a row, and y asks for 3",
+}
+
+
+@pytest.mark.parametrize(("kind", "message"), BAD.items(), ids=lambda v: getattr(v, "__name__", ""))
+def test_check_says_what_is_wrong(kind, message):
+    X, y = example()
+    with pytest.raises(ValueError, match=message):
+        check(kind(6, 3), X, y, rows=40)
+
+
+def test_mistakes_without_a_check_are_errors_as_well():
+    X, y = example(100)
+    for kind, message in ((Replaces, r"out\['bias'\] was assigned to"), (Silent, "returned None")):
+        with pytest.raises(dps.errors.ReplicaError, match=message):
+            ModelClassifier(kind, n_replicas=2, **OPTIONS).fit(X, y)
+    with pytest.raises(TypeError, match="has no layout and no init"):
+        ModelClassifier(object()).fit(X, y)
+    bad = Softmax(6, 3)
+    bad.layout = {"coef": (6, -3)}
+    with pytest.raises(TypeError, match=r"has \(6, -3\) for 'coef'"):
+        ModelClassifier(bad).fit(X, y)
+    odd = Softmax(6, 3)
+    odd.init = lambda rng: {"coef": np.zeros(2), "bias": 0.0}  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"returned 'coef' with the shape \(2,\)"):
+        ModelClassifier(odd).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [Softmax, Centred, Noisy, Wide])
+def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
+    X, y = example()
+    data = da.from_array(X, chunks=(170, 6)), da.from_array(y, chunks=170)
+
+    def fit(mode: str, shards: int, given: Any = data) -> Any:
+        options = {**OPTIONS, "mode": mode, "n_shards": shards, "n_replicas": 2}
+        return ModelClassifier(kind, **options).fit(*given)
+
+    first = fit("sync", 1)
+    for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2)):
+        again = fit(mode, shards)
+        assert again._params.tobytes() == first._params.tobytes()
+        assert again.history_[-1]["loss"] == first.history_[-1]["loss"]
+    apart = fit("async", 2)
+    assert apart.loss_ == pytest.approx(first.loss_, rel=0.05)
+    sparse = fit("sync", 1, (scipy.sparse.csr_array(X), y))
+    assert sparse.score(X, y) == pytest.approx(first.score(X, y), abs=0.03)
+    assert set(MODES) == {"sync", "async", "allreduce"}
+
+
+def test_processes_end_with_the_bits_of_threads(client):
+    X, y = example()
+    chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
+    bits = {
+        ModelClassifier(Centred, mode=mode, n_replicas=2, client=client, **OPTIONS)
+        .fit(*chunked)
+        ._params.tobytes()
+        for mode in ("sync", "allreduce")
+    }
+    here = ModelClassifier(Centred, n_replicas=2, **OPTIONS)
+    here.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, y)))
+    assert len(bits) == 1
+    assert np.allclose(np.frombuffer(*bits), here._params, atol=0.2)  # other rows in a batch
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_replicas", [1, 2])
+def test_buffers_are_those_of_all_batches(mode, n_replicas):
+    X, y = example()
+    model = ModelClassifier(Centred, mode=mode, n_replicas=n_replicas, **OPTIONS).fit(X, y)
+    updates = model._carry.version
+    lost = 0.05 * updates if mode == "async" and n_replicas > 1 else 0  # nobody waits for the other
+    assert model.params_["batches"] == pytest.approx(updates, abs=lost)
+    np.testing.assert_allclose(model.params_["mean"], X.mean(axis=0), atol=0.3)
+    carried = model.partial_fit(X, y)
+    assert carried.params_["batches"] == pytest.approx(updates * 6 / 5, abs=lost)
+
+
+def test_the_epoch_that_is_kept_has_its_own_buffers():
+    X, y = example(300)
+    options = {**OPTIONS, "learning_rate": 1.0, "max_iter": 30, "n_iter_no_change": 3, "tol": 0.0}
+    model = ModelClassifier(Centred, early_stopping=True, n_replicas=2, **options).fit(X, y)
+    losses = [epoch["validation_loss"] for epoch in model.history_]
+    best = int(np.argmin(losses)) + 1
+    assert best < model.n_iter_
+    assert model.params_["batches"] == model._carry.version  # updates behind the epoch
+
+
+def test_weights_and_classes_count_as_rows_do():
+    X, y = example(400)
+    options = {**OPTIONS, "batch_size": 800, "shuffle": False}
+    twice = ModelClassifier(Softmax, **options).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
+    heavy = ModelClassifier(Softmax, **options).fit(X, y, sample_weight=np.full(400, 2.0))
+    np.testing.assert_allclose(twice._params, heavy._params, atol=1e-12)
+    lifted = ModelClassifier(Softmax, class_weight={"a": 5.0}, **options).fit(X, y)
+    assert (lifted.predict(X) == "a").sum() > (heavy.predict(X) == "a").sum()
+
+
+def test_predictions_are_lazy_and_probabilities_those_of_the_outputs():
+    X, y = example()
+    model = ModelClassifier(Softmax, **OPTIONS).fit(X, y)
+    raw = X @ model.params_["coef"] + model.params_["bias"]
+    np.testing.assert_allclose(model.decision_function(X), raw)
+    powers = np.exp(raw)
+    np.testing.assert_allclose(
+        model.predict_proba(X), powers / powers.sum(axis=1, keepdims=True), rtol=1e-6
+    )
+    lazy = model.predict(da.from_array(X, chunks=500))
+    assert lazy.chunks == ((500, 500, 200),)
+    assert (lazy.compute() == model.predict(X)).all()
+    two = ModelClassifier(Softmax, **OPTIONS).fit(X, y == "a")
+    raw = X @ two.params_["coef"] + two.params_["bias"]
+    np.testing.assert_allclose(two.decision_function(X), raw[:, 1] - raw[:, 0])
+    assert (two.predict(X) == two.predict_proba(X).argmax(axis=1)).all()
+
+
+def test_searches_clones_and_warm_starts():
+    X, y = example(300)
+    rates = {"learning_rate": [1e-5, 0.05]}
+    search = GridSearchCV(ModelClassifier(Softmax, **OPTIONS), rates, cv=2)
+    assert search.fit(X, y).best_params_ == {"learning_rate": 0.05}
+    model = ModelClassifier(Softmax(6, 3), warm_start=True, **OPTIONS).fit(X, y)
+    once = model.loss_
+    assert model.fit(X, y).loss_ < once
+    assert not hasattr(clone(model), "params_")
+    model.model = Softmax(6, 2)
+    with pytest.raises(ValueError, match="other tensors now"):
+        model.fit(X, y)
+
+
+class ByName:
+    """Numbers by a slope each, categories by a value each; counts by a slope for all."""
+
+    takes = "columns"
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        self.sizes = sizes
+        self.layout = {name: (max(1, size),) for name, size in sizes.items()}
+
+    def init(self, rng):
+        return dict.fromkeys(self.sizes, 0.0)
+
+    def _parts(self, params, batch):
+        assert list(batch.X) == list(self.sizes)
+        for name, column in batch.X.items():
+            assert column.dtype.kind == ("i" if self.sizes[name] else "f")
+            yield name, params[name][column] if self.sizes[name] else params[name] * column
+
+    def raw(self, params, batch):
+        return sum(part for _, part in self._parts(params, batch))
+
+    def loss_gradient(self, params, batch, out):
+        residual = self.raw(params, batch) - batch.y
+        slope = batch.weighted(residual)
+        for name, column in batch.X.items():
+            if self.sizes[name]:
+                np.add.at(out[name], column, slope)
+            else:
+                out[name] += slope @ column
+        return (slope * residual).sum() / 2
+
+
+def frame_of(n: int = 900) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"area": rng.normal(size=n), "kind": rng.choice([*"abc"], n),
+                          "rooms": pd.Categorical(rng.integers(1, 4, n))})  # fmt: skip
+    value = frame.area * 2 + frame.kind.map({"a": 1.0, "b": -1.0, "c": 0.0})
+    return frame, value + frame.rooms.astype(float)
+
+
+def test_columns_come_by_name_with_codes_for_categories():
+    frame, value = frame_of()
+    options = {**OPTIONS, "max_iter": 40, "n_replicas": 2}
+    model = ModelRegressor(ByName, **options).fit(frame, value)
+    assert model.model_.sizes == {"area": 0, "kind": 4, "rooms": 4}  # one is for unknown ones
+    np.testing.assert_allclose(model.params_["area"], 2, atol=0.02)
+    kinds = model.params_["kind"]
+    np.testing.assert_allclose(kinds[:3] - kinds[2], [1, -1, 0], atol=0.05)
+    assert kinds[3] == 0  # never seen
+    lazy = dd.from_pandas(frame, npartitions=3)
+    there = ModelRegressor(ByName, **options).fit(lazy, dd.from_pandas(value, npartitions=3))
+    np.testing.assert_allclose(there._params, model._params, atol=0.1)
+    again = model.predict(lazy[["rooms", "kind", "area"]])  # found by name, and lazy
+    np.testing.assert_allclose(again.compute(), model.predict(frame))
+    odd = frame.assign(kind="zzz")
+    by_hand = model.predict(frame) - kinds[frame.kind.map({"a": 0, "b": 1, "c": 2})]
+    np.testing.assert_allclose(model.predict(odd), by_hand)
+    numbers = ModelRegressor(ByName, **options).fit(frame[["area"]], value)
+    assert numbers.model_.sizes == {"area": 0}
+    with pytest.raises(ValueError, match="set the attribute 'takes' of what makes the model"):
+        ModelRegressor(lambda *_: ByName({"area": 0}, 1), **options).fit(frame[["area"]], value)
+
+
+class MeanOfTokens:
+    """A value each token, of which the mean over a list is the output; and a slope of numbers."""
+
+    takes = "columns"
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        assert sizes == {"words": 65, "sizes": 0}
+        self.layout = {"words": (65,), "sizes": (1,)}
+
+    def init(self, rng):
+        return {"words": 0.0, "sizes": 0.0}
+
+    def raw(self, params, batch):
+        words, sizes = batch.X["words"], batch.X["sizes"]
+        assert words.values.dtype.kind == "i"
+        assert not sizes.values[~sizes.mask].any()
+        longest = max(1, words.lengths.max(initial=0))
+        assert words.values.shape == words.mask.shape == (batch.rows, longest)
+        mean = (params["words"][words.values] * words.mask).sum(axis=1)
+        return mean / np.maximum(words.lengths, 1) + params["sizes"] * sizes.values.sum(axis=1)
+
+    def loss_gradient(self, params, batch, out):
+        words, sizes = batch.X["words"], batch.X["sizes"]
+        residual = self.raw(params, batch) - batch.y
+        slope = batch.weighted(residual)
+        each = (slope / np.maximum(words.lengths, 1))[:, None] * words.mask
+        np.add.at(out["words"], words.values, each)
+        out["sizes"] += slope @ sizes.values.sum(axis=1)
+        return (slope * residual).sum() / 2
+
+
+@pytest.mark.parametrize("cache", ["memory", None])
+def test_lists_come_padded(cache, tmp_path):
+    rng = np.random.default_rng(0)
+    n, value = 600, dict(zip("abcd", (1.0, -1.0, 2.0, 0.0), strict=True))
+    words = [list(rng.choice([*"abcd"], rng.integers(0, 6))) for _ in range(n)]
+    sizes = [list(np.round(rng.normal(size=rng.integers(1, 4)), 2)) for _ in range(n)]
+    y = np.array([np.mean([value[w] for w in row]) if row else 0.0 for row in words])
+    y += [3 * sum(row) for row in sizes]
+    frame = pd.DataFrame({"words": words, "sizes": sizes})
+    encoder = FrameEncoder(lists=8, n_hash=64)
+    options = {**OPTIONS, "encoder": encoder, "max_iter": 40, "n_replicas": 2, "cache": cache}
+    with dask.config.set({"dataframe.convert-string": False}):
+        lazy = dd.from_pandas(frame, npartitions=3)
+        target = dd.from_pandas(pd.Series(y), npartitions=3)
+    model = ModelRegressor(MeanOfTokens, **options).fit(lazy, target)
+    assert model.score(frame, y) > 0.99
+    np.testing.assert_allclose(model.predict(lazy).compute(), model.predict(frame))
+    cut = frame.assign(words=[row * 9 for row in words])  # more than 8 do not count
+    assert np.isfinite(model.predict(cut)).all()
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model", model=MeanOfTokens)
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+    for odd, held in ((1.0, "numbers"), ([1.0, 2.0], "lists of numbers")):
+        bad = frame.assign(words=[odd] * n)
+        with pytest.raises(ValueError, match=f"column 'words' of X holds {held}, and held lists"):
+            model.predict(bad)
+
+
+def test_a_saved_model_of_columns_finds_them_again(tmp_path):
+    frame, value = frame_of(200)
+    model = ModelRegressor(ByName, **OPTIONS).fit(frame, value)
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model", model=ByName)
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+
+
+def test_a_saved_model_is_given_again_and_carries_on(tmp_path):
+    X, y = example(300)
+    options = {**OPTIONS, "optimizer": "momentum"}
+    model = ModelClassifier(Centred, n_replicas=2, **options).fit(X, y)
+    model.save(tmp_path / "model")
+    files = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
+    assert b"pickle" not in files
+    with pytest.raises(TypeError, match="which is code and not in the files: give model again"):
+        dps.load(tmp_path / "model")
+    with pytest.raises(TypeError, match=r"was saved without \['loss'\]"):
+        dps.load(tmp_path / "model", model=Centred, loss=3)
+    with pytest.raises(ValueError, match="what is given has other tensors"):
+        dps.load(tmp_path / "model", model=Softmax)
+    again = dps.load(tmp_path / "model", model=Centred)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.params_["batches"] == model.params_["batches"]
+    assert again.partial_fit(X, y)._params.tobytes() == model.partial_fit(X, y)._params.tobytes()
+    ModelClassifier(Softmax, alpha=0.5).save(tmp_path / "bare")
+    assert dps.load(tmp_path / "bare", model=Softmax).alpha == 0.5
+
+
+def test_regressions_of_several_outputs():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 4))
+    Y = X @ rng.normal(size=(4, 2))
+    check(Line(4, 2), X, Y)
+    model = ModelRegressor(Line, **{**OPTIONS, "max_iter": 40}).fit(X, Y)
+    assert model.predict(X).shape == (500, 2)
+    assert model.score(X, Y) > 0.99
+    one = ModelRegressor(Line, **{**OPTIONS, "max_iter": 40}).fit(X, Y[:, 0])
+    assert one.predict(X).shape == (500,)

@@ -1,0 +1,355 @@
+"""PyTorch modules: as PyTorch's own loop trains them, and in every mode."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dps
+from dps.errors import ReplicaError
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from dps.torch import TorchClassifier, TorchRegressor  # noqa: E402
+from dps.torch.live import Live  # noqa: E402
+from dps.torch.module import TorchModel, layout_of  # noqa: E402
+
+
+def example(n: int = 1200, features: int = 6) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, features)).astype(np.float32)
+    raw = np.tanh(X @ rng.normal(size=(features, 3))) * 3
+    return X, np.array(["a", "b", "c"])[(raw + rng.gumbel(size=raw.shape)).argmax(axis=1)]
+
+
+def plain(n_features: int, n_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(n_features, 16), nn.ReLU(), nn.Linear(16, n_outputs))
+
+
+def normed(n_features: int, n_outputs: int) -> nn.Module:
+    # A bias before a norm has no gradient but rounding, which Adam makes steps of.
+    first = nn.Linear(n_features, 16, bias=False)
+    return nn.Sequential(first, nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, n_outputs))
+
+
+def dropped(n_features: int, n_outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(n_features, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, n_outputs)
+    )
+
+
+def double(n_features: int, n_outputs: int) -> nn.Module:
+    return plain(n_features, n_outputs).double()
+
+
+@parametrize_with_checks(  # in float64, as some of them ask for
+    [
+        TorchClassifier(double, learning_rate=0.05, max_iter=50, tol=None),
+        TorchRegressor(double, learning_rate=0.05, max_iter=50, tol=None, n_replicas=2),
+    ]
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+OPTIONS: dict[str, Any] = {
+    "learning_rate": 0.01, "max_iter": 5, "tol": None, "batch_size": 64, "random_state": 0,
+}  # fmt: skip
+
+
+def fixed(make: Any, outputs: int = 3) -> nn.Module:
+    torch.manual_seed(1)
+    return make(6, outputs)
+
+
+def trained_by_torch(module: nn.Module, optimizer: Any, X: Any, y: Any, steps: int) -> nn.Module:
+    module = copy.deepcopy(module)
+    codes = torch.from_numpy(np.searchsorted(np.unique(y), y))
+    stepper = optimizer(module.parameters())
+    for _ in range(steps):
+        stepper.zero_grad()
+        nn.functional.cross_entropy(module(torch.from_numpy(X)), codes).backward()
+        stepper.step()
+    return module
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("make", [plain, normed])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_one_replica_trains_as_pytorch_does(mode, make, name):
+    X, y = example(300)
+    module = fixed(make)
+    theirs = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]
+    expected = trained_by_torch(module, lambda p: theirs(p, lr=0.01), X, y, 5).state_dict()
+    options = {**OPTIONS, "batch_size": 300, "shuffle": False, "optimizer": name, "mode": mode}
+    before = copy.deepcopy(module.state_dict())
+    model = TorchClassifier(module, n_replicas=1, **options).fit(X, y)
+    found = model.module_.state_dict()
+    assert list(found) == list(expected)
+    for key, values in expected.items():
+        assert found[key].dtype == values.dtype
+        np.testing.assert_allclose(found[key].numpy(), values.numpy(), rtol=1e-3, atol=2e-5)
+        assert torch.equal(module.state_dict()[key], before[key])  # what was given is as it was
+    assert all(p.requires_grad and p.grad is None for p in model.module_.parameters())
+
+
+def test_two_replicas_take_the_step_of_all_rows():
+    X, y = example(300)
+    module = fixed(plain)
+    expected = trained_by_torch(module, lambda p: torch.optim.SGD(p, lr=0.5), X, y, 5).state_dict()
+    options = {**OPTIONS, "learning_rate": 0.5, "batch_size": 300}
+    model = TorchClassifier(module, n_replicas=2, optimizer="sgd", **options).fit(X, y)
+    for key, values in model.module_.state_dict().items():
+        np.testing.assert_allclose(values.numpy(), expected[key].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [plain, normed, dropped])
+def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(make):
+    X, y = example(3000)
+    data = [da.from_array(a, chunks=(700, *a.shape[1:])) for a in (X, y)]
+
+    def fit(mode: str, shards: int) -> Any:
+        options = {**OPTIONS, "n_shards": shards, "n_replicas": 2, "max_iter": 8}
+        return TorchClassifier(make, mode=mode, **options).fit(*data)
+
+    first = fit("sync", 1)
+    for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2), ("sync", 1)):
+        assert fit(mode, shards)._params.tobytes() == first._params.tobytes()
+    losses = []
+    for model in (first, fit("async", 2)):
+        with torch.no_grad():
+            logits = model.module_(torch.from_numpy(X))
+        codes = torch.from_numpy(np.searchsorted(model.classes_, y))
+        losses.append(float(nn.functional.cross_entropy(logits, codes)))
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_processes_end_with_the_same_bits(client):
+    X, y = example()
+    chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
+    bits = {
+        TorchClassifier(normed, mode=mode, n_replicas=2, n_shards=n, client=client, **OPTIONS)
+        .fit(*chunked)
+        ._params.tobytes()
+        for mode, n in (("sync", 1), ("sync", 2), ("allreduce", 1))
+    }
+    assert len(bits) == 1
+
+
+def test_gradients_are_views_of_the_sum_and_parameters_of_the_point():
+    module = fixed(normed)
+    model = TorchModel(module, nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
+    params, out = model.initial(), np.zeros(model.layout.size, np.float32)
+    X, y = example(50)
+    codes = np.searchsorted(np.unique(y), y).astype(np.float32)
+    model.loss_gradient(params, X, codes, None, out, np.random.default_rng(0))
+    live = model._live
+    weight = live.module[0].weight
+    assert weight.data_ptr() == params.ctypes.data
+    assert weight.grad.data_ptr() == out.ctypes.data
+    once = out.copy()
+    model.loss_gradient(params, X, codes, None, out)
+    np.testing.assert_allclose(out, 2 * once, rtol=1e-4, atol=1e-4)
+    assert (params == model.initial()).all()
+    assert not model.draws  # nothing was drawn in the first step
+
+
+@pytest.mark.parametrize("make", [plain, normed])
+def test_vectors_that_are_copied_lead_to_the_same(make):
+    X, y = example(50)
+    codes = np.searchsorted(np.unique(y), y).astype(np.float32)
+    found = []
+    for copied in (False, True):
+        model = TorchModel(fixed(make), nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
+        device = torch.device("cpu")
+        module = copy.deepcopy(model.module)
+        model._live = Live(module, model.layout, device, copied=copied)
+        params, out = model.initial(), np.zeros(model.layout.size, np.float32)
+        for _ in range(3):
+            out[:] = 0
+            model.loss_gradient(params, X, codes, None, out, np.random.default_rng(0))
+            params -= out / 50
+        found.append(params.tobytes())
+    assert found[0] == found[1]
+
+
+def test_buffers_are_kept_with_the_epoch_that_is_kept():
+    X, y = example(600)
+    options = {**OPTIONS, "learning_rate": 0.5, "max_iter": 30, "n_iter_no_change": 3, "tol": 0.0}
+    model = TorchClassifier(normed, early_stopping=True, n_replicas=2, **options).fit(X, y)
+    tracked = model.module_[1].num_batches_tracked
+    assert tracked.dtype == torch.int64
+    assert int(tracked) == model._carry.version
+    model.partial_fit(X, y)
+    assert int(model.module_[1].num_batches_tracked) == model._carry.version > int(tracked)
+
+
+def test_dropout_follows_from_the_seed_alone_and_leaves_the_generator():
+    X, y = example()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    bits = [
+        TorchClassifier(dropped, n_replicas=2, **OPTIONS).fit(X, y)._params.tobytes()
+        for _ in range(2)
+    ]
+    assert bits[0] == bits[1]
+    assert torch.equal(torch.get_rng_state(), before)
+    other = TorchClassifier(dropped, n_replicas=2, **{**OPTIONS, "random_state": 1}).fit(X, y)
+    assert other._params.tobytes() != bits[0]
+    assert (other.predict_proba(X) == other.predict_proba(X)).all()  # nothing is dropped
+
+
+def test_predictions_are_the_modules_and_lazy():
+    X, y = example()
+    threads = torch.get_num_threads()
+    model = TorchClassifier(plain, n_replicas=2, **OPTIONS).fit(X, y)
+    assert torch.get_num_threads() == threads
+    with torch.no_grad():
+        logits = model.module_(torch.from_numpy(X))
+    np.testing.assert_allclose(
+        model.predict_proba(X), torch.softmax(logits, 1).numpy(), rtol=1e-5, atol=1e-6
+    )
+    lazy = model.predict_proba(da.from_array(X, chunks=500))
+    np.testing.assert_array_equal(lazy.compute(), model.predict_proba(X))
+    assert model.score(X, y) > 0.6
+    empty = da.from_array(X, chunks=600)
+    empty = empty[da.from_array(X[:, 0] > X[:600, 0].max(), chunks=600)]
+    assert len(model.predict(empty).compute()) < 600
+
+
+def test_one_output_is_enough_for_two_classes():
+    X, y = example()
+    module = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    for criterion in (None, "BCEWithLogitsLoss", nn.SoftMarginLoss):
+        model = TorchClassifier(module, criterion, **OPTIONS).fit(X, y == "a")
+        assert model.decision_function(X).shape == (1200,)
+        if criterion is None:
+            assert model.score(X, y == "a") > 0.7
+    two = TorchClassifier(plain, **OPTIONS).fit(X, y == "a")
+    assert two.decision_function(X).shape == (1200,)
+
+
+def test_weights_and_classes_count_as_rows_do():
+    X, y = example(400)
+    module, options = fixed(plain), {**OPTIONS, "batch_size": 800, "shuffle": False}
+    twice = TorchClassifier(module, **options).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
+    heavy = TorchClassifier(module, **options).fit(X, y, sample_weight=np.full(400, 2.0))
+    np.testing.assert_allclose(twice._params, heavy._params, atol=1e-4)
+    lifted = TorchClassifier(module, class_weight={"a": 9.0}, **options).fit(X, y)
+    assert (lifted.predict(X) == "a").sum() > (heavy.predict(X) == "a").sum()
+    mean = TorchClassifier(module, lambda o, t: nn.functional.cross_entropy(o, t), **options)
+    mean.fit(X, y)
+    with pytest.raises(ReplicaError, match="one number for a batch, which leaves nothing to weigh"):
+        mean.fit(X, y, sample_weight=np.arange(400.0))
+
+
+def test_sparse_rows_reach_modules_as_they_ask_for_them():
+    X, y = example()
+    sparse = scipy.sparse.csr_array(X * (np.abs(X) > 1))
+    options = {**OPTIONS, "n_replicas": 2}
+    dense = TorchClassifier(plain, **options).fit(sparse, y)
+    thin = TorchClassifier(plain, takes="sparse", **options).fit(sparse, y)
+    np.testing.assert_allclose(thin._params, dense._params, atol=1e-3)
+    np.testing.assert_allclose(thin.predict_proba(sparse), dense.predict_proba(sparse), atol=1e-3)
+
+
+def test_regressions_searches_clones_and_what_is_frozen():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 6))
+    Y = np.stack([X[:, 0] * X[:, 1], X[:, 2]], axis=1)
+    module = fixed(plain, 2).double()
+    model = TorchRegressor(module, "HuberLoss", **{**OPTIONS, "max_iter": 30}).fit(X, Y)
+    assert model.predict(X).shape == (800, 2)
+    assert model.score(X, Y) > 0.8
+    assert model.predict(X).dtype == np.float64
+    one = TorchRegressor(plain, warm_start=True, **OPTIONS).fit(X.astype("f4"), Y[:, 1])
+    once = one.loss_
+    assert one.fit(X.astype("f4"), Y[:, 1]).loss_ < once
+    assert not hasattr(clone(one), "module_")
+    search = GridSearchCV(TorchRegressor(plain, **OPTIONS), {"learning_rate": [1e-6, 0.05]}, cv=2)
+    assert search.fit(X, Y[:, 1]).best_params_ == {"learning_rate": 0.05}
+    module[0].requires_grad_(False)
+    half = TorchRegressor(module, **OPTIONS).fit(X, Y)
+    assert torch.equal(half.module_[0].weight, module[0].weight)
+    assert not torch.equal(half.module_[2].weight, module[2].weight)
+    kept = io.BytesIO()
+    torch.save(half.module_.state_dict(), kept)  # a plain module
+    module.load_state_dict(torch.load(io.BytesIO(kept.getvalue()), weights_only=True))
+
+
+class Table(nn.Module):
+    """Numbers, and embeddings of categories."""
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict({name: nn.Embedding(n, 3) for name, n in sizes.items() if n})
+        self.numbers = [name for name, n in sizes.items() if not n]
+        self.last = nn.Linear(3 * len(self.tables) + len(self.numbers), n_outputs)
+
+    def forward(self, columns):
+        parts = [table(columns[name]) for name, table in self.tables.items()]
+        parts += [columns[name][:, None] for name in self.numbers]
+        return self.last(torch.cat(parts, 1))
+
+
+def test_columns_come_by_name_with_codes_for_embeddings():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"kind": rng.choice([*"abcd"], 800), "area": rng.normal(size=800)})
+    y = (frame.kind == "b") ^ (frame.kind == "d")
+    options = {**OPTIONS, "max_iter": 20, "learning_rate": 0.05, "n_replicas": 2}
+    model = TorchClassifier(Table, takes="columns", **options).fit(frame, y)
+    assert model.score(frame, y) == 1.0
+    lazy = dd.from_pandas(frame, npartitions=3)
+    assert (model.predict(lazy).compute().to_numpy() == model.predict(frame)).all()
+
+
+def test_a_saved_module_is_given_again_and_carries_on(tmp_path):
+    X, y = example(300)
+    for number, (module, criterion) in enumerate(
+        ((normed, None), (fixed(normed), nn.CrossEntropyLoss(label_smoothing=0.1)))
+    ):
+        path = tmp_path / str(number)
+        model = TorchClassifier(module, criterion, n_replicas=2, **OPTIONS).fit(X, y)
+        model.save(path)
+        given: dict[str, Any] = {"module": module}
+        if criterion is not None:
+            with pytest.raises(TypeError, match="give criterion again"):
+                dps.load(path, **given)
+            given["criterion"] = criterion
+        again = dps.load(path, **given)
+        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+        for key, values in model.module_.state_dict().items():
+            assert torch.equal(again.module_.state_dict()[key], values)
+        carried = again.partial_fit(X, y)
+        assert carried._params.tobytes() == model.partial_fit(X, y)._params.tobytes()
+    with pytest.raises(ValueError, match="what is given has other tensors"):
+        dps.load(tmp_path / "0", module=plain)
+
+
+def test_modules_that_cannot_be_trained_are_refused():
+    X, y = example(100)
+    for bad, error, message in (
+        (3, TypeError, "must be a torch.nn.Module, or make one"),
+        (nn.ReLU(), ValueError, "has no parameters to train"),
+        (nn.Linear(6, 3).half(), TypeError, r"use module\.float\(\)"),
+        (nn.Sequential(nn.LazyLinear(3)), ValueError, "call it once on a batch"),
+    ):
+        with pytest.raises(error, match=message):
+            TorchClassifier(bad, **OPTIONS).fit(X, y)
+    with pytest.raises(ValueError, match=r"a loss of torch\.nn or its name"):
+        TorchClassifier(plain, "Linear", **OPTIONS).fit(X, y)
+    with pytest.raises(ReplicaError, match=r"outputs are of the shape \(.*, 2\), and the targets"):
+        TorchRegressor(lambda n, _: nn.Linear(n, 2), **OPTIONS).fit(X, X[:, 0])
+    assert len(layout_of(fixed(normed)).tensors) == 8
