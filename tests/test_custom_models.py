@@ -289,6 +289,8 @@ def test_columns_come_by_name_with_codes_for_categories():
     kinds = model.params_["kind"]
     np.testing.assert_allclose(kinds[:3] - kinds[2], [1, -1, 0], atol=0.05)
     assert kinds[3] == 0  # never seen
+    codes = {"area": frame.area, "kind": frame.kind.map({"a": 0, "b": 1, "c": 2})}
+    check(ByName({"area": 0, "kind": 4}, 1), codes, value)
     lazy = dd.from_pandas(frame, npartitions=3)
     there = ModelRegressor(ByName, **options).fit(lazy, dd.from_pandas(value, npartitions=3))
     np.testing.assert_allclose(there._params, model._params, atol=0.1)

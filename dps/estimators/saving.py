@@ -8,6 +8,7 @@ and one fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def save(estimator: Any, path: Any) -> None:
     parameters, given = {}, {}
     for name, value in _parameters(estimator).items():
         if name in _code(cls) and not (value is None or isinstance(value, str)):
-            given[name] = repr(value)  # for who is asked for it
+            given[name] = shorten(repr(value), 200)  # for who is asked for it
             continue
         try:
             parameters[name] = writer(value, f"parameters.{name}")
