@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -16,9 +17,10 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import dps
-from dps import ModelClassifier, ModelRegressor
+from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import check
 from dps.modes import MODES
+from dps.optimizers import SGD, AdamW, Averaged
 from dps.preprocessing import FrameEncoder
 
 
@@ -164,10 +166,10 @@ def test_processes_end_with_the_bits_of_threads(client):
     X, y = example()
     chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
     bits = {
-        ModelClassifier(Centred, mode=mode, n_replicas=2, client=client, **OPTIONS)
+        ModelClassifier(Centred, mode=mode, n_shards=2, n_replicas=2, client=client, **OPTIONS)
         .fit(*chunked)
         ._params.tobytes()
-        for mode in ("sync", "allreduce")
+        for mode in ("sync", "allreduce", Sync(access="stream"))
     }
     here = ModelClassifier(Centred, n_replicas=2, **OPTIONS)
     here.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, y)))
@@ -186,6 +188,34 @@ def test_buffers_are_those_of_all_batches(mode, n_replicas):
     np.testing.assert_allclose(model.params_["mean"], X.mean(axis=0), atol=0.3)
     carried = model.partial_fit(X, y)
     assert carried.params_["batches"] == pytest.approx(updates * 6 / 5, abs=lost)
+
+
+@dataclass(frozen=True)
+class PlainSGD(SGD):
+    """SGD in Python."""
+
+    def update(self, params, grad, state, *, step, lr, l1, l2):
+        params -= params.dtype.type(lr) * grad
+        return bool(np.isfinite(params).all())
+
+
+def test_buffers_are_no_affair_of_optimizers_or_of_the_way_that_gradients_take():
+    X, y = example()
+    options = {**OPTIONS, "n_replicas": 2, "optimizer": SGD(), "learning_rate": 0.5}
+    first = ModelClassifier(Centred, **options).fit(X, y)
+    for changed in (
+        {"optimizer": PlainSGD()},
+        {"optimizer": PlainSGD(), "mode": "allreduce"},
+        {"mode": AllReduce(algorithm="ring")},
+    ):
+        model = ModelClassifier(Centred, **{**options, **changed}).fit(X, y)
+        np.testing.assert_allclose(model._params, first._params, rtol=1e-10)
+    for penalised in ({"alpha": 0.1}, {"optimizer": AdamW()}, {"optimizer": Averaged(SGD())}):
+        for mode in ("sync", "allreduce"):
+            model = ModelClassifier(Centred, **{**options, **penalised, "mode": mode}).fit(X, y)
+            for name in ("mean", "batches"):
+                np.testing.assert_array_equal(model.params_[name], first.params_[name])
+            assert not np.allclose(model.params_["coef"], first.params_["coef"])
 
 
 def test_the_epoch_that_is_kept_has_its_own_buffers():

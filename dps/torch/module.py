@@ -228,10 +228,11 @@ class TorchModel:
     def raw(self, params: NDArray[np.floating], X: Rows) -> NDArray[np.floating]:
         """The module's outputs in evaluation mode, (rows, n_outputs)."""
         rows = self.take(X)
-        with self._lock, torch.no_grad():
+        with self._lock:  # several threads may predict with one model
             live = self._at_work(params)
             live.module.eval()
-            parts = []
+        parts = []
+        with torch.no_grad():
             for start in range(0, max(1, rows.shape[0]), _ROWS):
                 output = self._output(live, self._inputs(rows[start : start + _ROWS]))
                 parts.append(output.cpu().numpy())
