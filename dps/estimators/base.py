@@ -148,7 +148,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
         is replaced in one step, when the new files are whole. Of a fitted estimator the state of
         the training is written too, so that `partial_fit` carries on. Not written are `client`,
-        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps.
+        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the model or
+        module of one's own, which is code, and which :func:`dps.load` asks for.
 
         Parameters
         ----------

@@ -11,25 +11,18 @@ from collections.abc import Callable, Mapping
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
-
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.custom import ModelClassifier, ModelRegressor, Stepped
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
+from dps.estimators.saved_checks import checks_of
 from dps.estimators.saved_models import OWN_MODELS, own_kinds
 from dps.models import Network
-from dps.preprocessing import FrameEncoder
 from dps.preprocessing.saved import encoder_kinds
-from dps.training.history import History
-from dps.training.saved import KINDS, count, floats, kinds_by_name
-from dps.training.state import TrainState
+from dps.training.saved import KINDS, kinds_by_name
 
 __all__ = ["load", "register", "save"]
-
-#: Raises unless an attribute goes with what else the estimator has been given.
-_Check = Callable[[Any, Any], None]
 
 
 def save(estimator: Any, path: Any) -> None:
@@ -54,7 +47,7 @@ def save(estimator: Any, path: Any) -> None:
     fitted = None
     if hasattr(estimator, "_carry"):
         left = vars(estimator)
-        saved = {name: left[name] for name in _checks(estimator) if name in left}
+        saved = {name: left[name] for name in checks_of(estimator) if name in left}
         try:
             fitted = {name: writer(value, name) for name, value in saved.items()}
         except TypeError as error:
@@ -173,7 +166,7 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
     values = {name: read(record, f"parameters.{name}") for name, record in given.items()}
     estimator.set_params(**values, **code)
     if content["fitted"] is not None:
-        checks = _checks(estimator)
+        checks = checks_of(estimator)
         given = _dict(content["fitted"], "fitted", set(checks))
         fitted = {name: read(record, name) for name, record in given.items()}
         missing = set(checks) - set(fitted) - {"feature_names_in_"}
@@ -202,136 +195,6 @@ def _dict(given: Any, what: str, known: set[str]) -> dict[str, Any]:
         unknown = sorted(set(given) - known) if isinstance(given, dict) else given
         raise ValueError(f"among its {what} is {unknown!r}, which this dps does not know")
     return given
-
-
-def _checks(estimator: Any) -> dict[str, _Check]:
-    """What a fit of such an estimator leaves in a file; see `_Check`."""
-    common: dict[str, _Check] = {
-        "encoder_": _check_encoder,
-        "n_features_in_": _check_features,
-        "feature_names_in_": _check_names,
-        "n_iter_": _check_n_iter,
-        "loss_": _check_loss,
-        "history_": _check_history,
-    }
-    if estimator._classification:
-        common["classes_"] = _check_classes
-    if isinstance(estimator, Stepped):
-        return {**common, "_carry": _check_own, "_params": _check_own_params}
-    if isinstance(estimator, MLPClassifier | MLPRegressor):
-        own: dict[str, _Check] = {"_network": _check_network, "_params": _check_params}
-    else:
-        own = {"coef_": _check_coef, "intercept_": _check_intercept}
-    return {**common, **own, "_carry": _check_carry}
-
-
-def _columns(estimator: Any) -> int:
-    """Columns of the matrix that the model sees."""
-    encoder = estimator.encoder_
-    return int(estimator.n_features_in_ if encoder is None else encoder.n_features_out_)
-
-
-def _outputs(estimator: Any) -> int | None:
-    """Raw outputs that the model must have; None where any number will do."""
-    if not estimator._classification:
-        return None
-    n_classes = len(estimator.classes_)
-    return int(estimator._loss().for_classes(n_classes).n_outputs(n_classes))
-
-
-def _must(fits: bool, name: str, value: Any) -> None:
-    if not fits:
-        raise ValueError(f"its {name} is {value!r}, which does not go with the rest")
-
-
-def _check_encoder(estimator: Any, encoder: Any) -> None:
-    if encoder is not None:
-        fitted = isinstance(encoder, FrameEncoder) and hasattr(encoder, "_layout")
-        _must(fitted, "encoder_", encoder)
-        _must(encoder.n_features_in_ == estimator.n_features_in_, "encoder_", encoder)
-
-
-def _check_features(estimator: Any, n_features: Any) -> None:
-    count(n_features, "n_features_in_", 1)
-
-
-def _check_names(estimator: Any, names: Any) -> None:
-    texts = isinstance(names, np.ndarray) and all(isinstance(name, str) for name in names.ravel())
-    _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
-    if estimator.encoder_ is not None:
-        _must([*names] == [*estimator.encoder_.encode.columns], "feature_names_in_", names)
-
-
-def _check_n_iter(estimator: Any, n_iter: Any) -> None:
-    count(n_iter, "n_iter_", 1)
-
-
-def _check_loss(estimator: Any, loss: Any) -> None:
-    _must(type(loss) is float, "loss_", loss)
-
-
-def _check_history(estimator: Any, history: Any) -> None:
-    fits = isinstance(history, History) and len(history) == estimator.n_iter_
-    _must(fits, "history_", history)
-
-
-def _check_classes(estimator: Any, classes: Any) -> None:
-    fits = isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) > 1
-    _must(fits and bool((classes[1:] > classes[:-1]).all()), "classes_", classes)
-
-
-def _check_coef(estimator: Any, coef: Any) -> None:
-    n_features, n_outputs = _columns(estimator), _outputs(estimator)
-    one = n_outputs is None and np.ndim(coef) == 1
-    rows = () if one else (len(coef) if n_outputs is None else n_outputs,)
-    floats(coef, "coef_", *rows, n_features, finite=False)
-
-
-def _check_intercept(estimator: Any, intercept: Any) -> None:
-    floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
-
-
-def _check_network(estimator: Any, network: Any) -> None:
-    fits = isinstance(network, Network) and _fits(estimator, network)
-    _must(fits, "_network", network)
-
-
-def _check_params(estimator: Any, params: Any) -> None:
-    network = estimator._network
-    floats(params, "_params", network.layout.size, finite=False)
-    _must(params.dtype == network.dtype, "_params", params)
-
-
-def _check_carry(estimator: Any, carry: Any) -> None:
-    fits = isinstance(carry, TrainState) and carry.model is not None
-    _must(fits and _fits(estimator, carry.model), "_carry", carry)
-    _must(isinstance(carry.model, Network) == hasattr(estimator, "_network"), "_carry", carry)
-
-
-def _check_own(estimator: Any, carry: Any) -> None:
-    model: Any = carry.model if isinstance(carry, TrainState) else None
-    _must(isinstance(model, tuple(OWN_MODELS.values())), "_carry", carry)
-    outputs = len(estimator.classes_) if estimator._classification else model.n_outputs
-    fits = (model.n_features, model.n_outputs) == (_columns(estimator), outputs)
-    _must(fits and model.classification == estimator._classification, "_carry", carry)
-
-
-def _check_own_params(estimator: Any, params: Any) -> None:
-    model = estimator._carry.model
-    floats(params, "_params", model.layout.size, finite=False)
-    _must(params.dtype == model.dtype, "_params", params)
-
-
-def _fits(estimator: Any, model: Any) -> bool:
-    """Whether a model has the columns and outputs that the estimator's data has."""
-    is_network = isinstance(model, Network)
-    columns = len(model.inputs.places) if is_network else model.n_features
-    outputs = _outputs(estimator)
-    if outputs is None and not is_network:
-        outputs = len(np.atleast_2d(estimator.coef_))
-    elif outputs is None:
-        outputs = estimator._network.n_outputs
-    return columns == _columns(estimator) and model.n_outputs == outputs
 
 
 _ESTIMATORS: dict[str, Any] = {
