@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from own_models import Centred, Line, Noisy, Softmax, Wide
+from own_models import ByName, Centred, Line, Noisy, Softmax, Wide
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
@@ -268,38 +268,6 @@ def test_searches_clones_and_warm_starts():
     model.model = Softmax(6, 2)
     with pytest.raises(ValueError, match="other tensors now"):
         model.fit(X, y)
-
-
-class ByName:
-    """Numbers by a slope each, categories by a value each; counts by a slope for all."""
-
-    takes = "columns"
-
-    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
-        self.sizes = sizes
-        self.layout = {name: (max(1, size),) for name, size in sizes.items()}
-
-    def init(self, rng):
-        return dict.fromkeys(self.sizes, 0.0)
-
-    def _parts(self, params, batch):
-        assert list(batch.X) == list(self.sizes)
-        for name, column in batch.X.items():
-            assert column.dtype.kind == ("i" if self.sizes[name] else "f")
-            yield name, params[name][column] if self.sizes[name] else params[name] * column
-
-    def raw(self, params, batch):
-        return sum(part for _, part in self._parts(params, batch))
-
-    def loss_gradient(self, params, batch, out):
-        residual = self.raw(params, batch) - batch.y
-        slope = batch.weighted(residual)
-        for name, column in batch.X.items():
-            if self.sizes[name]:
-                np.add.at(out[name], column, slope)
-            else:
-                out[name] += slope @ column
-        return (slope * residual).sum() / 2
 
 
 def frame_of(n: int = 900) -> tuple[Any, Any]:
