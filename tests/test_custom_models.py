@@ -20,7 +20,7 @@ import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import check
 from dps.modes import MODES
-from dps.optimizers import SGD, AdamW, Averaged
+from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
 from dps.preprocessing import FrameEncoder
 
 
@@ -226,6 +226,18 @@ def test_the_epoch_that_is_kept_has_its_own_buffers():
     best = int(np.argmin(losses)) + 1
     assert best < model.n_iter_
     assert model.params_["batches"] == model._carry.version  # updates behind the epoch
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_them(name):
+    X, y = example()
+    rate = {"sgd": 1.0, "momentum": 0.2}.get(name, 0.1)
+    options = {**OPTIONS, "learning_rate": rate, "n_replicas": 2, "optimizer": name}
+    first, other = (
+        ModelClassifier(Centred, mode=mode, **options).fit(X, y) for mode in ("sync", "allreduce")
+    )
+    assert first._params.tobytes() == other._params.tobytes()
+    assert first.score(X, y) > 0.65
 
 
 def test_weights_and_classes_count_as_rows_do():
