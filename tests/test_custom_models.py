@@ -42,6 +42,8 @@ def test_good_models_pass(kind):
     for given in (X, scipy.sparse.csr_array(X)):
         check(kind(6, 3), given, y)
     check(kind(6, 2), X, y == "a")
+    with pytest.raises(TypeError, match="give an instance of"):
+        check(kind, X, y)
 
 
 class Assigns(Softmax):

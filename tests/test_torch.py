@@ -58,8 +58,8 @@ def double(n_features: int, n_outputs: int) -> nn.Module:
 
 @parametrize_with_checks(  # in float64, as some of them ask for
     [
-        TorchClassifier(double, learning_rate=0.05, max_iter=50, tol=None),
-        TorchRegressor(double, learning_rate=0.05, max_iter=50, tol=None, n_replicas=2),
+        TorchClassifier(double, learning_rate=0.1, max_iter=15, tol=None),
+        TorchRegressor(double, learning_rate=0.1, max_iter=15, tol=None, n_replicas=2),
     ]
 )
 def test_scikit_learn_contract(estimator, check):

@@ -113,6 +113,8 @@ class _Trial:
         rows: int,
         seed: int,
     ) -> None:
+        if isinstance(model, type):
+            raise TypeError(f"check tries a model: give an instance of {model.__name__}")
         targets = np.asarray(y)
         if classification is None:
             classification = targets.dtype.kind != "f"
