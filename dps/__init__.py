@@ -64,7 +64,10 @@ _PACKAGES = ("models", "torch")
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return importlib.import_module(f"dps.{name}")
+        try:
+            return importlib.import_module(f"dps.{name}")
+        except ImportError as error:  # whoever looks at all that there is does not ask for it
+            raise AttributeError(str(error)) from error
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -11,14 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from own_models import Centred, Line, Noisy, Softmax, Wide
+from own_models import ByName, Centred, Line, Noisy, Softmax, Wide
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import dps
-from dps import ModelClassifier, ModelRegressor
+from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import check
 from dps.modes import MODES
+from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
 from dps.preprocessing import FrameEncoder
 
 
@@ -40,6 +42,8 @@ def test_good_models_pass(kind):
     for given in (X, scipy.sparse.csr_array(X)):
         check(kind(6, 3), given, y)
     check(kind(6, 2), X, y == "a")
+    with pytest.raises(TypeError, match="give an instance of"):
+        check(kind, X, y)
 
 
 class Assigns(Softmax):
@@ -164,10 +168,10 @@ def test_processes_end_with_the_bits_of_threads(client):
     X, y = example()
     chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
     bits = {
-        ModelClassifier(Centred, mode=mode, n_replicas=2, client=client, **OPTIONS)
+        ModelClassifier(Centred, mode=mode, n_shards=2, n_replicas=2, client=client, **OPTIONS)
         .fit(*chunked)
         ._params.tobytes()
-        for mode in ("sync", "allreduce")
+        for mode in ("sync", "allreduce", Sync(access="stream"))
     }
     here = ModelClassifier(Centred, n_replicas=2, **OPTIONS)
     here.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, y)))
@@ -188,6 +192,34 @@ def test_buffers_are_those_of_all_batches(mode, n_replicas):
     assert carried.params_["batches"] == pytest.approx(updates * 6 / 5, abs=lost)
 
 
+@dataclass(frozen=True)
+class PlainSGD(SGD):
+    """SGD in Python."""
+
+    def update(self, params, grad, state, *, step, lr, l1, l2):
+        params -= params.dtype.type(lr) * grad
+        return bool(np.isfinite(params).all())
+
+
+def test_buffers_are_no_affair_of_optimizers_or_of_the_way_that_gradients_take():
+    X, y = example()
+    options = {**OPTIONS, "n_replicas": 2, "optimizer": SGD(), "learning_rate": 0.5}
+    first = ModelClassifier(Centred, **options).fit(X, y)
+    for changed in (
+        {"optimizer": PlainSGD()},
+        {"optimizer": PlainSGD(), "mode": "allreduce"},
+        {"mode": AllReduce(algorithm="ring")},
+    ):
+        model = ModelClassifier(Centred, **{**options, **changed}).fit(X, y)
+        np.testing.assert_allclose(model._params, first._params, rtol=1e-10)
+    for penalised in ({"alpha": 0.1}, {"optimizer": AdamW()}, {"optimizer": Averaged(SGD())}):
+        for mode in ("sync", "allreduce"):
+            model = ModelClassifier(Centred, **{**options, **penalised, "mode": mode}).fit(X, y)
+            for name in ("mean", "batches"):
+                np.testing.assert_array_equal(model.params_[name], first.params_[name])
+            assert not np.allclose(model.params_["coef"], first.params_["coef"])
+
+
 def test_the_epoch_that_is_kept_has_its_own_buffers():
     X, y = example(300)
     options = {**OPTIONS, "learning_rate": 1.0, "max_iter": 30, "n_iter_no_change": 3, "tol": 0.0}
@@ -196,6 +228,18 @@ def test_the_epoch_that_is_kept_has_its_own_buffers():
     best = int(np.argmin(losses)) + 1
     assert best < model.n_iter_
     assert model.params_["batches"] == model._carry.version  # updates behind the epoch
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_them(name):
+    X, y = example()
+    rate = {"sgd": 1.0, "momentum": 0.2}.get(name, 0.1)
+    options = {**OPTIONS, "learning_rate": rate, "n_replicas": 2, "optimizer": name}
+    first, other = (
+        ModelClassifier(Centred, mode=mode, **options).fit(X, y) for mode in ("sync", "allreduce")
+    )
+    assert first._params.tobytes() == other._params.tobytes()
+    assert first.score(X, y) > 0.65
 
 
 def test_weights_and_classes_count_as_rows_do():
@@ -240,38 +284,6 @@ def test_searches_clones_and_warm_starts():
         model.fit(X, y)
 
 
-class ByName:
-    """Numbers by a slope each, categories by a value each; counts by a slope for all."""
-
-    takes = "columns"
-
-    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
-        self.sizes = sizes
-        self.layout = {name: (max(1, size),) for name, size in sizes.items()}
-
-    def init(self, rng):
-        return dict.fromkeys(self.sizes, 0.0)
-
-    def _parts(self, params, batch):
-        assert list(batch.X) == list(self.sizes)
-        for name, column in batch.X.items():
-            assert column.dtype.kind == ("i" if self.sizes[name] else "f")
-            yield name, params[name][column] if self.sizes[name] else params[name] * column
-
-    def raw(self, params, batch):
-        return sum(part for _, part in self._parts(params, batch))
-
-    def loss_gradient(self, params, batch, out):
-        residual = self.raw(params, batch) - batch.y
-        slope = batch.weighted(residual)
-        for name, column in batch.X.items():
-            if self.sizes[name]:
-                np.add.at(out[name], column, slope)
-            else:
-                out[name] += slope @ column
-        return (slope * residual).sum() / 2
-
-
 def frame_of(n: int = 900) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"area": rng.normal(size=n), "kind": rng.choice([*"abc"], n),
@@ -289,6 +301,8 @@ def test_columns_come_by_name_with_codes_for_categories():
     kinds = model.params_["kind"]
     np.testing.assert_allclose(kinds[:3] - kinds[2], [1, -1, 0], atol=0.05)
     assert kinds[3] == 0  # never seen
+    codes = {"area": frame.area, "kind": frame.kind.map({"a": 0, "b": 1, "c": 2})}
+    check(ByName({"area": 0, "kind": 4}, 1), codes, value)
     lazy = dd.from_pandas(frame, npartitions=3)
     there = ModelRegressor(ByName, **options).fit(lazy, dd.from_pandas(value, npartitions=3))
     np.testing.assert_allclose(there._params, model._params, atol=0.1)

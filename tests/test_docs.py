@@ -66,6 +66,16 @@ def test_the_examples_of_the_page_on_saving_run(
     assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx"}
 
 
+def test_the_examples_of_the_page_on_models_run() -> None:
+    page = ROOT / "docs" / "models.md"
+    names: dict[str, Any] = {}
+    for example in blocks(page, "python"):
+        exec(example, names)
+    if find_spec("torch") is not None:
+        for example in blocks(page, "python torch"):
+            exec(example, names)
+
+
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6

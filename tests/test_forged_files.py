@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from own_models import ByName
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
@@ -197,6 +198,40 @@ def test_a_forged_file_is_refused_in_words(name: str, saved: Path, tmp_path: Pat
     forge(path, change)
     with pytest.raises(ValueError, match=words) as caught:
         dps.load(path)
+    assert str(path) in str(caught.value)
+
+
+SHAPE = (*CARRY, "model", "shape")
+COLUMNS = (*SHAPE, "columns", "columns", "items")
+FORGED_OWN: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
+    "more code": (put("x", "given", "loss"), "give loss again"),
+    "code as a parameter": (put("x", "parameters", "model"), "model"),
+    "another class": (put("LinearRegressor", "class"), "other code"),
+    "other tensors": (put([["kind", [4], 1]], *CARRY, "model", "tensors"), "other tensors"),
+    "outputs without end": (put(1 << 61, *SHAPE, "n_outputs"), "n_outputs"),
+    "no columns": (put(None, *SHAPE, "columns"), "makes no model"),
+    "a column that overlaps": (put(0, *COLUMNS, 1, "start"), "begins at"),
+    "a column of another kind": (put("eval", *COLUMNS, 1, "holds"), "'eval'"),
+    "a wider column": (put(9, *COLUMNS, 2, "width"), "begins at"),
+    "a column less": (lambda c, _: c["fitted"]["_carry"]["model"]["shape"]["columns"]["columns"][
+        "items"].pop(), "features"),
+    "a classifier": (put(True, *SHAPE, "classification"), "_carry"),
+    "too few parameters": (array("_params", lambda a: a[:-1]), "_params"),
+    "another model": (put(None, *CARRY, "model"), "_carry"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED_OWN)
+def test_a_forged_file_of_a_model_of_ones_own_is_refused_too(name: str, tmp_path: Path) -> None:
+    change, words = FORGED_OWN[name]
+    path = tmp_path / "model"
+    options: dict[str, Any] = {"max_iter": 1, "tol": None, "n_replicas": 1, "random_state": 0}
+    model = dps.ModelRegressor(ByName, **options)
+    model.fit(FRAME, X[:, 0]).save(path)
+    assert dps.load(path, model=ByName).n_iter_ == 1
+    forge(path, change)
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        dps.load(path, model=ByName)
     assert str(path) in str(caught.value)
 
 

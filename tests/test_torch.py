@@ -18,6 +18,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dps
 from dps.errors import ReplicaError
+from dps.models import Padded
+from dps.preprocessing import FrameEncoder
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -56,8 +58,8 @@ def double(n_features: int, n_outputs: int) -> nn.Module:
 
 @parametrize_with_checks(  # in float64, as some of them ask for
     [
-        TorchClassifier(double, learning_rate=0.05, max_iter=50, tol=None),
-        TorchRegressor(double, learning_rate=0.05, max_iter=50, tol=None, n_replicas=2),
+        TorchClassifier(double, learning_rate=0.1, max_iter=15, tol=None),
+        TorchRegressor(double, learning_rate=0.1, max_iter=15, tol=None, n_replicas=2),
     ]
 )
 def test_scikit_learn_contract(estimator, check):
@@ -313,6 +315,37 @@ def test_columns_come_by_name_with_codes_for_embeddings():
     assert model.score(frame, y) == 1.0
     lazy = dd.from_pandas(frame, npartitions=3)
     assert (model.predict(lazy).compute().to_numpy() == model.predict(frame)).all()
+
+
+class Recurrent(nn.Module):
+    """The last state of a recurrent network over each list."""
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        super().__init__()
+        assert sizes == {"x0": 0}
+        self.cell, self.last = nn.GRU(1, 8, batch_first=True), nn.Linear(8, n_outputs)
+
+    def forward(self, columns):
+        lists = columns["x0"]
+        states, _ = self.cell(lists.values[:, :, None])
+        return self.last(states[torch.arange(len(states)), lists.lengths - 1])
+
+
+def test_arrays_of_several_lengths_are_padded():
+    rng = np.random.default_rng(0)
+    lists = [rng.normal(size=length).astype("f4") for length in rng.integers(1, 8, 400)]
+    y = np.array([values[-1] > 0 for values in lists])
+    encoder = FrameEncoder(lists=10)
+    options = {**OPTIONS, "max_iter": 30, "learning_rate": 0.02, "n_replicas": 2}
+    model = TorchClassifier(Recurrent, takes="columns", encoder=encoder, **options).fit(lists, y)
+    assert model.score(lists, y) > 0.9
+    with torch.no_grad():
+        alone = [
+            model.module_({"x0": Padded(torch.tensor([v]), torch.tensor([len(v)]), None)})[0]
+            for v in map(np.ndarray.tolist, lists[:20])
+        ]
+    whole = model.decision_function(lists[:20])
+    np.testing.assert_allclose([float(a[1] - a[0]) for a in alone], whole, atol=1e-5)
 
 
 def test_a_saved_module_is_given_again_and_carries_on(tmp_path):

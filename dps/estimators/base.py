@@ -170,7 +170,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
         is replaced in one step, when the new files are whole. Of a fitted estimator the state of
         the training is written too, so that `partial_fit` carries on. Not written are `client`,
-        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps.
+        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the model or
+        module of one's own, which is code, and which :func:`dps.load` asks for.
 
         Parameters
         ----------
@@ -192,10 +193,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     @with_callbacks
     def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
         """Fit, and keep what came of it; see `fit_on`."""
-        X, y, sample_weight = as_pandas(X), as_pandas(y), as_pandas(sample_weight)
+        X, y, sample_weight = self._table(X), as_pandas(y), as_pandas(sample_weight)
         with client_of(self.client, self.timeout) as client:
             fit_on(client, self, X, y, sample_weight, **options)
         return self
+
+    def _table(self, X: Any) -> Any:
+        """What was given, as a container that is known here."""
+        return as_pandas(X)
 
     def _input(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -216,7 +221,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             predict = RawPredictor(self._raw(), finish, names)
         else:
             predict = EncodedPredictor(self.encoder_.encode, RawPredictor(self._raw(), finish))
-        return apply_to(self._input(as_pandas(X)), predict, columns)
+        return apply_to(self._input(self._table(X)), predict, columns)
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
         """Targets and weights beside a local X; nobody is asked where they are local too."""

@@ -38,6 +38,7 @@ __all__ = [
     "choose_replicas",
     "choose_schedule",
     "l1_ratio",
+    "schedule_of",
     "takes_steps",
 ]
 
@@ -183,23 +184,31 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
 
 
 def choose_schedule(asked: Any, optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:
-    """The learning rate, from a number, a schedule, a schedule's name or "auto".
+    """The learning rate of a linear model, see `schedule_of`.
 
     By `scale` y varies; `few` says whether an update is of all rows, or nearly so.
+    """
+    return schedule_of(asked, auto_schedule(optimizer, scale, few))
+
+
+def schedule_of(asked: Any, automatic: Schedule) -> Schedule:
+    """The learning rate, from a number, a schedule, a schedule's name or "auto".
+
+    A schedule of a name starts from where the automatic one does.
     """
     rate = asked.learning_rate
     if isinstance(rate, Schedule):
         return rate
-    if isinstance(rate, str):
-        if rate == "auto":
-            return auto_schedule(optimizer, scale, few)
-        if rate not in SCHEDULES:
-            raise ValueError(
-                "The 'learning_rate' parameter must be a float, a Schedule or a str among "
-                f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
-            )
-        first = auto_schedule(optimizer, scale, few)(0.0)
-        if SCHEDULES[rate] is Cosine:
-            return Cosine(first, float(asked.max_iter))
-        return SCHEDULES[rate](first)
-    return Constant(float(rate))
+    if not isinstance(rate, str):
+        return Constant(float(rate))
+    if rate == "auto":
+        return automatic
+    if rate not in SCHEDULES:
+        raise ValueError(
+            "The 'learning_rate' parameter must be a float, a Schedule or a str among "
+            f"{['auto', *sorted(SCHEDULES)]}. Got {rate!r} instead."
+        )
+    first = automatic(0.0)
+    if SCHEDULES[rate] is Cosine:
+        return Cosine(first, float(asked.max_iter))
+    return SCHEDULES[rate](first)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
+from dps.data.partitions import is_dask
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.custom_family import (
     CustomFamily,
@@ -72,6 +73,15 @@ class Stepped(DistributedEstimator):
     def _takes(self) -> str:
         """What the model is given of rows."""
         raise NotImplementedError
+
+    def _table(self, X: Any) -> Any:
+        """A list of lists, such as of arrays of several lengths, is a column of them."""
+        lists = isinstance(X, list | tuple) and len(X) > 0 and not is_dask(X)
+        if self._takes() == "columns" and lists and all(np.ndim(row) == 1 for row in X):
+            import pandas as pd
+
+            return pd.DataFrame({"x0": pd.Series([list(row) for row in X], dtype=object)})
+        return super()._table(X)
 
     def _build(self, shape: Shape) -> Any:
         """The model of a fit."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
-from dps.estimators.choices import choose_schedule
+from dps.estimators.choices import schedule_of
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Recipe
 from dps.losses import Loss
@@ -23,11 +23,15 @@ from dps.losses.base import Task
 from dps.losses.log_loss import LogLoss
 from dps.losses.softmax import Softmax
 from dps.models import Column, Columns
-from dps.optimizers import get_optimizer
+from dps.optimizers import Adam, AdamW, Constant, get_optimizer
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 from dps.training.stopping import StoppingRule
 
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
+
+
+#: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
+_ADAM = 0.001
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,10 @@ class CustomFamily(Family):
     def check(self, ask: Ask) -> None:
         """Names must be known."""
         self._optimizer = get_optimizer(self.asked.optimizer)
-        self._schedule = choose_schedule(self.asked, self._optimizer, 1.0)
+        base = getattr(self._optimizer, "base", self._optimizer)  # of one whose mean is reported
+        published = isinstance(base, Adam | AdamW)
+        automatic = Constant(_ADAM) if published else self._optimizer.default_schedule
+        self._schedule = schedule_of(self.asked, automatic)
 
     def recipe(
         self,

@@ -46,7 +46,7 @@ n_iter_no_change : int, default=5
 STEPS = """
 optimizer : {"adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, default="adam"
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
-    "auto" is the optimizer's own.
+    "auto" is 0.001 for Adam and AdamW, as published, else the optimizer's own.
 alpha : float, default=0.0
     Strength of the L2 penalty, of tensors of two dimensions or more unless a layout says otherwise.
 max_iter : int, default=100

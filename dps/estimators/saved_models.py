@@ -17,6 +17,8 @@ from dps.training.saved import count
 
 __all__ = ["OWN_MODELS", "own_kinds"]
 
+#: Nothing else in a file says how many outputs a regression has.
+_MOST_OUTPUTS = 1 << 24
 #: Models around what users have written.
 OWN_MODELS: dict[str, type] = {"CustomModel": CustomModel}
 
@@ -33,7 +35,13 @@ def own_kinds(build: Callable[[Shape], Any] | None) -> list[Kind]:
     def model(shape: Any, tensors: Any) -> Any:
         if build is None or not isinstance(shape, Shape):
             raise ValueError("a model of one's own belongs to an estimator that has one")
-        made = build(shape)
+        try:
+            made = build(shape)
+        except Exception as error:  # of code that is not ours, or of numbers that nobody saved
+            raise ValueError(
+                f"what is given makes no model for {shape.n_features} columns and "
+                f"{shape.n_outputs} outputs: {error!r}"
+            ) from error
         if _tensors(made) != tensors:
             raise ValueError(
                 f"what is given has other tensors. Saved: {tensors}; given: {_tensors(made)}"
@@ -66,7 +74,8 @@ def _shape(
     n_features = count(n_features, "n_features", 1)
     if columns is not None and sum(column.width for column in columns.columns) != n_features:
         raise ValueError(f"columns are not those of {n_features} features")
-    n_outputs = count(n_outputs, "n_outputs", 1)
+    if count(n_outputs, "n_outputs", 1) > _MOST_OUTPUTS:
+        raise ValueError(f"n_outputs is {n_outputs}, up to {_MOST_OUTPUTS} are possible")
     return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"))
 
 

@@ -4,6 +4,7 @@ It must not know estimators or replicas: a model that passes here does what thes
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def check(
     model : object
         With `layout`, `init`, `loss_gradient` and `raw`.
     X : ndarray or sparse matrix of shape (n, n_features)
+        Of a model that takes columns a mapping of names to vectors, such as a dataframe: of numbers
+        as floats, of codes as integers.
     y : array-like of shape (n,) or (n, n_outputs)
         Labels, or numbers.
     classification : bool, optional
@@ -84,6 +87,19 @@ def check(
         )
 
 
+@dataclass(frozen=True)
+class _Named:
+    """Columns of a matrix by name, and whether they are codes."""
+
+    codes: dict[str, bool]
+
+    def __call__(self, X: Any) -> dict[str, Any]:
+        return {
+            name: X[:, at].astype(np.intp) if coded else X[:, at]
+            for at, (name, coded) in enumerate(self.codes.items())
+        }
+
+
 class _Trial:
     """A model, and rows to try it on."""
 
@@ -97,9 +113,15 @@ class _Trial:
         rows: int,
         seed: int,
     ) -> None:
+        if isinstance(model, type):
+            raise TypeError(f"check tries a model: give an instance of {model.__name__}")
         targets = np.asarray(y)
         if classification is None:
             classification = targets.dtype.kind != "f"
+        columns = None
+        if getattr(model, "takes", "dense") == "columns":
+            columns = _Named({name: np.asarray(X[name]).dtype.kind != "f" for name in X})
+            X = np.stack([np.asarray(X[name], np.float64) for name in X], axis=1)
         sparse = scipy.sparse.issparse(X)
         matrix: Any = scipy.sparse.csr_array(X) if sparse else np.asarray(X)
         if matrix.ndim != 2 or matrix.shape[0] != len(targets) or not len(targets):
@@ -115,7 +137,7 @@ class _Trial:
         picks = self._rng.permutation(len(targets))[:rows]
         self._X = matrix[picks].astype(np.float64)
         self._y = np.ascontiguousarray(targets[picks], np.float64)
-        self._model = CustomModel(model, matrix.shape[1], outputs, classification)
+        self._model = CustomModel(model, matrix.shape[1], outputs, classification, columns=columns)
         self._additive, self._seed = additive, seed
         self._allowed = {outputs} | ({1} if classification and outputs == 2 else set())
 

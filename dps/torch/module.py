@@ -124,6 +124,7 @@ class TorchModel:
     def _forget(self) -> None:
         """Be as before anything was computed."""
         self._live: Live | None = None
+        self._device = torch.device("cpu")  # where that is
         self._lock = threading.Lock()
         self._tried = False
         #: Whether the module draws by chance: until it has been tried, perhaps.
@@ -131,7 +132,7 @@ class TorchModel:
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_live", "_lock", "_tried", "draws"):
+        for name in ("_live", "_device", "_lock", "_tried", "draws"):
             del state[name]
         return state
 
@@ -228,10 +229,11 @@ class TorchModel:
     def raw(self, params: NDArray[np.floating], X: Rows) -> NDArray[np.floating]:
         """The module's outputs in evaluation mode, (rows, n_outputs)."""
         rows = self.take(X)
-        with self._lock, torch.no_grad():
+        with self._lock:  # several threads may predict with one model
             live = self._at_work(params)
             live.module.eval()
-            parts = []
+        parts = []
+        with torch.no_grad():
             for start in range(0, max(1, rows.shape[0]), _ROWS):
                 output = self._output(live, self._inputs(rows[start : start + _ROWS]))
                 parts.append(output.cpu().numpy())
@@ -243,7 +245,7 @@ class TorchModel:
 
     def _at_work(self, params: NDArray[np.floating]) -> Live:
         if self._live is None:
-            device = device_of(self.device)
+            device = self._device = device_of(self.device)
             module = copy.deepcopy(self.module)
             self._live = Live(module, self.layout, device, copied=device.type != "cpu")
         self._live.begin(params)
@@ -263,12 +265,12 @@ class TorchModel:
         at = torch.from_numpy(np.stack([rows, X.indices.astype(np.int64)]))
         return torch.sparse_coo_tensor(
             at, self._tensor(X.data), X.shape, is_coalesced=True, check_invariants=False
-        ).to(device_of(self.device))
+        ).to(self._device)
 
     def _tensor(self, values: Any) -> torch.Tensor:
         """Values on the device; a copy of what is not to be written."""
         tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
-        return tensor if self.device == "cpu" else tensor.to(device_of(self.device))
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def _output(self, live: Live, inputs: Any) -> torch.Tensor:
         output = live.module(inputs)
@@ -292,9 +294,8 @@ class TorchModel:
         nothing in its first step is not asked again.
         """
         generator = torch.default_generator
-        device = device_of(self.device)
-        if device.type == "cuda":
-            generator = torch.cuda.default_generators[device.index or 0]
+        if self._device.type == "cuda":
+            generator = torch.cuda.default_generators[self._device.index or 0]
         with _chance:
             before = generator.get_state()
             try:

@@ -95,3 +95,35 @@ class Line:
         residual = 2 * self.raw(params, batch) - batch.y.reshape(batch.rows, -1)
         out["coef"] += 2 * batch.X.T @ batch.weighted(residual)
         return (batch.weighted(residual) * residual).sum() / 2
+
+
+class ByName:
+    """Numbers by a slope each, categories by a value each; counts by a slope for all."""
+
+    takes = "columns"
+
+    def __init__(self, sizes: dict[str, int], n_outputs: int) -> None:
+        self.sizes = sizes
+        self.layout = {name: (max(1, size),) for name, size in sizes.items()}
+
+    def init(self, rng):
+        return dict.fromkeys(self.sizes, 0.0)
+
+    def _parts(self, params, batch):
+        assert list(batch.X) == list(self.sizes)
+        for name, column in batch.X.items():
+            assert column.dtype.kind == ("i" if self.sizes[name] else "f")
+            yield name, params[name][column] if self.sizes[name] else params[name] * column
+
+    def raw(self, params, batch):
+        return sum(part for _, part in self._parts(params, batch))
+
+    def loss_gradient(self, params, batch, out):
+        residual = self.raw(params, batch) - batch.y
+        slope = batch.weighted(residual)
+        for name, column in batch.X.items():
+            if self.sizes[name]:
+                np.add.at(out[name], column, slope)
+            else:
+                out[name] += slope @ column
+        return (slope * residual).sum() / 2

@@ -1,0 +1,175 @@
+"""What a fit leaves in a file, and whether each part of it goes with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dps.estimators.custom import Stepped
+from dps.estimators.fm import FMClassifier, FMRegressor
+from dps.estimators.mlp import MLPClassifier, MLPRegressor
+from dps.estimators.saved_models import OWN_MODELS
+from dps.losses import Multilabel
+from dps.models import FactorizationMachine, LinearModel, Network
+from dps.preprocessing import FrameEncoder
+from dps.training.history import History
+from dps.training.saved import count, floats
+from dps.training.state import TrainState
+
+__all__ = ["checks_of", "trained_of"]
+
+#: Raises unless an attribute goes with what else the estimator has been given.
+Check = Callable[[Any, Any], None]
+
+
+def checks_of(estimator: Any) -> dict[str, Check]:
+    """What a fit of such an estimator leaves in a file; see `Check`."""
+    common: dict[str, Check] = {
+        "encoder_": _check_encoder,
+        "n_features_in_": _check_features,
+        "feature_names_in_": _check_names,
+        "n_iter_": _check_n_iter,
+        "loss_": _check_loss,
+        "history_": _check_history,
+    }
+    if estimator._classification:
+        common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
+    if isinstance(estimator, Stepped):
+        return {**common, "_carry": _check_own, "_params": _check_own_params}
+    trained = trained_of(estimator)
+    if trained:
+        own: dict[str, Check] = {trained: _check_trained, "_params": _check_params}
+    else:
+        own = {"coef_": _check_coef, "intercept_": _check_intercept}
+    return {**common, **own, "_carry": _check_carry}
+
+
+def trained_of(estimator: Any) -> str:
+    """The attribute that holds a trained model; none has one whose coefficients are all."""
+    return next((name for kind, name in _TRAINED.items() if isinstance(estimator, kind)), "")
+
+
+def _columns(estimator: Any) -> int:
+    """Columns of the matrix that the model sees."""
+    encoder = estimator.encoder_
+    return int(estimator.n_features_in_ if encoder is None else encoder.n_features_out_)
+
+
+def _outputs(estimator: Any) -> int | None:
+    """Raw outputs that the model must have; None where any number will do."""
+    if not estimator._classification:
+        return None
+    n_classes = len(estimator.classes_)
+    return int(estimator._fitted_loss().n_outputs(n_classes))
+
+
+def _must(fits: bool, name: str, value: Any) -> None:
+    if not fits:
+        raise ValueError(f"its {name} is {value!r}, which does not go with the rest")
+
+
+def _check_encoder(estimator: Any, encoder: Any) -> None:
+    if encoder is not None:
+        fitted = isinstance(encoder, FrameEncoder) and hasattr(encoder, "_layout")
+        _must(fitted, "encoder_", encoder)
+        _must(encoder.n_features_in_ == estimator.n_features_in_, "encoder_", encoder)
+
+
+def _check_features(estimator: Any, n_features: Any) -> None:
+    count(n_features, "n_features_in_", 1)
+
+
+def _check_names(estimator: Any, names: Any) -> None:
+    texts = isinstance(names, np.ndarray) and all(isinstance(name, str) for name in names.ravel())
+    _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
+    if estimator.encoder_ is not None:
+        _must([*names] == [*estimator.encoder_.encode.columns], "feature_names_in_", names)
+
+
+def _check_n_iter(estimator: Any, n_iter: Any) -> None:
+    count(n_iter, "n_iter_", 1)
+
+
+def _check_loss(estimator: Any, loss: Any) -> None:
+    _must(type(loss) is float, "loss_", loss)
+
+
+def _check_history(estimator: Any, history: Any) -> None:
+    fits = isinstance(history, History) and len(history) == estimator.n_iter_
+    _must(fits, "history_", history)
+
+
+def _check_classes(estimator: Any, classes: Any) -> None:
+    fits = isinstance(classes, np.ndarray) and classes.ndim == 1 and len(classes) > 1
+    _must(fits and bool((classes[1:] > classes[:-1]).all()), "classes_", classes)
+
+
+def _check_multilabel(estimator: Any, multilabel: Any) -> None:
+    model = getattr(estimator._carry, "model", None)
+    several = isinstance(getattr(model, "loss", None), Multilabel)
+    _must(multilabel is several, "multilabel_", multilabel)
+
+
+def _check_coef(estimator: Any, coef: Any) -> None:
+    n_features, n_outputs = _columns(estimator), _outputs(estimator)
+    one = n_outputs is None and np.ndim(coef) == 1
+    rows = () if one else (len(coef) if n_outputs is None else n_outputs,)
+    floats(coef, "coef_", *rows, n_features, finite=False)
+
+
+def _check_intercept(estimator: Any, intercept: Any) -> None:
+    floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
+
+
+def _check_trained(estimator: Any, model: Any) -> None:
+    name = trained_of(estimator)
+    _must(type(model) is _MODELS[name] and _fits(estimator, model), name, model)
+
+
+def _check_params(estimator: Any, params: Any) -> None:
+    model = getattr(estimator, trained_of(estimator))
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
+
+
+def _check_carry(estimator: Any, carry: Any) -> None:
+    fits = isinstance(carry, TrainState) and carry.model is not None
+    _must(fits and _fits(estimator, carry.model), "_carry", carry)
+    _must(type(carry.model) is _MODELS[trained_of(estimator)], "_carry", carry)
+
+
+def _check_own(estimator: Any, carry: Any) -> None:
+    model: Any = carry.model if isinstance(carry, TrainState) else None
+    _must(isinstance(model, tuple(OWN_MODELS.values())), "_carry", carry)
+    outputs = len(estimator.classes_) if estimator._classification else model.n_outputs
+    fits = (model.n_features, model.n_outputs) == (_columns(estimator), outputs)
+    _must(fits and model.classification == estimator._classification, "_carry", carry)
+
+
+def _check_own_params(estimator: Any, params: Any) -> None:
+    model = estimator._carry.model
+    floats(params, "_params", model.layout.size, finite=False)
+    _must(params.dtype == model.dtype, "_params", params)
+
+
+def _fits(estimator: Any, model: Any) -> bool:
+    """Whether a model has the columns and outputs that the estimator's data has."""
+    outputs, trained = _outputs(estimator), trained_of(estimator)
+    if outputs is None and not trained:
+        outputs = len(np.atleast_2d(estimator.coef_))
+    elif outputs is None:
+        outputs = getattr(estimator, trained).n_outputs
+    return bool(model.n_features == _columns(estimator) and model.n_outputs == outputs)
+
+
+_TRAINED: dict[Any, str] = {
+    (MLPClassifier, MLPRegressor): "_network",
+    (FMClassifier, FMRegressor): "_machine",
+}
+_MODELS: dict[str, Any] = {
+    "": LinearModel,
+    "_network": Network,
+    "_machine": FactorizationMachine,
+}
