@@ -52,14 +52,20 @@ def dropped(n_features: int, n_outputs: int) -> nn.Module:
     )
 
 
-def double(n_features: int, n_outputs: int) -> nn.Module:
-    return plain(n_features, n_outputs).double()
+class Double:
+    """A module in float64; its name, and so that of each test, is the same in all processes."""
+
+    def __call__(self, n_features: int, n_outputs: int) -> nn.Module:
+        return plain(n_features, n_outputs).double()
+
+    def __repr__(self) -> str:
+        return "double"
 
 
 @parametrize_with_checks(  # in float64, as some of them ask for
     [
-        TorchClassifier(double, learning_rate=0.1, max_iter=15, tol=None),
-        TorchRegressor(double, learning_rate=0.1, max_iter=15, tol=None, n_replicas=2),
+        TorchClassifier(Double(), learning_rate=0.1, max_iter=15, tol=None),
+        TorchRegressor(Double(), learning_rate=0.1, max_iter=15, tol=None, n_replicas=2),
     ]
 )
 def test_scikit_learn_contract(estimator, check):

@@ -33,7 +33,7 @@ from dps.training.stopping import StoppingRule
 __all__ = ["FactorizationFamily"]
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
-_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.6
+_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
 #: Moments of AdamW, and its rate.
 _BETA2, _EPSILON, _RATE_OF_ADAMW = 0.95, 1e-8, 0.05
 #: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
@@ -96,9 +96,6 @@ class FactorizationFamily(Family):
         if held_out and not summary.validation:
             rows = max(1, round(rows * (1 - asked.validation_fraction)))
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
-        epochs = ask.max_iter
-        if asked.max_iter == "auto" and not ask.partial:
-            epochs = auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
@@ -109,6 +106,11 @@ class FactorizationFamily(Family):
         if average:
             horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
             optimizer = Averaged(optimizer, horizon=horizon)
+        epochs = ask.max_iter
+        if asked.max_iter == "auto" and not ask.partial:
+            epochs = auto_epochs(rows, min(batch, rows))
+            if not (average or self._hidden):  # the rate is to be small before they overfit
+                epochs //= 2
         before = None if start is None else start.optimizer
         if before is not None and asked.optimizer == asked.average == "auto":
             optimizer = before

@@ -88,7 +88,8 @@ average : bool or "auto", default="auto"
     Whether the parameters are those of an exponential mean over the last two epochs. "auto" is so
     unless batches touch little of many rows.
 max_iter : int or "auto", default="auto"
-    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs.
+    Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs, or with neither layers nor a mean
+    of parameters half as many.
 tol : float or None, default=0.0
     An epoch that does not lower the monitored loss by more than this counts as bad.
 early_stopping : bool or "auto", default="auto"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -61,7 +60,7 @@ class FactorInputs:
         """How many fields there are."""
         return 1 if self.fields is None else int(self.fields.max(initial=0)) + 1
 
-    @cached_property
+    @property
     def rows_of_columns(self) -> Any:
         """How many rows of the table each column has, (n_features,)."""
         counts = np.ones(self.n_features, np.int64)
@@ -70,7 +69,7 @@ class FactorInputs:
             counts[number] = np.array([len(each) for each in self.knots])[self.places[number]]
         return counts
 
-    @cached_property
+    @property
     def first_rows(self) -> Any:
         """The first row of each column, (n_features,)."""
         return np.cumsum(self.rows_of_columns) - self.rows_of_columns
@@ -78,7 +77,8 @@ class FactorInputs:
     @property
     def n_rows(self) -> int:
         """Rows of the table."""
-        return int(self.rows_of_columns.sum())
+        extra = sum(len(each) - 1 for each in self.knots)
+        return self.n_features + extra
 
     @property
     def numbers(self) -> Any:
