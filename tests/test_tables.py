@@ -59,7 +59,8 @@ def held(group: Group, placement: Placement) -> tuple[Any, Any, Any]:
         placement.put(shard, window.store.state, state)
         keys = placement.by_key()
         mine = np.zeros(keys.size(shard), np.int64)
-        mine[: len(window.store.ids)] = window.store.ids
+        rows = window.store.ids[0]
+        mine[: len(rows)] = rows
         keys.put(shard, mine, ids)
     return params.reshape(-1, OUTPUTS), state.reshape(-1, OUTPUTS), ids
 

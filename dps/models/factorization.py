@@ -374,16 +374,16 @@ class FactorizationMachine:
         Parameters
         ----------
         params : ndarray of shape (layout.size,)
-        ids : ndarray of int64
-            One more than the id of each key that is a row; 0 or less of the others.
+        ids : ndarray of int64 of shape (2, keys)
+            In the first row one more than the id of each key that is a row, 0 or less of others.
         """
-        at = np.flatnonzero(ids > 0)
-        at = at[np.argsort(ids[at])]
+        at = np.flatnonzero(ids[0] > 0)
+        at = at[np.argsort(ids[0, at])]
         table = params[: self.n_held * self.key_width].reshape(-1, self.key_width)
         nothing = np.zeros(self.key_width, params.dtype)
         behind = params[self.layout.offsets["intercept"] :]
         other = type(self)(
-            replace(self.inputs, held=ids[at] - 1), self.n_factors, self.hidden, self.n_outputs,
+            replace(self.inputs, held=ids[0, at] - 1), self.n_factors, self.hidden, self.n_outputs,
             self.loss, self.activation, self.dropout, self.dtype, self.output_shift,
             self.output_scale,
         )  # fmt: skip

@@ -79,16 +79,17 @@ class ParameterServer:
         size = sum(self.placement.size(shard) for shard in range(len(self.placement)))
         keys = self.placement.by_key()
         values: NDArray[np.floating] | None = None
-        ids, version = np.zeros(0, np.int64), 0
+        ids, version = np.zeros((2, 0), np.int64), 0
         for shard, endpoint in enumerate(self.shards):
             part: Kept = endpoint.call("snapshot", epochs, timeout=self.timeout, check=check)
             if values is None:
                 values = np.empty((len(part.values), size), part.values.dtype)
-                ids = np.zeros(size // self.placement.unit if part.ids.size else 0, np.int64)
+                n_keys = size // self.placement.unit if part.ids.size else 0
+                ids = np.zeros((2, n_keys), np.int64)
             self.placement.put(shard, part.values, values)
             if ids.size:
-                held = np.zeros(keys.size(shard), np.int64)
-                held[: part.ids.size] = part.ids
+                held = np.zeros((2, keys.size(shard)), np.int64)
+                held[:, : part.ids.shape[1]] = part.ids
                 keys.put(shard, held, ids)
             version = part.version
         assert values is not None

@@ -110,8 +110,8 @@ class ShardSpec:
         How gradients are applied; None where replicas hold the parameters.
     shared : bool
         Whether its memory should be files that other processes can map.
-    ids : (rows,) int64 array or None
-        Of the rows of a table that are there already.
+    ids : (2, rows) int64 array or None
+        Of the rows of a table that are there already, see `Kept`.
     """
 
     store: StoreSpec

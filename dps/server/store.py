@@ -81,8 +81,9 @@ class Kept(NamedTuple):
         Parameters and state.
     version : int
         Updates behind them.
-    ids : (rows,) int64 array
-        One more than the id of each row of a table; 0 or less where no row is.
+    ids : (2, rows) int64 array
+        Of each row of a table one more than its id, or 0 or less where no row is; and the update
+        that was the last to touch it, where rows expire.
     """
 
     values: NDArray[np.floating]
@@ -131,10 +132,9 @@ class StoreSpec:
     def shapes(self) -> Shapes:
         """The arrays of a store, see `Store`."""
         held = self.size if self.holds_parameters else 0
-        rows = counted = dated = 0
+        rows = counted = 0
         if self.arena is not None:
-            rows, table = self.arena.rows, self.arena.table
-            counted, dated = rows * (table.min_count > 1), rows * (table.expire > 0)
+            rows, counted = self.arena.rows, self.arena.rows * (self.arena.table.min_count > 1)
         return {
             "_words": ((Header.nbytes(1, len(StoreWord), 1) // 8,), "int64"),
             "params": ((held,), self.dtype),
@@ -142,10 +142,9 @@ class StoreSpec:
             "since": ((held // self.key_width if self.key_width else 0,), "int64"),
             "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_versions": ((self.n_snapshots,), "int64"),
-            "ids": ((rows,), "int64"),
+            "ids": ((2, rows), "int64"),
             "counts": ((counted,), "int32"),
-            "seen": ((dated,), "int64"),
-            "snapshot_ids": ((self.n_snapshots, rows), "int64"),
+            "snapshot_ids": ((self.n_snapshots, 2, rows), "int64"),
         }
 
 
@@ -164,9 +163,11 @@ class Store(Regions):
     snapshots : (n_snapshots, 1 + state_rows, n) array
     snapshot_versions : (n_snapshots,) int64 array
         The version of each snapshot.
-    ids, counts, seen : (rows,) arrays
-        Of a table, see ``_kernels/table.pyx``; empty where they are not needed.
-    snapshot_ids : (n_snapshots, rows) int64 array
+    ids : (2, rows) int64 array
+        Of a table, see `Kept` and ``_kernels/table.pyx``.
+    counts : (rows,) int32 array
+        The same; empty where it is not needed.
+    snapshot_ids : (n_snapshots, 2, rows) int64 array
         `ids` of each snapshot.
     table : TableRows or None
     update : Update or None
@@ -181,7 +182,6 @@ class Store(Regions):
     snapshot_versions: NDArray[np.int64]
     ids: NDArray[np.int64]
     counts: NDArray[np.int32]
-    seen: NDArray[np.int64]
     snapshot_ids: NDArray[np.int64]
     _words: NDArray[np.int64]
 
@@ -192,9 +192,11 @@ class Store(Regions):
         self.words = Header(self._words, 1, len(StoreWord), 1, int(StoreWord.VERSION))
         self.table: TableRows | None = None
         if (arena := spec.arena) is not None:
-            table = arena.table
+            table, (ids, seen) = arena.table, self.ids
+            if not table.expire:
+                seen = seen[:0]
             self.table = TableRows(
-                self.params, self.state, self.ids, self.counts, self.seen, width=table.width,
+                self.params, self.state, ids, self.counts, seen, width=table.width,
                 region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
                 min_count=table.min_count, start=arena.start,
             )  # fmt: skip
@@ -226,8 +228,8 @@ class Store(Regions):
             Parameters, and rows of optimizer state. They are the snapshot after no epochs, too.
         version : int
             Updates behind them.
-        ids : (rows,) int64 array, optional
-            Of the rows of a table that are there already.
+        ids : (2, rows) int64 array, optional
+            Of the rows of a table that are there already, see `Kept`.
         update : Update, optional
         shared : bool
             Whether it should be a file that other processes can map.
@@ -239,8 +241,8 @@ class Store(Regions):
             store.state[:] = values[1:]
             store.since[:] = version
         if ids is not None:  # a row that was being made is none
-            store.ids[:] = np.where(ids == -1, -2, ids)
-            store.seen[:] = version
+            store.ids[:] = ids
+            store.ids[0, ids[0] == -1] = -2
         store.words.store(StoreWord.VERSION, version)
         if spec.n_snapshots:
             store.keep(0, values[0], values[1:], version)

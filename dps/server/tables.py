@@ -57,11 +57,11 @@ def lay_out(kept: Kept, specs: list[StoreSpec], placement: Placement) -> list[Ke
         A shard has no room for all of its rows.
     """
     width = placement.unit
-    there = np.flatnonzero(kept.ids > 0)
+    there = np.flatnonzero(kept.ids[0] > 0)
     rows = kept.values.reshape(len(kept.values), -1, width)[:, there]
-    ids = kept.ids[there] - 1
+    ids, seen = kept.ids[0, there] - 1, kept.ids[1, there]
     table = sum(spec.arena.rows for spec in specs if spec.arena is not None)
-    shards = np.empty(len(kept.ids), np.int64)
+    shards = np.empty(kept.ids.shape[1], np.int64)
     for shard, ranges in enumerate(placement.by_key().ranges):
         for start, stop in ranges:
             shards[start:stop] = shard
@@ -71,8 +71,9 @@ def lay_out(kept: Kept, specs: list[StoreSpec], placement: Placement) -> list[Ke
         values = np.array(placement.take(shard, kept.values))
         mine = np.flatnonzero(shard_of == shard)
         at, shard_ids = _places(spec, ids[mine])
+        shard_ids[1, at] = seen[mine]
         by_row = values.reshape(len(values), -1, width)
-        by_row[:, : len(shard_ids)] = 0
+        by_row[:, : shard_ids.shape[1]] = 0
         by_row[:, at] = rows[:, mine]
         made.append(Kept(values, kept.version, shard_ids))
     return made

@@ -30,8 +30,8 @@ class Trained(NamedTuple):
     Attributes
     ----------
     params : (n,) array
-    ids : (keys,) int64 array
-        One more than the id of each row of a table; empty without one.
+    ids : (2, keys) int64 array
+        Of the rows of a table, see `dps.server.store.Kept`; empty without one.
     """
 
     params: NDArray[np.floating]
@@ -81,8 +81,8 @@ class Job:
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
         Do so once these are on a plateau.
-    ids : (keys,) int64 array, optional
-        One more than the id of each row of a table that `params` has; None: no row has been made.
+    ids : (2, keys) int64 array, optional
+        Of the rows of a table that `params` has, see `Kept`; None: no row has been made.
     on_epochs : callable, optional
         Called in the caller's thread, a few times a second, with the records of the epochs that
         have been closed since, and a function that returns the parameters after the last of

@@ -244,7 +244,7 @@ def _state(
     if table is not None:
         _of(ids, np.ndarray, "ids")
         keys = params.size // table.width
-        if ids.dtype != np.int64 or ids.shape != (keys,) or (ids[table.rows :] > 0).any():
+        if ids.dtype != np.int64 or ids.shape != (2, keys) or (ids[0, table.rows :] > 0).any():
             raise ValueError(f"ids are no {table.rows} rows of a table among {keys} keys")
     return TrainState(
         params, model, state, optimizer, count(version, "version"), count(epochs, "epochs"), ids

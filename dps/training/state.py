@@ -33,8 +33,8 @@ class TrainState:
         Whose state it is.
     version, epochs : int
         Updates and epochs behind them.
-    ids : (keys,) int64 array or None
-        One more than the id of each row of a table.
+    ids : (2, keys) int64 array or None
+        Of the rows of a table, see `dps.server.store.Kept`.
     """
 
     params: NDArray[np.floating]

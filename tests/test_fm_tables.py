@@ -1,0 +1,147 @@
+"""Factorization machines whose rows come when they are touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+
+import dps
+from dps import FMClassifier, FMRegressor
+from dps.errors import TableFullError
+from dps.preprocessing import FrameEncoder
+
+N, FIELD = 3000, 50
+OPTIONS: dict[str, Any] = {
+    "n_factors": 3, "max_rows": 1000, "max_iter": 3, "tol": None, "early_stopping": False,
+    "random_state": 0, "n_replicas": 2,
+}  # fmt: skip
+
+
+def people() -> tuple[pd.DataFrame, Any]:
+    """Who chose what; a tenth of the columns of either is never touched."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "who": pd.Categorical(rng.integers(0, 45, N), range(FIELD)),
+            "what": pd.Categorical(rng.integers(0, 45, N), range(FIELD)),
+            "age": rng.integers(20, 60, N),
+        }
+    )
+    taste = rng.normal(size=(2, FIELD, 2))
+    liked = (taste[0][frame["who"]] * taste[1][frame["what"]]).sum(axis=1)
+    return frame, (liked + frame["age"] / 40 - 1 > 0).to_numpy()
+
+
+FRAME, LIKED = people()
+SPARSE = scipy.sparse.csr_array(FrameEncoder().fit_transform(FRAME[["who", "what"]]))
+
+
+def facts(model: Any) -> tuple[Any, ...]:
+    """What a fit has left, row by row of the ids that have one."""
+    return model.embeddings().to_numpy().tobytes(), model.intercept_.tobytes(), model.loss_
+
+
+@pytest.fixture(scope="module")
+def trained() -> FMClassifier:
+    return FMClassifier(**OPTIONS).fit(FRAME, LIKED)
+
+
+def test_rows_are_those_that_were_touched_and_have_names(trained: FMClassifier) -> None:
+    table = trained.embeddings()
+    for field in ("who", "what"):
+        assert sorted(table.loc[field].index) == list(range(45))
+    assert set(table.loc["age"].index) <= set(trained._machine.inputs.knots[0])
+    assert trained.factors_.shape == (len(table), 3)
+    assert trained.score(FRAME, LIKED) > 0.8
+
+
+@pytest.mark.parametrize("layers", [(), (8,)], ids=["alone", "layers"])
+def test_shards_and_replicas_elsewhere_do_not_change_a_bit(layers: Any, client: Any) -> None:
+    options = {**OPTIONS, "hidden_layer_sizes": layers, "dropout": 0.0}
+    wanted = facts(FMClassifier(**options).fit(FRAME, LIKED))
+    assert facts(FMClassifier(**options, n_shards=3).fit(FRAME, LIKED)) == wanted
+    lazy = dd.from_pandas(FRAME, 2), dd.from_pandas(pd.Series(LIKED), 2)
+    found = [
+        facts(FMClassifier(**options, mode=mode, client=client, n_shards=shards).fit(*lazy))
+        for mode, shards in ((dps.Sync(), 1), (dps.Sync(access="stream"), 2))
+    ]
+    assert found[0] == found[1]
+
+
+def test_what_no_row_has_come_for_changes_nothing(trained: FMClassifier) -> None:
+    unknown = FRAME[:10].copy()
+    unknown["who"] = pd.Categorical([49] * 10, range(FIELD))
+    nobody = FRAME[:10].copy()
+    nobody["who"] = pd.Categorical([48] * 10, range(FIELD))
+    np.testing.assert_array_equal(
+        trained.decision_function(unknown), trained.decision_function(nobody)
+    )
+    assert (trained.decision_function(unknown) != trained.decision_function(FRAME[:10])).any()
+
+
+def test_early_stopping_validates_by_keys_and_keeps_the_best_epoch() -> None:
+    options = {**OPTIONS, "max_iter": 12, "early_stopping": True, "learning_rate": 1.0}
+    model = FMClassifier(**options).fit(FRAME, LIKED)
+    losses = [record["validation_loss"] for record in model.history_]
+    best = int(np.argmin(losses)) + 1
+    again = FMClassifier(**{**options, "max_iter": best}).fit(FRAME, LIKED)
+    assert [record["validation_loss"] for record in again.history_] == losses[:best]
+    np.testing.assert_array_equal(again.factors_, model.factors_)
+
+
+def test_training_goes_on_with_rows_state_and_versions_on_any_shards(tmp_path: Any) -> None:
+    first = FMClassifier(**OPTIONS).fit(FRAME, LIKED)
+    first.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert facts(loaded)[:2] == facts(first)[:2]
+    np.testing.assert_array_equal(loaded.predict_proba(FRAME), first.predict_proba(FRAME))
+    later = FRAME.copy()
+    later["who"] = pd.Categorical(np.arange(N) % FIELD, range(FIELD))  # among them new ones
+    one = first.partial_fit(later, LIKED)
+    assert sorted(one.embeddings().loc["who"].index) == list(range(FIELD))
+    other = loaded.set_params(n_shards=3).partial_fit(later, LIKED)
+    assert facts(other)[:2] == facts(one)[:2]
+
+
+def test_async_learns_as_much_and_makes_the_same_rows() -> None:
+    options = {**OPTIONS, "max_iter": 15}
+    sync = FMClassifier(**options).fit(SPARSE, LIKED)
+    later = FMClassifier(**options, mode="async").fit(SPARSE, LIKED)
+    assert later.embeddings().index.equals(sync.embeddings().index)
+    assert later.loss_ == pytest.approx(sync.loss_, rel=0.05)
+
+
+def test_what_is_seldom_touched_is_not_admitted() -> None:
+    rare = FRAME.copy()
+    who = np.array(rare["who"])
+    who[:3] = [47, 48, 49]
+    rare["who"] = pd.Categorical(who, range(FIELD))
+    all_of_them = FMClassifier(**OPTIONS).fit(rare, LIKED).embeddings().loc["who"]
+    some = FMClassifier(**OPTIONS, min_count=2).fit(rare, LIKED).embeddings().loc["who"]
+    assert set(all_of_them.index) - set(some.index) == {47, 48, 49}
+
+
+def test_what_is_not_touched_any_more_expires() -> None:
+    model = FMClassifier(**OPTIONS, expire=2).fit(FRAME, LIKED)
+    later = FRAME.copy()
+    later["who"] = pd.Categorical(np.arange(N) % 20, range(FIELD))
+    for epoch in range(3):
+        model.partial_fit(later, LIKED)
+        wanted = range(45 if epoch < 1 else 20)
+        assert sorted(model.embeddings().loc["who"].index) == list(wanted)
+
+
+def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
+    with pytest.raises(ValueError, match="mode='sync' or 'async'"):
+        FMClassifier(**OPTIONS, mode="allreduce").fit(FRAME, LIKED)
+    with pytest.raises(ValueError, match="sparse rows"):
+        FMRegressor(**OPTIONS).fit(np.eye(20), np.arange(20.0))
+    with pytest.raises(TableFullError, match="raise max_rows"):
+        FMClassifier(**{**OPTIONS, "max_rows": 40}).fit(FRAME, LIKED)
+    with pytest.raises(ValueError, match="an optimizer that goes by keys"):
+        FMClassifier(**OPTIONS, average=True).fit(FRAME, LIKED)
