@@ -30,8 +30,8 @@ def labels_of_columns(
         )
     if not isinstance(loss, MarginLoss) or loss.native is None:
         raise ValueError(
-            f"y has {n_columns} columns of labels, which a {type(estimator).__name__} learns with "
-            f"a loss of dps for two classes only, and not with {loss!r}: fit a model to each"
+            f"y has {n_columns} columns of labels, which take a binary loss of dps for each, and "
+            f"{loss!r} is none: fit a model to each"
         )
     return numbers, Multilabel(loss)
 
