@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask.array as da
 import dask.dataframe as dd
@@ -17,6 +18,7 @@ from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from own_models import Softmax
 
 import dps
 from dps.losses import LOSSES, MarginLoss, Multilabel
@@ -169,6 +171,20 @@ def test_what_is_wrong_is_said(y: Any, options: Any, message: str, lazy: bool) -
     data, target = (X, y) if not lazy else (da.from_array(X), da.from_array(y))
     with pytest.raises(ValueError, match=message):
         dps.LinearClassifier(**options).fit(data, target)
+
+
+@dataclass(frozen=True)
+class _Own(MarginLoss):
+    name: ClassVar[str] = "own"
+
+    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+        raise NotImplementedError
+
+
+def test_losses_and_models_of_ones_own_learn_one_column() -> None:
+    for model in (dps.LinearClassifier(loss=_Own()), dps.ModelClassifier(Softmax)):
+        with pytest.raises(ValueError, match="take a binary loss of dps for each"):
+            model.fit(X, Y)
 
 
 def test_training_goes_on_with_labels_of_the_same_kind_only() -> None:

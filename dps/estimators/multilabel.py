@@ -30,8 +30,8 @@ def labels_of_columns(
         )
     if not isinstance(loss, MarginLoss) or loss.native is None:
         raise ValueError(
-            f"y has {n_columns} columns of labels, which loss={estimator.loss!r}, written in "
-            "Python, cannot learn together: fit a model to each"
+            f"y has {n_columns} columns of labels, which take a binary loss of dps for each, and "
+            f"{loss!r} is none: fit a model to each"
         )
     return numbers, Multilabel(loss)
 
