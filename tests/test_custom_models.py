@@ -18,9 +18,10 @@ from sklearn.model_selection import GridSearchCV
 
 import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
-from dps.models import check
+from dps.models import Layout, Tensor, check
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
+from dps.optimizers.update import Update
 from dps.preprocessing import FrameEncoder
 
 
@@ -36,7 +37,7 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [Softmax, Noisy, Wide])
+@pytest.mark.parametrize("kind", [Softmax, Centred, Noisy, Wide])
 def test_good_models_pass(kind):
     X, y = example()
     for given in (X, scipy.sparse.csr_array(X)):
@@ -218,6 +219,20 @@ def test_buffers_are_no_affair_of_optimizers_or_of_the_way_that_gradients_take()
             for name in ("mean", "batches"):
                 np.testing.assert_array_equal(model.params_[name], first.params_[name])
             assert not np.allclose(model.params_["coef"], first.params_["coef"])
+
+
+def test_what_is_not_trained_is_a_run_of_its_own():
+    free, buffer = Tensor("a", (2,), False), Tensor("b", (3,), False, trained=False)
+    layout = Layout((Tensor("w", (2, 2), True), free, buffer, Tensor("c", (), False)))
+    assert layout.segments(0, 10) == [(0, 4, 1), (4, 6, 0), (6, 9, 2), (9, 10, 0)]
+    trained = Layout((free, Tensor("b", (3,), False)))
+    assert trained.digest != Layout((free, buffer)).digest
+    with pytest.raises(ValueError, match="'x' is not trained, and so cannot be penalised"):
+        Tensor("x", (1,), True, trained=False)
+    params, grad = np.arange(10.0), np.ones(10)
+    update = Update(SGD(), 0.0, 1.0, tuple(layout.segments(0, 10)))
+    assert update.apply(params, grad[2:8], np.empty((0, 10)), 2, 8, step=1, lr=0.5)
+    np.testing.assert_allclose(params, [0, 1, 1, 5 / 3, 3.5, 4.5, 5, 6, 8, 9])
 
 
 def test_the_epoch_that_is_kept_has_its_own_buffers():

@@ -19,8 +19,11 @@ class Softmax:
     def init(self, rng):
         return {"coef": 0.0, "bias": 0.0}
 
+    def inputs(self, params, batch):
+        return batch.X
+
     def raw(self, params, batch):
-        return batch.X @ params["coef"] + params["bias"]
+        return self.inputs(params, batch) @ params["coef"] + params["bias"]
 
     def loss_gradient(self, params, batch, out):
         raw = self.raw(params, batch)
@@ -30,7 +33,7 @@ class Softmax:
         losses = -np.log(slope[rows, batch.y])
         slope[rows, batch.y] -= 1
         slope = batch.weighted(slope)
-        out["coef"] += batch.X.T @ slope
+        out["coef"] += self.inputs(params, batch).T @ slope
         out["bias"] += slope.sum(axis=0)
         return batch.weighted(losses).sum()
 
@@ -46,15 +49,13 @@ class Centred(Softmax):
     def init(self, rng):
         return {**super().init(rng), "mean": 0.0, "batches": 0.0}
 
-    def raw(self, params, batch):
-        return (batch.X - params["mean"]) @ params["coef"] + params["bias"]
+    def inputs(self, params, batch):
+        return batch.X - params["mean"]
 
     def loss_gradient(self, params, batch, out, buffers):
         buffers["batches"] += 1
         buffers["mean"] += (batch.X.mean(axis=0) - buffers["mean"]) / 10
-        loss = super().loss_gradient(params, batch, out)
-        out["coef"] -= np.outer(params["mean"], out["bias"])  # in which there is this batch alone
-        return loss
+        return super().loss_gradient(params, batch, out)
 
 
 class Noisy(Softmax):
