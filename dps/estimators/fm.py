@@ -69,6 +69,9 @@ dropout : float, default=0.15
 fields : (n_features,) int array or None, default=None
     The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
     columns; up to 64 columns of numbers each, else all are summed in one field.
+normalize : bool or "auto", default="auto"
+    Whether rows are scaled to one length, so that long texts count as short ones. "auto" does so
+    for a classification of sparse rows of more than 256 columns that are no encoded dataframe.
 optimizer : str or Optimizer, default="auto"
     "auto" is Adagrad; where there are layers AdamW with ``beta2=0.95``, unless batches touch little
     of many rows, as lazy steps are of Adagrad.
@@ -111,6 +114,7 @@ class _Machine(DistributedEstimator):
     alpha: Any = "auto"
     dropout: float = 0.15
     fields: Any = None
+    normalize: Any = "auto"
     optimizer: Any = "auto"
     learning_rate: Any = "auto"
     average: Any = "auto"
@@ -127,6 +131,7 @@ class _Machine(DistributedEstimator):
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "fields": ["array-like", None],
+        "normalize": ["boolean", StrOptions({"auto"})],
         "optimizer": [str, Optimizer],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean", StrOptions({"auto"})],

@@ -43,6 +43,8 @@ class FactorInputs:
         The field of each column, from 0 on; None: one field for all.
     gain : float
         Factor of all values.
+    normalised : bool
+        Whether each row is scaled so that the gain is its length.
     """
 
     n_features: int
@@ -50,6 +52,7 @@ class FactorInputs:
     knots: tuple[Any, ...] = ()
     fields: Any = None
     gain: float = 1.0
+    normalised: bool = False
 
     @property
     def n_fields(self) -> int:
@@ -123,6 +126,7 @@ class _Shape:
     mix_at: int
     factor_gain: float
     gain: float
+    normalised: bool
     layers: _Layers | None
     size: int
 
@@ -288,6 +292,7 @@ class FactorizationMachine:
             mix_at=at.get("mix", first),
             factor_gain=self.factor_gain,
             gain=inputs.gain,
+            normalised=inputs.normalised,
             layers=layers,
             size=self.layout.size,
         )

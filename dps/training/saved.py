@@ -152,7 +152,7 @@ def _numbered(value: Any, name: str, n: int) -> NDArray[np.int32]:
 
 
 def _factor_inputs(
-    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any
+    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any, normalised: Any
 ) -> FactorInputs:
     n = count(n_features, "n_features", 1)
     for each in _of(knots, tuple, "knots"):
@@ -171,7 +171,7 @@ def _factor_inputs(
         raise ValueError(f"there are {fields.max() + 1} fields of {n} columns")
     if type(gain) is not float or not 0 < gain < np.inf:
         raise ValueError(f"gain is {gain!r}, and must be above 0")
-    return FactorInputs(n, places, knots, fields, gain)
+    return FactorInputs(n, places, knots, fields, gain, _of(normalised, bool, "normalised"))
 
 
 def _factorization(
