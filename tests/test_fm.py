@@ -84,6 +84,17 @@ def test_predictions_are_those_of_the_formula_and_its_fitted_attributes() -> Non
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_long_texts_count_as_short_ones() -> None:
+    words = scipy.sparse.random_array((900, 300), density=0.05, format="csr", rng=1)
+    kind = words @ RNG.normal(size=300) > 0
+    longer = scipy.sparse.diags_array(RNG.pareto(0.7, 900) + 1) @ words
+    model = dps.FMClassifier(random_state=0).fit(longer[:600], kind[:600])
+    assert model.score(words[600:], kind[600:]) > 0.75
+    np.testing.assert_allclose(model.predict_proba(longer), model.predict_proba(words), rtol=1e-3)
+    as_they_are = dps.FMClassifier(**QUICK, normalize=False).fit(words, kind)
+    assert (as_they_are.predict_proba(words) != as_they_are.predict_proba(2 * words)).any()
+
+
 def test_of_numbers_weights_and_factors_are_linear_between_knots() -> None:
     model = dps.FMRegressor(**QUICK).fit(X, Y)
     table = model.embeddings()

@@ -258,6 +258,7 @@ FORGED_MACHINES: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
     "knots that descend": (array("_machine.inputs.knots.0", lambda a: a[::-1]), "ascending"),
     "no knots": (array("_machine.inputs.knots.0", lambda a: a[:0]), "knots"),
     "no gain": (put(-1.0, *MACHINE, "inputs", "gain"), "gain"),
+    "a length that is none": (put(3, *MACHINE, "inputs", "normalised"), "normalised"),
     "more columns": (put(99, *MACHINE, "inputs", "n_features"), "places"),
     "more factors": (put(1 << 40, *MACHINE, "n_factors"), "_params"),
     "no factors": (put(0, *MACHINE, "n_factors"), "n_factors"),

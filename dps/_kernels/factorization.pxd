@@ -23,6 +23,7 @@ cdef struct Machine:
     Py_ssize_t first_layer  # weights of the first layer behind it
     double factor_gain
     double gain             # of all values
+    bint normalised         # whether rows are of one length, the gain
     double layer_gain
     const int32_t* places   # (n_features,): of a number, or -1; NULL: there are none
     const int32_t* rows     # (n_features,): the first row of each column; NULL: its own number

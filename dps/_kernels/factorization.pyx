@@ -16,7 +16,7 @@ Rows wait until a block of them is full, wherever they lie: products of matrices
 blocks are long.
 """
 from cython cimport floating
-from libc.math cimport NAN
+from libc.math cimport NAN, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
@@ -95,6 +95,22 @@ cdef inline Py_ssize_t _number(
     return 2
 
 
+cdef Py_ssize_t _scaled(const Machine* machine, floating* values, Py_ssize_t n) noexcept nogil:
+    """Give the n entries of a row the length of all rows, where these have one; n."""
+    cdef Py_ssize_t p
+    cdef double total = 0
+    cdef floating factor
+    if not machine.normalised:
+        return n
+    for p in range(n):
+        total += <double> values[p] * values[p]
+    if total > 0:
+        factor = <floating> (machine.gain / sqrt(total))
+        for p in range(n):
+            values[p] *= factor
+    return n
+
+
 cdef Py_ssize_t _of_dense(
     const Machine* machine, const floating* x, floating* values, int* places
 ) noexcept nogil:
@@ -107,7 +123,7 @@ cdef Py_ssize_t _of_dense(
             values[n] = <floating> machine.gain * x[j]
             places[n] = machine.rows[j] if machine.rows is not NULL else <int> j
             n += 1
-    return n
+    return _scaled(machine, values, n)
 
 
 cdef Py_ssize_t _of_sparse(
@@ -121,7 +137,7 @@ cdef Py_ssize_t _of_sparse(
         for p in range(stored):
             values[p] = gain * given[p]
             places[p] = <int> indices[p]
-        return stored
+        return _scaled(machine, values, stored)
     memset(x, 0, m * sizeof(floating))
     for p in range(stored):
         column = indices[p]
@@ -133,7 +149,7 @@ cdef Py_ssize_t _of_sparse(
             n += 1
     for j in range(m):
         n += _number(machine, j, x[j], values + n, places + n)
-    return n
+    return _scaled(machine, values, n)
 
 
 cdef void _ask_for(
@@ -529,7 +545,7 @@ cdef class FactorizationGradient(Gradient):
         machine.dense = machine.n_held * machine.width
         machine.mix = shape.mix_at - machine.dense
         machine.factor_gain = shape.factor_gain
-        machine.gain = shape.gain
+        machine.gain, machine.normalised = shape.gain, shape.normalised
         same_length("bins", len(fixed["bins"]), machine.n_numbers + 1)
         same_length("knots", len(fixed["knots"]), fixed["bins"][-1])
         same_length("steepness", len(fixed["steepness"]), fixed["bins"][-1])

@@ -47,7 +47,7 @@ _MEAN_EPOCHS = 2.0
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Knots of a number, and rows that each of them has at least.
-_KNOTS, _ROWS_A_KNOT = 32, 50
+_KNOTS, _ROWS_A_KNOT = 20, 50
 #: Square length that rows are given: of as many ones.
 _LENGTH = 6.0
 #: Columns up to which each is a field of its own.
@@ -195,7 +195,7 @@ class FactorizationFamily(Family):
             inputs, dtype = before.inputs, before.dtype
             shift, scale = before.output_shift, before.output_scale
         else:
-            inputs = _inputs(summary, encoding, asked.fields)
+            inputs = self._inputs(summary, encoding)
             dtype = np.dtype("f4" if single_will_do(summary.points or (), inputs.knots) else "f8")
             shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
         return FactorizationMachine(
@@ -217,6 +217,47 @@ class FactorizationFamily(Family):
             expire=int(asked.expire or 0),
         )
 
+    def _inputs(self, summary: DataSummary, encoding: Encoding | None) -> FactorInputs:
+        """How the columns go in, from what is known of their values."""
+        n, points, fields = summary.n_features, summary.points, self.asked.fields
+        if encoding is not None:
+            layout = encoding.encoder.encode
+            numbers = np.array(layout.number_columns, np.int64)
+            widths = [feature.width for feature in layout.features]
+            of_frame: Any = np.repeat(np.arange(len(widths)), widths)
+        else:
+            if points is None and not summary.sparse:
+                raise ValueError(
+                    f"some partitions of X are sparse, with {n} columns, and others are dense: "
+                    "make all of one kind"
+                )
+            numbers = np.arange(n if points is not None else 0)
+            of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
+        told = of_frame if fields is None else _given_fields(fields, n, encoding)
+        if points is None:
+            normalised = self.asked.normalize
+            if normalised == "auto":
+                normalised = self.asked._classification
+            length = 1.0 if normalised else summary.square / summary.total
+            return FactorInputs(n, None, (), _int32(told), _gain(length), bool(normalised))
+        # A column of nothing but zeros and ones is a category.
+        of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
+        chosen = [not ones for ones in of_ones]
+        numbers = numbers[chosen]
+        ones = [each for each, one in zip(points, of_ones, strict=True) if one]
+        kept = [each for each, one in zip(points, chosen, strict=True) if one]
+        places = np.full(n, -1, np.int32)
+        places[numbers] = np.arange(len(numbers))
+        bins = int(np.clip(summary.total // _ROWS_A_KNOT, 2, _KNOTS))
+        knots = tuple(np.unique(each.edges(bins)) for each in kept)
+        length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
+        if encoding is not None:
+            length = len(encoding.encoder.encode.features)
+        normalised = self.asked.normalize is True
+        gain = _gain(1.0 if normalised else length)
+        known = places if len(numbers) else None
+        return FactorInputs(n, known, knots, _int32(told), gain, normalised)
+
     def attributes(
         self, model: FactorizationMachine, params: NDArray[np.floating]
     ) -> dict[str, Any]:
@@ -237,41 +278,6 @@ class FactorizationFamily(Family):
 
 def _base(optimizer: Optimizer) -> Optimizer:
     return optimizer.base if isinstance(optimizer, Averaged) else optimizer
-
-
-def _inputs(summary: DataSummary, encoding: Encoding | None, fields: Any) -> FactorInputs:
-    """How the columns go in, from what is known of their values."""
-    n, points = summary.n_features, summary.points
-    if encoding is not None:
-        layout = encoding.encoder.encode
-        numbers = np.array(layout.number_columns, np.int64)
-        widths = [feature.width for feature in layout.features]
-        of_frame: Any = np.repeat(np.arange(len(widths)), widths)
-    else:
-        if points is None and not summary.sparse:
-            raise ValueError(
-                f"some partitions of X are sparse, with {n} columns, and others are dense: "
-                "make all of one kind"
-            )
-        numbers = np.arange(n if points is not None else 0)
-        of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
-    told = of_frame if fields is None else _given_fields(fields, n, encoding)
-    if points is None:
-        return FactorInputs(n, fields=_int32(told), gain=_gain(summary.square / summary.total))
-    # A column of nothing but zeros and ones is a category.
-    of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
-    chosen = [not ones for ones in of_ones]
-    numbers = numbers[chosen]
-    ones = [each for each, one in zip(points, of_ones, strict=True) if one]
-    kept = [each for each, one in zip(points, chosen, strict=True) if one]
-    places = np.full(n, -1, np.int32)
-    places[numbers] = np.arange(len(numbers))
-    bins = int(np.clip(summary.total // _ROWS_A_KNOT, 2, _KNOTS))
-    knots = tuple(np.unique(each.edges(bins)) for each in kept)
-    length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
-    if encoding is not None:
-        length = len(encoding.encoder.encode.features)
-    return FactorInputs(n, places if len(numbers) else None, knots, _int32(told), _gain(length))
 
 
 def _gain(square: float) -> float:

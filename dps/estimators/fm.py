@@ -78,6 +78,9 @@ expire : int or None, default=None
 fields : (n_features,) int array or None, default=None
     The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
     columns; up to 64 columns of numbers each, else all are summed in one field.
+normalize : bool or "auto", default="auto"
+    Whether rows are scaled to one length, so that long texts count as short ones. "auto" does so
+    for a classification of sparse rows of more than 256 columns that are no encoded dataframe.
 optimizer : str or Optimizer, default="auto"
     "auto" is Adagrad; where there are layers AdamW with ``beta2=0.95``, unless batches touch little
     of many rows, as lazy steps are of Adagrad.
@@ -123,6 +126,7 @@ class _Machine(DistributedEstimator):
     min_count: int = 1
     expire: int | None = None
     fields: Any = None
+    normalize: Any = "auto"
     optimizer: Any = "auto"
     learning_rate: Any = "auto"
     average: Any = "auto"
@@ -142,6 +146,7 @@ class _Machine(DistributedEstimator):
         "min_count": [Interval(Integral, 1, None, closed="left")],
         "expire": [Interval(Integral, 1, None, closed="left"), None],
         "fields": ["array-like", None],
+        "normalize": ["boolean", StrOptions({"auto"})],
         "optimizer": [str, Optimizer],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean", StrOptions({"auto"})],

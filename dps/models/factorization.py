@@ -43,6 +43,8 @@ class FactorInputs:
         The field of each column, from 0 on; None: one field for all.
     gain : float
         Factor of all values.
+    normalised : bool
+        Whether each row is scaled so that the gain is its length.
     held : (n,) int64 array or None
         The rows that there are, ascending, of a table whose rows came when they were touched, and
         behind them one of zeros stands for all others; None: all.
@@ -53,6 +55,7 @@ class FactorInputs:
     knots: tuple[Any, ...] = ()
     fields: Any = None
     gain: float = 1.0
+    normalised: bool = False
     held: Any = None
 
     @property
@@ -130,6 +133,7 @@ class _Shape:
     mix_at: int
     factor_gain: float
     gain: float
+    normalised: bool
     layers: _Layers | None
     size: int
 
@@ -314,6 +318,7 @@ class FactorizationMachine:
             mix_at=at.get("mix", first),
             factor_gain=self.factor_gain,
             gain=inputs.gain,
+            normalised=inputs.normalised,
             layers=layers,
             size=self.layout.size,
         )

@@ -165,7 +165,7 @@ def _numbered(value: Any, name: str, n: int) -> NDArray[np.int32]:
 
 
 def _factor_inputs(
-    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any, held: Any
+    n_features: Any, places: Any, knots: Any, fields: Any, gain: Any, normalised: Any, held: Any
 ) -> FactorInputs:
     n = count(n_features, "n_features", 1)
     for each in _of(knots, tuple, "knots"):
@@ -184,7 +184,7 @@ def _factor_inputs(
         raise ValueError(f"there are {fields.max() + 1} fields of {n} columns")
     if type(gain) is not float or not 0 < gain < np.inf:
         raise ValueError(f"gain is {gain!r}, and must be above 0")
-    inputs = FactorInputs(n, places, knots, fields, gain, held)
+    inputs = FactorInputs(n, places, knots, fields, gain, _of(normalised, bool, "normalised"), held)
     if held is not None:
         _of(held, np.ndarray, "held")
         below = held.ndim == 1 and held.dtype == np.int64 and (held < inputs.n_rows).all()

@@ -21,6 +21,7 @@ COLUMNS = 6
 INPUTS = {
     "plain": FactorInputs(COLUMNS, gain=0.7),
     "plain in fields": FactorInputs(COLUMNS, fields=np.array([0, 1, 1, 2, 0, 2], np.int32)),
+    "of one length": FactorInputs(COLUMNS, gain=1.3, normalised=True),
     "numbers": FactorInputs(
         COLUMNS, np.array([2, -1, 0, 1, -1, -1], np.int32), KNOTS, np.arange(6, dtype=np.int32), 0.7
     ),
@@ -65,7 +66,11 @@ def entries(inputs: FactorInputs, X: Any) -> tuple[Any, Any]:
             unit = np.eye(len(knots))
             blocks.append(np.stack([np.interp(X[:, j], knots, each) for each in unit], axis=1))
     fields = np.zeros(inputs.n_features, int) if inputs.fields is None else inputs.fields
-    return inputs.gain * np.hstack(blocks), np.repeat(fields, [b.shape[1] for b in blocks])
+    values = inputs.gain * np.hstack(blocks)
+    if inputs.normalised:
+        lengths = np.linalg.norm(values, axis=1, keepdims=True)
+        values *= inputs.gain / np.where(lengths > 0, lengths, 1)
+    return values, np.repeat(fields, [b.shape[1] for b in blocks])
 
 
 def twin(machine: FactorizationMachine, params: Any, X: Any) -> Any:
