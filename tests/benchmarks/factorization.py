@@ -119,6 +119,7 @@ def speed(chosen: Any) -> float:
         rows, width, steps = 8 * BATCH, 1 << 12, 3
     columns, labels = hashed(rows, width)
     X = as_csr(columns, width)
+    peers = ("Adagrad",) if chosen.quick else ("Adagrad", "SparseAdam")
     torch, found = installed("PyTorch", "torch"), dict[str, list[float]]()
     with cluster(RANKS) as client:
         lazy = on_cluster(client, X, labels)
@@ -130,7 +131,7 @@ def speed(chosen: Any) -> float:
                 ).fit(*lazy)  # fmt: skip
                 fastest = statistics.median(record["seconds"] for record in model.history_)
                 found.setdefault(name, []).append(rows / fastest)
-            for kind in ("Adagrad", "SparseAdam") if torch else ():
+            for kind in peers if torch else ():
                 times = found.setdefault(f"PyTorch, {kind}", [])
                 times.append(torch_rows(kind, rows, steps, width))
     medians = {name: statistics.median(values) for name, values in found.items()}
