@@ -2,6 +2,8 @@
 #ifndef DPS_TABLE_H
 #define DPS_TABLE_H
 
+#include <time.h>
+
 #include "mix.h"
 
 /* One of n places. */
@@ -45,8 +47,14 @@ static inline int32_t dps_count(int32_t *at)
     return __atomic_add_fetch(at, 1, __ATOMIC_RELAXED);
 }
 
-static inline void dps_wait_a_little(void)
+/* Wait for a thread that is at work, which may have lost its core after some looks. */
+static inline void dps_wait_a_little(int looks)
 {
+    if (looks > 1000) {
+        struct timespec little = {0, 50000};
+        nanosleep(&little, NULL);
+        return;
+    }
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif

@@ -1,10 +1,10 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-cdef enum:
+cpdef enum:
     # What stands in `ids` where no row is.
     FREE = 0
-    TAKEN = -1          # one is being made
-    LEFT = -2           # one has been; what is looked for may lie behind it
+    LEFT = -1           # one has been; what is looked for may lie behind it
+    MAKING = -2         # less the id whose row is being made
     # Where the row of an id is not.
     NOWHERE = -1
     FULL = -2
@@ -19,7 +19,7 @@ cdef extern from "table.h" nogil:
 cdef struct Table:
     Py_ssize_t n_rows       # 0: no table
     Py_ssize_t region       # rows of a region
-    int64_t* ids            # (n_rows,) id + 1 of what lies there
+    int64_t* ids            # (n_rows,) id + 1 of what lies there, or one of the above
     int32_t* counts         # (n_rows,) pushes that ids of that home had without a row; or NULL
     int64_t* seen           # (n_rows,) update that was the last; or NULL
     int32_t min_count

@@ -4,6 +4,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: In `ids`: a row has been there; less its id, one is being made.
+LEFT: int
+MAKING: int
+
 def homes(ids: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
     """Where each id would like to lie among a shard's rows."""
 
@@ -19,7 +23,7 @@ class TableRows:
         Of which the first elements are the table's.
     state : (state_rows, size) array
     ids : (n_rows,) int64 array
-        One more than the id of a row's owner; zeros at first.
+        One more than the id of a row; zeros at first.
     counts : (n_rows,) or (0,) int32 array
         Where an id needs to be seen more than once.
     seen : (n_rows,) or (0,) int64 array

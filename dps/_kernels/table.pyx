@@ -6,12 +6,12 @@ id (collisionless), and what a new one holds follows from seed and id alone, so 
 not depend on who made it, or on how many shards and ranks there are. The rows are a hash table
 themselves, with linear probing inside of a region. It must not know ranks, modes or batches.
 
-Protocol. An entry of ``ids`` goes from FREE or LEFT to TAKEN, by whoever wins it; the row is
-written; then the entry becomes id + 1. Whoever meets TAKEN waits a little for that, and then goes
-on as if another id lay there. No entry becomes FREE or LEFT while others look (`expire` wants
-quiet). So two who make the same id at once probe the same entries, and one of them wins. A crash
-between the two steps leaves TAKEN: the entry is lost until the table is laid out anew, and so are
-the pushes of the id whose row it was to be, or they begin another row of it.
+Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by whoever wins it; the row is
+written; then the entry becomes id + 1. Who looks for that id waits for it; others pass by. No entry
+becomes FREE or LEFT while others look (`expire` wants quiet). So two who make the same id at once
+probe the same entries, and one of them wins: an id never has two rows. A crash between the two
+steps leaves MAKING: the id has no row until the table is laid out anew, and what is pushed to it is
+dropped after a wait of a second.
 """
 from cython cimport floating
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
@@ -27,18 +27,18 @@ cdef extern from "table.h" nogil:
     void dps_put(int64_t* at, int64_t value)
     int dps_swap(int64_t* at, int64_t before, int64_t value)
     int32_t dps_count(int32_t* at)
-    void dps_wait_a_little()
+    void dps_wait_a_little(int looks)
 
 cdef enum:
-    PATIENCE = 100000   # looks at an entry that is TAKEN
+    PATIENCE = 10000    # looks at an entry whose row is being made
 
 
-cdef inline int64_t _settled(const int64_t* at) noexcept nogil:
-    """What an entry holds, once nobody writes its row."""
+cdef inline int64_t _look(const int64_t* at, int64_t id) noexcept nogil:
+    """What an entry holds, once nobody writes the row of this id there."""
     cdef int64_t found = dps_get(at)
     cdef int looks = 0
-    while found == TAKEN and looks < PATIENCE:
-        dps_wait_a_little()
+    while found == MAKING - id and looks < PATIENCE:
+        dps_wait_a_little(looks)
         found = dps_get(at)
         looks += 1
     return found
@@ -50,10 +50,10 @@ cdef int64_t find(const Table* table, int64_t id) noexcept nogil:
     cdef int64_t first = row - row % table.region, last = min(first + table.region, table.n_rows)
     cdef int64_t left = last - first
     while left > 0:
-        found = _settled(table.ids + row)
+        found = _look(table.ids + row, id)
         if found == id + 1:
             return row
-        if found == FREE:
+        if found == FREE or found == MAKING - id:
             break
         row += 1
         left -= 1
@@ -98,7 +98,9 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
     while True:
         row, left, spare = home, last - first, NOWHERE
         while left > 0:
-            found = _settled(table.ids + row)
+            found = _look(table.ids + row, id)
+            if found == MAKING - id:
+                return NOT_YET
             if found == id + 1:
                 if table.seen is not NULL:
                     table.seen[row] = now
@@ -121,7 +123,7 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
         before = dps_get(table.ids + spare)
         if before != FREE and before != LEFT:
             continue    # somebody else has it now, perhaps for this id
-        if not dps_swap(table.ids + spare, before, TAKEN):
+        if not dps_swap(table.ids + spare, before, MAKING - id):
             continue
         if table.single:
             _write(table, id, spare, <float*> table.params, <float*> table.state)

@@ -160,11 +160,6 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         weights[np.searchsorted(classes, summary.classes)] = summary.class_weights
         return class_weights(self.class_weight, classes, weights)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Classifier(AnyClassifier):
@@ -176,6 +171,11 @@ class Classifier(AnyClassifier):
 
     def _loss(self) -> Loss:
         return get_loss(self.loss, "classification")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

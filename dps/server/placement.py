@@ -33,8 +33,8 @@ class Placement:
 
     Examples
     --------
-    >>> place("contiguous", [10], 2)
-    Placement(ranges=(((0, 5),), ((5, 10),)))
+    >>> place("contiguous", [10], 2).ranges
+    (((0, 5),), ((5, 10),))
     """
 
     ranges: tuple[Ranges, ...]

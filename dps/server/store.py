@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.table import TableRows
+from dps._kernels.table import LEFT, TableRows
 from dps._runtime import words
 from dps._runtime.words import Header
 from dps.models.layout import Table
@@ -242,7 +242,7 @@ class Store(Regions):
             store.since[:] = version
         if ids is not None:  # a row that was being made is none
             store.ids[:] = ids
-            store.ids[0, ids[0] == -1] = -2
+            store.ids[0, ids[0] < LEFT] = LEFT
         store.words.store(StoreWord.VERSION, version)
         if spec.n_snapshots:
             store.keep(0, values[0], values[1:], version)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dps._kernels.table import TableRows, homes
+from dps._kernels.table import MAKING, TableRows, homes
 
 FULL, NOT_YET = -2, -3
 
@@ -121,6 +121,21 @@ def test_threads_that_make_the_same_ids_at_once_share_their_rows():
     np.testing.assert_array_equal(found.ravel()[first], made.find(distinct))
     np.testing.assert_array_equal(made.find(wanted.ravel()).reshape(4, -1), found)
     assert len(np.unique(found)) == len(distinct)
+
+
+def test_an_id_whose_maker_died_has_no_row_and_never_two():
+    params, state = np.zeros(24), np.zeros((0, 24))
+    entries, nothing = np.zeros(8, np.int64), np.zeros(0, np.int64)
+    made = TableRows(
+        params, state, entries, np.zeros(0, np.int32), nothing, width=3, region=8, zeros=3,
+        scale=0.0, seed=0, min_count=1, start=[],
+    )  # fmt: skip
+    dead, others = np.array([5]), np.arange(4, dtype=np.int64)
+    entries[homes(dead, 8)[0]] = MAKING - 5
+    assert (made.make(others) >= 0).all()  # they pass by
+    assert made.find(dead)[0] == -1
+    assert made.make(dead)[0] == NOT_YET
+    assert (entries == 6).sum() == 0
 
 
 def test_arrays_that_do_not_go_together_are_refused():
