@@ -14,6 +14,7 @@ cdef struct Lazy:
     int64_t before          # updates before those of the tables
     const double* rates
     const double* sums      # of the rates
+    const double* moments   # (SERIES, steps + 1): of their powers, from the first on
     const double* decays    # product of 1 + s * l2, s the step size of SGD and momentum:
     const int64_t* scales   # decays * 2^scales
     Py_ssize_t n_runs

@@ -33,13 +33,31 @@ from dps._kernels.optimizers cimport (
     ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UNTRAINED, UpdateKernel, update
 )
 
+cdef extern from *:
+    """
+    #define dps_prefetch(p) __builtin_prefetch(p, 0, 3)
+    """
+    void dps_prefetch(const char* p) noexcept nogil
+
 cdef extern from "powers.h" nogil:
     void dps_powers(
         double* base, uint64_t* exponent, double* result, Py_ssize_t n, uint64_t bits)
+    void dps_logs(const double* c, const double* sums, double* log, Py_ssize_t n)
+    void dps_exps(double* x, double* given, Py_ssize_t n)
+    void dps_inverse_roots_float(const float* x, double* by, Py_ssize_t n)
+    void dps_inverse_roots_double(const double* x, double* by, Py_ssize_t n)
+    void dps_divide_float(float* p, const double* by, Py_ssize_t n)
+    void dps_divide_double(double* p, const double* by, Py_ssize_t n)
 
 cdef enum:
     CHUNK = 256     # coordinates that are worked on at a time, in the first cache
     ROWS = 2        # of optimizer state, at most
+    SERIES = 6      # terms of the logarithm of a shrinkage
+    SOON = 12       # rows ahead of the one at work, which are asked for
+    LINE = 64       # bytes that come together
+
+#: Shrinkages up to which these are enough.
+cdef double SMALL = 1.0 / 64
 
 
 cdef inline floating _shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
@@ -78,6 +96,36 @@ cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept
     return ldexp(lazy.decays[since] / lazy.decays[now], <int> scale)
 
 
+cdef void _grow(
+    const Lazy* lazy, const double* by, const int64_t* since, Py_ssize_t n, int64_t now,
+    double* factor,
+) noexcept nogil:
+    """``factor`` becomes the product of 1 + rate * by * l2 over the steps missed."""
+    cdef double c[CHUNK]
+    cdef double given[CHUNK]
+    cdef double sums[SERIES]
+    cdef const double* of
+    cdef int64_t i
+    cdef Py_ssize_t j, m, first = 0, last
+    for j in range(n):
+        c[j] = by[j] * lazy.l2
+    while first < n:    # those that have missed the same steps
+        i, last = min(since[first], now), first + 1
+        while last < n and since[last] == since[first]:
+            last += 1
+        for m in range(SERIES):
+            of = lazy.moments + m * (lazy.steps + 1)
+            sums[m] = of[now] - of[i]
+        dps_logs(c + first, sums, factor + first, last - first)
+        first = last
+    dps_exps(factor, given, n)
+    for j in range(n):
+        if not c[j] * lazy.highest <= SMALL:
+            factor[j] = 1
+            for i in range(since[j], now):
+                factor[j] *= 1 + lazy.rates[i] * c[j]
+
+
 cdef void _scaled(
     const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n,
     int64_t now,
@@ -98,12 +146,12 @@ cdef void _scaled(
             grown[j] = 1 + lazy.rates[0] * by[j] * lazy.l2
         dps_powers(grown, missed, factor, n, most)
     elif lazy.l2 != 0:
-        for j in range(n):
-            for i in range(since[j], now):
-                factor[j] *= 1 + lazy.rates[i] * by[j] * lazy.l2
+        _grow(lazy, by, since, n, now, factor)
     if lazy.l1 == 0:
-        for j in range(n):
-            p[j] = <floating> (p[j] / factor[j])
+        if floating is float:
+            dps_divide_float(p, factor, n)
+        else:
+            dps_divide_double(p, factor, n)
         return
     for j in range(n):
         i = since[j]
@@ -169,8 +217,10 @@ cdef void _follow(
                 p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
             )
     elif lazy.spec.kind == ADAGRAD:
-        for j in range(n):
-            by[j] = 1 / sqrt(<double> state[j])
+        if floating is float:
+            dps_inverse_roots_float(state, by, n)
+        else:
+            dps_inverse_roots_double(state, by, n)
         _scaled(lazy, p, by, since, n, now)
     elif lazy.spec.kind == SCALED_ADAGRAD:
         for j in range(n):
@@ -274,6 +324,20 @@ cdef bint _apply(
     return finite
 
 
+cdef inline void _ask_for(
+    const Held* held, int64_t key, Py_ssize_t itemsize, Py_ssize_t state_rows
+) noexcept nogil:
+    """Have a row and its state on their way from memory."""
+    cdef const char* first = held.params + key * held.width * itemsize
+    cdef Py_ssize_t at = 0, r
+    while at < held.width * itemsize + LINE:
+        dps_prefetch(first + at)
+        for r in range(state_rows):
+            dps_prefetch(held.state + r * held.size * itemsize + (first - held.params) + at)
+        at += LINE
+    dps_prefetch(<const char*> (held.since + key))
+
+
 cdef struct Span:
     Py_ssize_t start
     Py_ssize_t n
@@ -292,11 +356,11 @@ cdef Span _span(const Lazy* lazy, Py_ssize_t start, Py_ssize_t stop) noexcept no
 
 
 cdef bint _since(
-    const Lazy* lazy, const Held* held, int64_t key, const Span* span, int64_t* since
+    const Lazy* lazy, const Held* held, int64_t key, const Span* span, int64_t now, int64_t* since
 ) noexcept nogil:
-    """How far coordinates of a row have come; whether that matters."""
+    """How far coordinates of a row have come; whether they are behind."""
     cdef Py_ssize_t j
-    if not _lags(lazy, span.penalised):
+    if not _lags(lazy, span.penalised) or held.since[key] - lazy.before >= now:
         return False
     for j in range(span.n):
         since[j] = max(held.since[key] - lazy.before, 0)
@@ -314,11 +378,13 @@ cdef void _gather_rows(
     cdef Py_ssize_t i, r, j, at, stop
     cdef Span span
     for i in range(n):
+        if i + SOON < n:
+            _ask_for(held, keys[i + SOON], sizeof(floating), lazy.spec.state_rows)
         at, stop = keys[i] * held.width, (keys[i] + 1) * held.width
         memcpy(out, params + at, held.width * sizeof(floating))
         while at < stop:
             span = _span(lazy, at, stop)
-            if _since(lazy, held, keys[i], &span, since):
+            if _since(lazy, held, keys[i], &span, now, since):
                 for r in range(lazy.spec.state_rows):
                     for j in range(span.n):
                         state[r * CHUNK + j] = row[r * held.size + at + j]
@@ -338,10 +404,12 @@ cdef bint _apply_rows(
     cdef bint finite = True
     cdef Span span
     for i in range(n):
+        if i + SOON < n:
+            _ask_for(held, keys[i + SOON], sizeof(floating), lazy.spec.state_rows)
         at, stop = keys[i] * held.width, (keys[i] + 1) * held.width
         while at < stop:
             span = _span(lazy, at, stop)
-            if _since(lazy, held, keys[i], &span, since):
+            if _since(lazy, held, keys[i], &span, now - 1, since):
                 _follow(
                     lazy, params + at, state + at, held.size, since, span.n, now - 1,
                     span.penalised,
@@ -468,13 +536,17 @@ cdef class LazyUpdate:
             decays[i + 1] = frexp(decays[i] * (1 + given[i] / rest * self.lazy.l2), &exponent)
             scale += exponent
             scales[i + 1] = scale
-        self._tables = (given.base, sums, decays.base, scales.base)
+        # Rates whose powers overflow shrink by too much at a time for the series.
+        powers = np.minimum(given.base, 1e50) ** np.arange(1, SERIES + 1)[:, None]
+        moments = np.concatenate([np.zeros((SERIES, 1)), np.cumsum(powers, axis=1)], axis=1)
+        self._tables = (given.base, sums, decays.base, scales.base, moments)
         self.lazy.constant = n == 0 or bool(np.all(np.equal(given, given[0])))
         self.lazy.highest = given.base.max(initial=0.0)
         self.lazy.steps = n
         self.lazy.before = before
         self.lazy.rates = <const double*> _address(self._tables[0])
         self.lazy.sums = <const double*> _address(sums)
+        self.lazy.moments = <const double*> _address(moments)
         self.lazy.decays = <const double*> _address(self._tables[2])
         self.lazy.scales = <const int64_t*> _address(self._tables[3])
 
