@@ -145,3 +145,15 @@ def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
         FMClassifier(**{**OPTIONS, "max_rows": 40}).fit(FRAME, LIKED)
     with pytest.raises(ValueError, match="an optimizer that goes by keys"):
         FMClassifier(**OPTIONS, average=True).fit(FRAME, LIKED)
+
+
+def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> None:
+    model = FMClassifier(**OPTIONS).fit(SPARSE, LIKED)
+    machine, rows = model._carry.model, dps.models.CSRRows(
+        SPARSE.data, SPARSE.indices, SPARSE.indptr, SPARSE.shape[1]
+    )  # fmt: skip
+    params = model._carry.params
+    with pytest.raises(ValueError, match="by keys only"):
+        machine.loss_gradient(params, rows, LIKED.astype(params.dtype), None, np.zeros_like(params))
+    with pytest.raises(ValueError, match="not all rows"):
+        machine.raw(params, rows)

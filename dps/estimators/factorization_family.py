@@ -22,6 +22,7 @@ from dps.estimators.planned import (
     hidden_units,
     outputs_of,
     planned_schedule,
+    rows_to_train_on,
     single_will_do,
 )
 from dps.models import FactorInputs, FactorizationMachine, Table
@@ -44,8 +45,6 @@ _DECAY, _MOST_DECAY = 24.0, 0.1
 _START = 0.1
 #: Epochs over which parameters are averaged.
 _MEAN_EPOCHS = 2.0
-#: Rows from which some are held out.
-_ROWS_TO_VALIDATE = 100
 #: Knots of a number, and rows that each of them has at least.
 _KNOTS, _ROWS_A_KNOT = 20, 50
 #: Square length that rows are given: of as many ones.
@@ -88,13 +87,7 @@ class FactorizationFamily(Family):
     ) -> Recipe:
         """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
         asked, start = self.asked, ask.start
-        held_out = asked.early_stopping
-        if held_out == "auto":
-            enough = summary.total >= _ROWS_TO_VALIDATE
-            held_out = not ask.partial and (enough or bool(summary.validation))
-        rows = summary.total
-        if held_out and not summary.validation:
-            rows = max(1, round(rows * (1 - asked.validation_fraction)))
+        held_out, rows = rows_to_train_on(asked, ask, summary)
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
@@ -127,7 +120,7 @@ class FactorizationFamily(Family):
             schedule=self._schedule(optimizer, None if ask.partial else epochs),
             params=params,
             state=state,
-            stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
+            stopping=StoppingRule(epochs, ask.tol, int(patience), held_out),
             l1=0.0,
             l2=self._alpha(optimizer, unit * targets.scale / summary.total, rows / batch),
             batch_size=batch,

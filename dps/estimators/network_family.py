@@ -23,6 +23,7 @@ from dps.estimators.planned import (
     hidden_units,
     outputs_of,
     planned_schedule,
+    rows_to_train_on,
     scaling_of,
     single_will_do,
 )
@@ -38,8 +39,6 @@ __all__ = ["NetworkFamily"]
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
 #: Epochs over which parameters are averaged.
 _MEAN_EPOCHS = 2.0
-#: Rows from which some are held out.
-_ROWS_TO_VALIDATE = 100
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 
@@ -85,15 +84,9 @@ class NetworkFamily(Family):
     ) -> Recipe:
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
         asked, start = self.asked, ask.start
-        held_out = asked.early_stopping
-        if self._by_passes:
-            held_out = False
-        elif held_out == "auto":
-            enough = summary.total >= _ROWS_TO_VALIDATE
-            held_out = not ask.partial and (enough or bool(summary.validation))
-        rows = summary.total
-        if held_out and not summary.validation:
-            rows = max(1, round(rows * (1 - asked.validation_fraction)))
+        held_out, rows = False, summary.total
+        if not self._by_passes:
+            held_out, rows = rows_to_train_on(asked, ask, summary)
         batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
         epochs = ask.max_iter
         if asked.max_iter == "auto" and not ask.partial:
@@ -120,7 +113,7 @@ class NetworkFamily(Family):
             schedule=self._schedule(self._rate(), None if ask.partial else epochs),
             params=params,
             state=state,
-            stopping=StoppingRule(epochs, ask.tol, int(patience), bool(held_out)),
+            stopping=StoppingRule(epochs, ask.tol, int(patience), held_out),
             l1=0.0,
             l2=float(asked.alpha),
             batch_size=batch,

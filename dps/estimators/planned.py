@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dps.data.inspection import DataSummary
 from dps.data.points import Points
 from dps.data.targets import TargetEncoding
+from dps.estimators.family import Ask
 from dps.losses import Loss
 from dps.models.network import TINY
 from dps.optimizers import SCHEDULES, Constant, Cosine, Schedule
@@ -27,6 +28,7 @@ __all__ = [
     "hidden_units",
     "outputs_of",
     "planned_schedule",
+    "rows_to_train_on",
     "scaling_of",
     "single_will_do",
 ]
@@ -34,6 +36,8 @@ __all__ = [
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Rows from which some are held out.
+_ROWS_TO_VALIDATE = 100
 #: Share of the epochs in which the rate grows.
 _WARM = 0.05
 #: Spreads from zero at which float32 would blur a column.
@@ -62,6 +66,18 @@ def auto_epochs(rows: int, batch: int) -> int:
     (100, 32, 12)
     """
     return min(MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
+
+
+def rows_to_train_on(asked: Any, ask: Ask, summary: DataSummary) -> tuple[bool, int]:
+    """Whether early stopping looks at rows that are held out, and how many others there are."""
+    held_out = asked.early_stopping
+    if held_out == "auto":
+        enough = summary.total >= _ROWS_TO_VALIDATE
+        held_out = not ask.partial and (enough or bool(summary.validation))
+    rows = summary.total
+    if held_out and not summary.validation:
+        rows = max(1, round(rows * (1 - asked.validation_fraction)))
+    return bool(held_out), rows
 
 
 def hidden_units(sizes: Any) -> tuple[int, ...]:

@@ -5,18 +5,18 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dps._kernels.factorization import FactorizationGradient
 from dps._kernels.layers import ACTIVATIONS
 from dps.losses import Loss
-from dps.models.base import CSRRows, Rows
+from dps.models.base import Rows
 from dps.models.layout import Layout, Table, Tensor
+from dps.models.native import NativeModel
 from dps.models.network import TINY
 
 __all__ = ["FactorInputs", "FactorizationMachine"]
@@ -138,11 +138,8 @@ class _Shape:
     size: int
 
 
-class FactorizationMachine:
+class FactorizationMachine(NativeModel[FactorizationGradient]):
     """A factorization machine under a loss; ``_kernels/factorization.pyx`` says what it computes.
-
-    Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
-    its own instance, used by one thread at a time.
 
     Parameters
     ----------
@@ -175,8 +172,6 @@ class FactorizationMachine:
     >>> machine.raw(machine.initial(), DenseRows(np.eye(3))).ravel()
     array([5., 5., 5.])
     """
-
-    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
 
     def __init__(
         self,
@@ -229,10 +224,6 @@ class FactorizationMachine:
         if rest:  # what is not of the table comes in whole rows, too
             tensors.append(Tensor("spare", (rest,), False))
         self.layout = Layout(tuple(tensors), table)
-        self._kernel: FactorizationGradient | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kernel": None}
 
     @property
     def n_held(self) -> int:
@@ -269,14 +260,10 @@ class FactorizationMachine:
         """What a factor is of its element in the table."""
         return _DEEP_FACTOR_GAIN if self.hidden else _FACTOR_GAIN
 
-    @property
-    def kernel(self) -> FactorizationGradient:
-        """The gradient for native loops."""
-        if self._kernel is None:
-            assert self.loss.native is not None
-            single = self.dtype == np.float32
-            self._kernel = FactorizationGradient(self._shape(), self.loss.native, single=single)
-        return self._kernel
+    def _make_kernel(self) -> FactorizationGradient:
+        assert self.loss.native is not None
+        single = self.dtype == np.float32
+        return FactorizationGradient(self._shape(), self.loss.native, single=single)
 
     def _shape(self) -> _Shape:
         inputs, at, sizes = self.inputs, self.layout.offsets, self.sizes
@@ -349,29 +336,11 @@ class FactorizationMachine:
         rng: Any = None,
     ) -> float:
         """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
-        key = 0 if rng is None else int(rng.integers(2**63))
-        block = X.block(y, weight)
-        return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
-
-    def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
-        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
-        raw = self.raw(params, X)
-        return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
-
-    def raw(self, params: Any, X: Rows) -> Any:
-        """Return the raw outputs in a new array, see `Model.raw`."""
-        out = np.empty((len(X), self.n_outputs), self.dtype)
-        rows = len(X.indptr) - 1 if isinstance(X, CSRRows) else len(X.values)
-        nothing = np.zeros((rows, 1), self.dtype)
-        plain = type(X)(**{**_fields(X), "order": None})
-        self.kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
-        return out
-
-    def with_dtype(self, dtype: Any) -> Self:
-        """Return the same machine for parameters and rows of another dtype."""
-        other = copy(self)
-        other.dtype, other._kernel = np.dtype(dtype), None
-        return other
+        if self.table is not None:
+            raise ValueError(
+                "the rows of this table come when they are touched: take steps by keys"
+            )
+        return super().loss_gradient(params, X, y, weight, out, rng)
 
     def compact(self, params: Any, ids: Any) -> tuple[Self, Any]:
         """Return the machine of the rows that have come, and its parameters.
@@ -416,7 +385,3 @@ class FactorizationMachine:
             "mix": mix,
         }
         return {name: np.ascontiguousarray(value, self.dtype) for name, value in found.items()}
-
-
-def _fields(X: Any) -> dict[str, Any]:
-    return {name: getattr(X, name) for name in X.__slots__}

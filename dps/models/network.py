@@ -5,18 +5,17 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dps._kernels.layers import ACTIVATIONS
 from dps._kernels.network import NetworkGradient
 from dps.losses import Loss
-from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
+from dps.models.native import NativeModel
 
 __all__ = ["RANGE", "TINY", "Inputs", "Network"]
 
@@ -105,11 +104,8 @@ class _Shape:
     size: int
 
 
-class Network:
+class Network(NativeModel[NetworkGradient]):
     """A network under a loss; see ``_kernels/network.pyx`` for what it computes.
-
-    Keeps a kernel with scratch memory, which is neither pickled nor safe to share: each replica has
-    its own instance, used by one thread at a time.
 
     Parameters
     ----------
@@ -137,7 +133,6 @@ class Network:
     (123, array([5., 5.]))
     """
 
-    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
     by_blas: ClassVar[bool] = True
 
     def __init__(
@@ -177,10 +172,6 @@ class Network:
             tensors.append(Tensor(f"weights_{number}", shape, True))
             tensors.append(Tensor(f"biases_{number}", shape[1:], False))
         self.layout = Layout(tuple(tensors))
-        self._kernel: NetworkGradient | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kernel": None}
 
     @property
     def n_features(self) -> int:
@@ -193,14 +184,10 @@ class Network:
         length = self.inputs.n_dense + self.inputs.plain_square
         return [max(length, 1.0) ** -0.5, *(size**-0.5 for size in self.sizes[1:-1])]
 
-    @property
-    def kernel(self) -> NetworkGradient:
-        """The gradient for native loops."""
-        if self._kernel is None:
-            assert self.loss.native is not None
-            single = self.dtype == np.float32
-            self._kernel = NetworkGradient(self._shape(), self.loss.native, single=single)
-        return self._kernel
+    def _make_kernel(self) -> NetworkGradient:
+        assert self.loss.native is not None
+        single = self.dtype == np.float32
+        return NetworkGradient(self._shape(), self.loss.native, single=single)
 
     def _shape(self) -> _Shape:
         inputs, at = self.inputs, self.layout.offsets
@@ -249,40 +236,6 @@ class Network:
             views["embedding"][:] = drawn / np.sqrt(per_bin)[:, None]
         return params
 
-    def loss_gradient(
-        self,
-        params: Any,
-        X: Rows,
-        y: Any,
-        weight: Any,
-        out: Any,
-        rng: Any = None,
-    ) -> float:
-        """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
-        key = 0 if rng is None else int(rng.integers(2**63))
-        block = X.block(y, weight)
-        return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
-
-    def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
-        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
-        raw = self.raw(params, X)
-        return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
-
-    def raw(self, params: Any, X: Rows) -> Any:
-        """Return the raw outputs in a new array, see `Model.raw`."""
-        out = np.empty((len(X), self.n_outputs), self.dtype)
-        rows = len(X.indptr) - 1 if isinstance(X, CSRRows) else len(X.values)
-        nothing = np.zeros((rows, 1), self.dtype)
-        plain = type(X)(**{**_fields(X), "order": None})
-        self.kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
-        return out
-
-    def with_dtype(self, dtype: Any) -> Self:
-        """Return the same network for parameters and rows of another dtype."""
-        other = copy(self)
-        other.dtype, other._kernel = np.dtype(dtype), None
-        return other
-
     def layers(self, params: Any) -> tuple[list[Any], list[Any]]:
         """Return weights and biases as a network without gains and scales has them.
 
@@ -301,7 +254,3 @@ class Network:
         intercepts[-1] = self.output_shift + self.output_scale * intercepts[-1]
         as_is = [np.asarray(each, self.dtype) for each in (*coefs, *intercepts)]
         return as_is[: len(coefs)], as_is[len(coefs) :]
-
-
-def _fields(X: Any) -> dict[str, Any]:
-    return {name: getattr(X, name) for name in X.__slots__}

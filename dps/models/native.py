@@ -1,0 +1,87 @@
+"""What models share whose gradient is a kernel that is made of their shape.
+
+It must not know which model that is, nor optimizers, ranks or modes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+
+from dps._kernels.rows import Gradient
+from dps.losses import Loss
+from dps.models.base import CSRRows, Rows
+from dps.models.layout import Layout
+
+__all__ = ["NativeModel"]
+
+Kernel = TypeVar("Kernel", bound=Gradient)
+
+
+class NativeModel(ABC, Generic[Kernel]):
+    """A model with a kernel.
+
+    Keeps it with its scratch memory, which is neither pickled nor safe to share: each replica has
+    its own instance, used by one thread at a time.
+    """
+
+    draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
+
+    dtype: Any
+    layout: Layout
+    loss: Loss
+    n_outputs: int
+    _kernel: Kernel | None = None
+
+    @abstractmethod
+    def _make_kernel(self) -> Kernel:
+        """The gradient for native loops, which also has `raw_batch`."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The gradient for native loops."""
+        if self._kernel is None:
+            self._kernel = self._make_kernel()
+        return self._kernel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kernel": None}
+
+    def loss_gradient(
+        self,
+        params: Any,
+        X: Rows,
+        y: Any,
+        weight: Any,
+        out: Any,
+        rng: Any = None,
+    ) -> float:
+        """Add the gradient to ``out`` and return the sum of losses, see `Model.loss_gradient`."""
+        key = 0 if rng is None else int(rng.integers(2**63))
+        block = X.block(y, weight)
+        return self.kernel.add_batch(block, X.order, 0, len(X), params, out, key)
+
+    def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
+        """Return the sum of losses, with nothing dropped, see `Model.loss_gradient`."""
+        raw = self.raw(params, X)
+        return self.loss.evaluate(y, raw, weight, np.empty_like(raw))
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs in a new array, see `Model.raw`."""
+        out = np.empty((len(X), self.n_outputs), self.dtype)
+        rows = len(X.indptr) - 1 if isinstance(X, CSRRows) else len(X.values)
+        nothing = np.zeros((rows, 1), self.dtype)
+        fields = {name: getattr(X, name) for name in X.__slots__}
+        plain = type(X)(**{**fields, "order": None})
+        kernel: Any = self.kernel
+        kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
+        return out
+
+    def with_dtype(self, dtype: Any) -> Self:
+        """Return the same model for parameters and rows of another dtype."""
+        other = copy(self)
+        other.dtype, other._kernel = np.dtype(dtype), None
+        return other
