@@ -153,7 +153,7 @@ def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> No
         SPARSE.data, SPARSE.indices, SPARSE.indptr, SPARSE.shape[1]
     )  # fmt: skip
     params = model._carry.params
-    with pytest.raises(ValueError, match="by keys only"):
+    with pytest.raises(ValueError, match="take steps by keys"):
         machine.loss_gradient(params, rows, LIKED.astype(params.dtype), None, np.zeros_like(params))
     with pytest.raises(ValueError, match="not all rows"):
         machine.raw(params, rows)
