@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 from distributed import Client
 
-from dps import AllReduce, LinearClassifier, MLPClassifier
+from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier
 from dps.errors import WorkerLostError
 from dps.modes import MODES
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
@@ -166,6 +166,63 @@ def test_a_network_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts, client
         for mode in ("sync", "async")
     ]
     assert losses[0].best_loss_ == pytest.approx(losses[1].best_loss_, rel=0.05)
+
+
+MACHINES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "layers": (dense, {"hidden_layer_sizes": (8,)}),
+    "by keys": (sparse, {"average": False, "optimizer": "adagrad"}),
+    "a table": (sparse, {"max_rows": 6000}),
+}
+
+
+@pytest.mark.parametrize("way", MACHINES)
+def test_a_factorization_machine_on_two_hosts_has_the_bits_of_one(
+    way: str, pair: ClusterOfHosts, client: Client
+) -> None:
+    data, parameters = MACHINES[way]
+    chosen = {"n_factors": 3, "max_iter": 2, "batch_size": 20, "random_state": 0} | parameters
+    modes = [("sync", 1), ("sync", 3)] + ([("allreduce", 2)] if way != "a table" else [])
+    made = [
+        FMClassifier(mode=mode, n_shards=n_shards, client=place, n_replicas=2, **chosen)
+        .fit(*data())
+        for mode, n_shards in modes
+        for place in (pair.client, client)
+    ]  # fmt: skip
+    assert {pair.workers[r.worker].host.name for r in made[0].plan_.ranks} == {"host0", "host1"}
+    for model in made:
+        np.testing.assert_array_equal(model.factors_, made[0].factors_)
+        np.testing.assert_array_equal(model.coef_, made[0].coef_)
+    later = FMClassifier(mode="async", client=pair.client, n_replicas=2, **chosen).fit(*data())
+    assert later.loss_ == pytest.approx(made[0].loss_, rel=0.05)
+
+
+def module(n_features: int, n_outputs: int) -> Any:
+    """Make a PyTorch module."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(n_features, 8), nn.ReLU(), nn.Linear(8, n_outputs))
+
+
+def test_a_module_of_pytorch_on_two_hosts_has_the_bits_of_one(
+    pair: ClusterOfHosts, client: Client
+) -> None:
+    pytest.importorskip("torch")
+    from dps.torch import TorchClassifier
+
+    X, y = dense()
+    made = [
+        TorchClassifier(
+            module, mode=mode, n_shards=n_shards, client=place, n_replicas=2, max_iter=2, tol=None,
+            random_state=0,
+        ).fit(X, y)
+        for mode, n_shards in (("sync", 1), ("sync", 3), ("allreduce", 2))
+        for place in (pair.client, client)
+    ]  # fmt: skip
+    for model in made:
+        for one, other in zip(
+            model.module_.parameters(), made[0].module_.parameters(), strict=True
+        ):
+            assert one.equal(other)
 
 
 @pytest.mark.parametrize("place", ["pair", "crowd"])
