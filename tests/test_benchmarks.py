@@ -152,7 +152,7 @@ def test_network() -> None:
 
 def test_factorization() -> None:
     printed = run("factorization")
-    assert list(rows(printed, "dps ")) == ["dps sync", "dps async"]
+    assert list(rows(printed, "dps ")) == ["dps sync", "dps async", "dps sync, its penalty"]
     check_peer(printed, "PyTorch", "torch", "PyTorch, Adagrad")
     if DATA.exists():
         assert rows(printed)["films: log loss of DeepFM"][2] == "yes"

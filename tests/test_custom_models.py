@@ -430,3 +430,19 @@ def test_regressions_of_several_outputs():
     assert model.score(X, Y) > 0.99
     one = ModelRegressor(Line, **{**OPTIONS, "max_iter": 40}).fit(X, Y[:, 0])
     assert one.predict(X).shape == (500,)
+
+
+def test_other_outputs_than_the_targets_ask_for_are_an_error_of_the_fit():
+    X, y = example(200)
+    with pytest.raises(dps.errors.ReplicaError, match="5 outputs a row, and there are 3 classes"):
+        ModelClassifier(Softmax(6, 5), **OPTIONS).fit(X, y)
+
+
+def test_early_stopping_looks_at_the_log_loss_of_a_model_of_ones_own():
+    X, y = example(600)
+    model = ModelClassifier(
+        Softmax, **{**OPTIONS, "early_stopping": True, "scoring": "neg_log_loss"}
+    ).fit(X[:500], y[:500], X_val=X[500:], y_val=y[500:])
+    found = [record["validation_score"] for record in model.history_]
+    losses = [record["validation_loss"] for record in model.history_]
+    np.testing.assert_allclose(found, -np.array(losses))

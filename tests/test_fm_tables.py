@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -136,15 +137,50 @@ def test_what_is_not_touched_any_more_expires() -> None:
         assert sorted(model.embeddings().loc["who"].index) == list(wanted)
 
 
+@pytest.mark.parametrize("table", [None, 3000], ids=["all rows", "a table"])
+@pytest.mark.parametrize("mode", [dps.Sync(), dps.Sync(access="stream")], ids=["mapped", "stream"])
+def test_steps_without_rows_push_nothing_of_the_rows_that_were_validated(
+    mode: Any, table: Any, client: Any
+) -> None:
+    def rows(n: int, columns: int) -> Any:
+        rng = np.random.default_rng(n)
+        at = rng.integers(0, columns, 4 * n), np.arange(0, 4 * n + 1, 4)
+        return scipy.sparse.csr_matrix((np.ones(4 * n), *at), (n, 20_000))
+
+    def lazy(*parts: Any) -> Any:
+        return da.concatenate([da.from_array(part, chunks=(-1, -1)) for part in parts])
+
+    labels = np.arange(8000) % 2
+    X, y = lazy(rows(200, 40), rows(3, 40)), da.from_array(labels[:203], chunks=((200, 3),))
+    model = FMClassifier(
+        2, max_iter=3, batch_size=2, n_replicas=2, rebalance=False, optimizer="adagrad",
+        average=False, early_stopping=True, mode=mode, max_rows=table, client=client,
+        random_state=0,
+    ).fit(X, y, X_val=lazy(rows(4000, 3000)), y_val=da.from_array(labels[:4000]))  # fmt: skip
+    assert [sum(record["rows_per_replica"]) for record in model.history_] == [203] * 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 400), (400, None), (400, 600)])
+def test_a_warm_start_knows_a_table_from_whole_rows(before: Any, after: Any) -> None:
+    X = scipy.sparse.csr_array(SPARSE[:, :100])
+    model = FMClassifier(**{**OPTIONS, "max_rows": before}, warm_start=True).fit(X, LIKED)
+    with pytest.raises(ValueError, match="max_rows was"):
+        model.set_params(max_rows=after).fit(X, LIKED)
+
+
 def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
-    with pytest.raises(ValueError, match="mode='sync' or 'async'"):
+    with pytest.raises(ValueError, match="mode='allreduce', in which each replica holds all"):
         FMClassifier(**OPTIONS, mode="allreduce").fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="sparse rows"):
+    with pytest.raises(ValueError, match="give sparse rows"):
         FMRegressor(**OPTIONS).fit(np.eye(20), np.arange(20.0))
     with pytest.raises(TableFullError, match="raise max_rows"):
         FMClassifier(**{**OPTIONS, "max_rows": 40}).fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="an optimizer that goes by keys"):
+    with pytest.raises(ValueError, match="not possible with average=True"):
         FMClassifier(**OPTIONS, average=True).fit(FRAME, LIKED)
+    with pytest.raises(ValueError, match="not possible with optimizer='adam'"):
+        FMClassifier(**OPTIONS, optimizer="adam").fit(FRAME, LIKED)
+    with pytest.raises(ValueError, match="give max_rows"):
+        FMClassifier(min_count=5).fit(FRAME, LIKED)
 
 
 def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> None:

@@ -392,3 +392,10 @@ def test_modules_that_cannot_be_trained_are_refused():
     with pytest.raises(ReplicaError, match=r"outputs are of the shape \(.*, 2\), and the targets"):
         TorchRegressor(lambda n, _: nn.Linear(n, 2), **OPTIONS).fit(X, X[:, 0])
     assert len(layout_of(fixed(normed)).tensors) == 8
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+def test_other_outputs_than_there_are_classes_are_an_error_of_the_fit(outputs: int) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    with pytest.raises(ReplicaError, match=f"{outputs} outputs a row, and there are 3 classes"):
+        TorchClassifier(nn.Linear(4, outputs), max_iter=2, tol=None).fit(X, np.arange(60) % 3)

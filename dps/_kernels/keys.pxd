@@ -70,7 +70,7 @@ cdef void next_batch(Keys* keys) noexcept nogil
 cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width,
     Py_ssize_t n_ranks, int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each,
-    int64_t n_rows,
+    int64_t n_homes,
 ) noexcept nogil
 cdef Py_ssize_t merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,

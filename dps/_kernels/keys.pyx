@@ -97,10 +97,10 @@ cdef class KeyList:
         return np.array([self.keys.list[i] for i in range(self.keys.count)], np.int64)
 
 
-cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_rows) noexcept nogil:
+cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_homes) noexcept nogil:
     # An id lies somewhere in the slice of its home.
     if key < 0:
-        key = dps_home(-1 - key, n_rows)
+        key = dps_home(-1 - key, n_homes)
     # Short numbers are divided in half the time.
     if (key | width) >> 32 == 0:
         return <uint32_t> key / <uint32_t> width
@@ -109,7 +109,7 @@ cdef inline Py_ssize_t _slice(int64_t key, int64_t width, int64_t n_rows) noexce
 
 cdef inline bint _deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_homes,
 ) noexcept nogil:
     cdef NotFinite seen = NotFinite(0, 0)
     cdef Py_ssize_t i, c, place, q
@@ -118,7 +118,7 @@ cdef inline bint _deliver(
     memset(counts, 0, n_ranks * sizeof(int64_t))
     if n_ranks > 1:
         for i in range(n):
-            counts[_slice(keys[i], width, n_rows)] += 1
+            counts[_slice(keys[i], width, n_homes)] += 1
     else:
         counts[0] = n
     for q in range(n_ranks):        # where each slice begins
@@ -126,7 +126,7 @@ cdef inline bint _deliver(
         counts[q] = before
         before += count
     for i in range(n):
-        q = _slice(keys[i], width, n_rows) if n_ranks > 1 else 0
+        q = _slice(keys[i], width, n_homes) if n_ranks > 1 else 0
         place = counts[q]
         counts[q] += 1
         slot_keys[place] = keys[i]
@@ -141,16 +141,16 @@ cdef inline bint _deliver(
 
 cdef bint deliver(
     const int64_t* keys, Py_ssize_t n, const floating* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
+    int64_t* slot_keys, floating* slot, int64_t* counts, Py_ssize_t each, int64_t n_homes,
 ) noexcept nogil:
     """Fill a slot, slice by slice of ``width`` keys; whether all values are finite.
 
     Values, ``each`` of a key, lie side by side as the keys do. ``counts`` (n_ranks) says how many
-    keys are of each slice; they keep their order. Keys below 0 are ids of a table of ``n_rows``.
+    keys are of each slice; they keep their order. Keys below 0 are ids of a table with ``n_homes``.
     """
     if each == 1:   # the compiler's to unroll
-        return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1, n_rows)
-    return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each, n_rows)
+        return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, 1, n_homes)
+    return _deliver(keys, n, values, width, n_ranks, slot_keys, slot, counts, each, n_homes)
 
 
 cdef inline Py_ssize_t _merge(

@@ -14,7 +14,7 @@ ctypedef bint (*SumSlots)(
 ) noexcept nogil
 ctypedef bint (*Deliver)(
     const int64_t* keys, Py_ssize_t n, const void* values, Py_ssize_t width, Py_ssize_t n_ranks,
-    int64_t* slot_keys, void* slot, int64_t* counts, Py_ssize_t each, int64_t n_rows,
+    int64_t* slot_keys, void* slot, int64_t* counts, Py_ssize_t each, int64_t n_homes,
 ) noexcept nogil
 ctypedef Py_ssize_t (*Merge)(
     const int64_t* keys, Py_ssize_t key_stride, const void* slots, Py_ssize_t stride,

@@ -18,10 +18,12 @@ cdef extern from "table.h" nogil:
 # of the rows, and lies there or behind it, in the same region: of each region one rank has charge.
 cdef struct Table:
     Py_ssize_t n_rows       # 0: no table
+    Py_ssize_t n_homes      # rows that are homes: all but those of a last region of a few rows
     Py_ssize_t region       # rows of a region
     int64_t* ids            # (n_rows,) id + 1 of what lies there, or one of the above
     int32_t* counts         # (n_rows,) pushes that ids of that home had without a row; or NULL
     int64_t* seen           # (n_rows,) update that was the last; or NULL
+    int64_t* since          # (n_rows,) update that a row is up to date with, see lazy.pyx
     int32_t min_count
     Py_ssize_t width
     Py_ssize_t zeros        # elements of a new row that are zero, before those that are drawn

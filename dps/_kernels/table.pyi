@@ -28,6 +28,8 @@ class TableRows:
         Where an id needs to be seen more than once.
     seen : (n_rows,) or (0,) int64 array
         Where rows expire.
+    since : (>= n_rows,) int64 array
+        The update that each row is up to date with, see `LazyUpdate`.
     width : int
         Elements of a row.
     region : int
@@ -48,6 +50,7 @@ class TableRows:
         ids: Any,
         counts: Any,
         seen: Any,
+        since: Any,
         *,
         width: int,
         region: int,

@@ -31,6 +31,7 @@ cdef extern from "table.h" nogil:
 
 cdef enum:
     PATIENCE = 10000    # looks at an entry whose row is being made
+    FEW = 64            # rows of a last region, below which it would often be full
 
 
 cdef inline int64_t _look(const int64_t* at, int64_t id) noexcept nogil:
@@ -46,7 +47,7 @@ cdef inline int64_t _look(const int64_t* at, int64_t id) noexcept nogil:
 
 cdef int64_t find(const Table* table, int64_t id) noexcept nogil:
     """The row of an id, or NOWHERE."""
-    cdef int64_t row = dps_home(id, table.n_rows), found
+    cdef int64_t row = dps_home(id, table.n_homes), found
     cdef int64_t first = row - row % table.region, last = min(first + table.region, table.n_rows)
     cdef int64_t left = last - first
     while left > 0:
@@ -92,7 +93,7 @@ cdef void _write(
 
 cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
     """The row of an id for update ``now``, a new one if need be; FULL, or NOT_YET."""
-    cdef int64_t home = dps_home(id, table.n_rows), row, found, spare, before, left
+    cdef int64_t home = dps_home(id, table.n_homes), row, found, spare, before, left
     cdef int64_t first = home - home % table.region
     cdef int64_t last = min(first + table.region, table.n_rows)
     while True:
@@ -131,6 +132,7 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
             _write(table, id, spare, <double*> table.params, <double*> table.state)
         if table.seen is not NULL:
             table.seen[spare] = now
+        table.since[spare] = now - 1
         dps_put(table.ids + spare, id + 1)
         return spare
 
@@ -183,7 +185,7 @@ cdef class TableRows:
     """See the stub."""
 
     def __init__(
-        self, params, state, ids, counts, seen, *, Py_ssize_t width, Py_ssize_t region,
+        self, params, state, ids, counts, seen, since, *, Py_ssize_t width, Py_ssize_t region,
         Py_ssize_t zeros, double scale, uint64_t seed, int32_t min_count, start,
     ):
         cdef Table* table = &self.table
@@ -191,17 +193,22 @@ cdef class TableRows:
         starts = np.array(start, np.float64)
         vector_of("state", state, dtype, params.size * len(starts))
         vector_of("ids", ids, "int64", ids.size)
+        if since.size < ids.size:
+            raise ValueError(f"{ids.size} rows have {since.size} updates")
+        vector_of("since", since, "int64", since.size)
         if ids.size * width > params.size or region < 1:
             raise ValueError(f"{ids.size} rows of {width} do not fit into {params.size} elements")
         for name, array, kind in (("counts", counts, "int32"), ("seen", seen, "int64")):
             if array.size:
                 vector_of(name, array, kind, ids.size)
         same_length("zeros", min(max(zeros, 0), width), zeros)
-        self._arrays = (params, state, ids, counts, seen, starts)
-        table.n_rows, table.region = ids.size, region
+        self._arrays = (params, state, ids, counts, seen, since, starts)
+        table.n_rows, table.region, rest = ids.size, region, ids.size % region
+        table.n_homes = ids.size - (rest if rest < min(FEW, region) and rest < ids.size else 0)
         table.ids = <int64_t*> _address(ids)
         table.counts = <int32_t*> _address(counts) if counts.size else NULL
         table.seen = <int64_t*> _address(seen) if seen.size else NULL
+        table.since = <int64_t*> _address(since)
         table.min_count = min_count
         table.width, table.zeros, table.scale, table.seed = width, zeros, scale, seed
         table.state_rows, table.start = len(starts), <const double*> _address(starts)

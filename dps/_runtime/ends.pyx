@@ -492,7 +492,8 @@ cdef class MappedEnd(End):
                     with gil:
                         raise TableFullError(
                             f"a table's part of {self.table.n_rows} rows has no room for another "
-                            "id: raise max_rows, or use min_count or expire"
+                            "id near its place: raise max_rows to 1.5 times the rows that there "
+                            "will be, or use min_count or expire"
                         )
             keys[left] = row
             if left < i:
@@ -528,7 +529,7 @@ cdef class MappedEnd(End):
             self.picks.keys, self.picks.n, values, self.slice_keys, n_ranks,
             self.slot_keys + self.rank * self.key_stride,
             self.slots + self.rank * self.slot_stride * self.numbers.itemsize,
-            self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_rows,
+            self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_homes,
         )
 
     cdef int pull_keys(self, char* taken) except -1 nogil:

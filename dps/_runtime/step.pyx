@@ -195,8 +195,8 @@ cdef class Step:
         request.step = self.version + self.sequence
         request.epoch = self.epoch
         request.n_keys = -1
-        if op == PUSH_KEYS and self.host is not None:  # other keys than this rank has pulled
-            request.n_keys = (<End> self._ends[number]).picks.n
+        if op == PUSH_KEYS and (self.host is not None or self.keys.keys.count == 0):
+            request.n_keys = (<End> self._ends[number]).picks.n  # others than it has pulled
         return request
 
     cdef int _exchange(
@@ -294,6 +294,8 @@ cdef class Step:
         """Hand over a gradient sum over some rows; the parameters that follow are in `params`."""
         cdef int status
         self.sequence += 1
+        if self.keys is not None and self.keys.keys.count == 0:
+            self._split(self.keys.keys.list, 0)  # what has been pulled last is of other rows
         status = self._exchange(
             PUSH if self.keys is None else PUSH_KEYS, grad, rows, rate, self._taken()
         )

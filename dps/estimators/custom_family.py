@@ -57,6 +57,10 @@ class LossOfLabels(TheirLoss):
 
     task: ClassVar[Task] = "classification"
 
+    def probabilities(self, raw: Any) -> Any:
+        """Those of outputs that are logits, see `probabilities`."""
+        return probabilities(raw)
+
 
 @dataclass(frozen=True)
 class LossOfNumbers(TheirLoss):

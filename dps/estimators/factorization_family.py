@@ -67,8 +67,32 @@ class FactorizationFamily(Family):
         asked = self.asked
         if self.loss.native is None:
             raise ValueError(f"loss={asked.loss!r} is written in Python, for linear models")
+        if asked.max_rows is None:
+            for name, given in (("min_count", asked.min_count > 1), ("expire", asked.expire)):
+                if given:
+                    raise ValueError(f"{name} is of a table whose rows come: give max_rows, too")
+        else:
+            self._check_table(ask)
         self._hidden = hidden_units(asked.hidden_layer_sizes)
         self._schedule(self._optimizer(False, 1.0), 1)
+
+    def _check_table(self, ask: Ask) -> None:
+        asked = self.asked
+        if not ask.mode.shards_hold_parameters:
+            raise ValueError(
+                f"max_rows={asked.max_rows} is not possible with mode={asked.mode!r}, in which "
+                "each replica holds all rows: use mode='sync' or 'async'"
+            )
+        if asked.average is True:
+            raise ValueError(
+                f"max_rows={asked.max_rows} is not possible with average=True, a mean of all rows"
+            )
+        native = None if asked.optimizer == "auto" else get_optimizer(asked.optimizer).native
+        if asked.optimizer != "auto" and (native is None or not native.lazy):
+            raise ValueError(
+                f"max_rows={asked.max_rows} is not possible with optimizer={asked.optimizer!r}, "
+                "which updates all rows: use 'adagrad', 'momentum', 'sgd' or Adam(lazy=True)"
+            )
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""
@@ -184,6 +208,12 @@ class FactorizationFamily(Family):
                     "the fit cannot start from the last one: (hidden layers, factors, outputs), "
                     f"features were {known}, {before.inputs.n_features} and are {wanted}, "
                     f"{summary.n_features}; train a clone, or with warm_start=False"
+                )
+            rows = None if before.table is None else before.table.rows
+            if rows != asked.max_rows:
+                raise ValueError(
+                    f"the fit cannot start from the last one: max_rows was {rows} and is "
+                    f"{asked.max_rows}; train a clone, or with warm_start=False"
                 )
             inputs, dtype = before.inputs, before.dtype
             shift, scale = before.output_shift, before.output_scale

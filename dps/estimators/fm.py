@@ -67,10 +67,10 @@ alpha : float or "auto", default="auto"
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 max_rows : int or None, default=None
-    None: the table has a row for each column. Else rows come when an id, which is the number of a
-    column, is first touched, and this is the room for them, some 1.5 times as many as there will
-    be; they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe of
-    categories, and ``mode="sync"`` or "async".
+    None: the table has a row for each column, and for each knot of a number. Else rows come when
+    they are first touched, and this is the room for them, some 1.5 times as many as there will be;
+    they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe, and
+    ``mode="sync"`` or "async".
 min_count : int, default=1
     With `max_rows`, updates of an epoch in which an id has to be touched before it has a row.
 expire : int or None, default=None

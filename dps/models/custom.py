@@ -13,7 +13,7 @@ from dps.models.base import Rows
 from dps.models.batches import FORMS, Batch
 from dps.models.layout import Layout, Tensor
 
-__all__ = ["CustomModel", "layout_of", "raw_outputs"]
+__all__ = ["CustomModel", "check_outputs", "layout_of", "raw_outputs"]
 
 
 class Gradients(dict[str, Any]):
@@ -144,6 +144,7 @@ class CustomModel:
         self._form = FORMS[takes]
         self.untrained = [tensor.name for tensor in self.layout.tensors if not tensor.trained]
         self._seen: tuple[Any, ...] = (None, None, None, None)
+        self._looked_at = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen": (None, None, None, None)}
@@ -194,6 +195,8 @@ class CustomModel:
         """
         at, grad = self._named(params, out)
         batch = self._batch(X, y, weight)
+        if not self._looked_at:
+            self._look_at_outputs(at, batch)
         more: dict[str, Any] = {"rng": rng} if self.draws else {}
         if not self.untrained:
             return self._number(self.model.loss_gradient(at, batch, grad, **more))
@@ -203,6 +206,13 @@ class CustomModel:
         for name in self.untrained:
             changes[name] += batch.rows * (at[name] - buffers[name])
         return self._number(loss)
+
+    def _look_at_outputs(self, at: Any, batch: Batch) -> None:
+        """Raise where there are others than the targets ask for."""
+        whose = f"raw of {type(self.model).__name__}"
+        raw = raw_outputs(self.model.raw(at, batch), batch.rows, self.dtype, whose)
+        check_outputs(raw.shape[1], self.n_outputs, self.classification, whose)
+        self._looked_at = True
 
     def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
         """Return the sum of losses as the model's `loss` has it, else as `loss_gradient` has."""
@@ -244,6 +254,19 @@ class CustomModel:
                 f"{type(self.model).__name__} must return the sum of the losses of the rows, a "
                 f"number; it returned {loss!r}"
             ) from None
+
+
+def check_outputs(found: int, wanted: int, classification: bool, whose: str) -> None:
+    """Raise unless there are as many outputs a row as targets ask for.
+
+    Raises
+    ------
+    ValueError
+    """
+    if found == wanted or (classification and wanted == 2 and found == 1):
+        return
+    kind = "classes" if classification else "targets"
+    raise ValueError(f"{whose} makes {found} outputs a row, and there are {wanted} {kind}")
 
 
 def raw_outputs(raw: Any, rows: int, dtype: Any, whose: str) -> Any:

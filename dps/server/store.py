@@ -196,7 +196,7 @@ class Store(Regions):
             if not table.expire:
                 seen = seen[:0]
             self.table = TableRows(
-                self.params, self.state, ids, self.counts, seen, width=table.width,
+                self.params, self.state, ids, self.counts, seen, self.since, width=table.width,
                 region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
                 min_count=table.min_count, start=arena.start,
             )  # fmt: skip

@@ -18,7 +18,7 @@ from torch import nn
 
 from dps.models import Layout, Padded, Rows, Tensor
 from dps.models.batches import FORMS
-from dps.models.custom import raw_outputs
+from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.criteria import Criterion, total_of
 from dps.torch.live import Live, persistent_buffers
 
@@ -285,6 +285,9 @@ class TorchModel:
         self, live: Live, inputs: Any, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
         output = self._output(live, inputs)
+        if self.classification:
+            found = output.shape[1] if output.ndim > 1 else 1
+            check_outputs(found, self.n_outputs, True, f"the module {type(self.module).__name__}")
         return total_of(self.criterion, output, y, weight, self.classification)
 
     def _drawn(self, live: Live, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
