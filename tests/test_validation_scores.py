@@ -106,6 +106,7 @@ def no_rows(y_true: Any, y_pred: Any) -> float:
         ({"scoring": "accuracy"}, "is of rows for validation, and there are none"),
         ({"scoring": "neg_log_loss", "loss": "hinge", "early_stopping": True}, "probabilities"),
         ({"scoring": RowScore(no_rows), "early_stopping": True}, "a number for each of"),
+        ({"scoring": no_rows}, r"dps.metrics.RowScore\(no_rows\)"),
     ],
 )
 def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:

@@ -173,7 +173,7 @@ _SCORES: dict[str, dict[str, RowScore]] = {
 }
 
 
-def get_score(scoring: str | RowScore, loss: Loss) -> RowScore | None:
+def get_score(scoring: Any, loss: Loss) -> RowScore | None:
     """What was asked for by name, or as it is; None is the loss.
 
     Parameters
@@ -187,7 +187,12 @@ def get_score(scoring: str | RowScore, loss: Loss) -> RowScore | None:
     ValueError
         There is none of that name for such a model.
     """
-    score = scoring
+    if callable(scoring) and not isinstance(scoring, RowScore):
+        raise ValueError(
+            "scoring is a function: rows lie on many workers, so wrap one that gives a number a "
+            f"row, dps.metrics.RowScore({getattr(scoring, '__name__', 'function')})"
+        )
+    score: RowScore | str = scoring
     if isinstance(score, str):
         if score == "loss":
             return None

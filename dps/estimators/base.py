@@ -70,7 +70,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "scoring": [str, RowScore],
+        "scoring": [str, RowScore, callable],  # of a function the error says how
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
