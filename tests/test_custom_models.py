@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 from own_models import ByName, Centred, Line, Noisy, Softmax, Wide
 from sklearn.base import clone
+from sklearn.metrics import log_loss, r2_score
 from sklearn.model_selection import GridSearchCV
 
 import dps
@@ -446,3 +447,32 @@ def test_early_stopping_looks_at_the_log_loss_of_a_model_of_ones_own():
     found = [record["validation_score"] for record in model.history_]
     losses = [record["validation_loss"] for record in model.history_]
     np.testing.assert_allclose(found, -np.array(losses))
+
+
+class Tempered(Softmax):
+    """Its probabilities are less sure than the softmax."""
+
+    def probabilities(self, raw):
+        powers = np.exp(raw / 4 - (raw / 4).max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+
+class Doubled(Line):
+    """It predicts twice its raw outputs."""
+
+    def mean(self, raw):
+        return 2 * raw
+
+
+def test_scores_take_a_models_own_probabilities_and_mean():
+    X, y = example(600)
+    options = {**OPTIONS, "early_stopping": True, "max_iter": 3}
+    model = ModelClassifier(Tempered, **options, scoring="neg_log_loss")
+    model.fit(X[:500], y[:500], X_val=X[500:], y_val=y[500:])
+    best = max(record["validation_score"] for record in model.history_)
+    assert best == pytest.approx(-log_loss(y[500:], model.predict_proba(X[500:])))
+    numbers = X @ np.arange(6.0)
+    line = ModelRegressor(Doubled, **options, scoring="r2")
+    line.fit(X[:500], numbers[:500], X_val=X[500:], y_val=numbers[500:])
+    best = max(record["validation_score"] for record in line.history_)
+    assert best == pytest.approx(r2_score(numbers[500:], line.predict(X[500:])))

@@ -33,13 +33,15 @@ def rates(table: Table | None, steps: int = STEPS) -> Rates:
 
 def steps(channel: Channel, rank: int, table: Table | None) -> None:
     """An epoch on rows that touch some columns, of which others have none."""
-    rng = np.random.default_rng(rank)
+    rng, columns = np.random.default_rng(rank), table.rows if table else COLUMNS
+    shape = BATCH * STEPS, columns
     X = scipy.sparse.csr_array(
-        scipy.sparse.random_array((BATCH * STEPS, COLUMNS), density=0.01, format="csr", rng=rng)
+        scipy.sparse.random_array(shape, density=6 / columns, format="csr", rng=rng)
     )
-    X.indices //= 2  # half of them are not touched by anybody
+    if columns == COLUMNS:  # half of which are not touched by anybody
+        X.indices //= 2
     y = rng.standard_normal((BATCH * STEPS, OUTPUTS))
-    model = LinearModel(table.rows if table else COLUMNS, OUTPUTS, SquaredError())
+    model = LinearModel(columns, OUTPUTS, SquaredError())
     assert model.kernel is not None
     model.kernel.tabled = table is not None
     channel.step.begin_epoch(0)

@@ -3,7 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
 from dps._kernels.room cimport Room
-from dps._kernels.rows cimport Gradient, KeyedRows, Rows
+from dps._kernels.rows cimport KeyedRows
+from dps._kernels.waiting cimport WaitingGradient
 
 
 cdef struct Machine:
@@ -37,17 +38,10 @@ cdef struct Machine:
     LossSpec loss
 
 
-cdef class FactorizationGradient(Gradient):
+cdef class FactorizationGradient(WaitingGradient):
     cdef Machine machine
     cdef Layers layers          # or None
-    cdef tuple _arrays
-    cdef Py_ssize_t count       # rows that wait
-    cdef Py_ssize_t done        # rows of the batch before them
-    cdef Py_ssize_t stored      # entries that wait
-    cdef Py_ssize_t y_width
-    cdef bint weighted
     cdef bint lays              # whether there is room for dense rows
-    cdef uint64_t key
     cdef Room values            # (stored,)
     cdef Room found             # (stored,) int: places
     cdef Room ids               # of a batch's keys, where these are of a table whose rows come
@@ -59,11 +53,5 @@ cdef class FactorizationGradient(Gradient):
     cdef char* c                # (block, apart)
     cdef char* raw              # (block, n_outputs)
     cdef char* slope
-    cdef char* y
-    cdef char* weight
-    cdef char* raw_out          # where raw outputs go, if these are wanted
 
-    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
-    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil
     cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil
-    cdef double _waiting_through(self, const void* params, void* out) noexcept nogil

@@ -17,23 +17,20 @@ blocks are long.
 """
 from cython cimport floating
 from libc.math cimport NAN, sqrt
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport index_t, same_length, vector_of
+from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
 from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
+from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.room cimport Room
-from dps._kernels.rows cimport (
-    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, KeyedRows, Rows
-)
-
-cdef extern from "mix.h" nogil:
-    uint64_t dps_mix(uint64_t x)
+from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, KeyedRows, Rows
+from dps._kernels.waiting cimport WaitingGradient, take_targets
 
 cdef extern from "factorization.h" nogil:
     void dps_pool_float(
@@ -52,12 +49,6 @@ cdef extern from "factorization.h" nogil:
         const double* table, double* out, Py_ssize_t many, Py_ssize_t k, const double* x,
         const int* place, const int* start, const int32_t* field, const int64_t* row,
         Py_ssize_t apart, const double* d, const double* c, const double* g, Py_ssize_t n)
-
-cdef extern from *:
-    """
-    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
-    """
-    void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
     SHORT = 64              # rows of a block without layers: what they touch stays in a cache
@@ -265,28 +256,6 @@ cdef void _hold(
         places[p] = <int> (low if low < absent and machine.held[low] == places[p] else absent)
 
 
-cdef void _take_targets(
-    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
-    Py_ssize_t first, Py_ssize_t n, const floating* example,
-) noexcept nogil:
-    """Targets and weights of n rows, the first of which is number ``first`` of these."""
-    cdef Py_ssize_t i, j, target, width = rows.y_width
-    cdef floating* y = <floating*> self.y + self.count * width
-    cdef floating* weight = <floating*> self.weight + self.count
-    for i in range(n):
-        # Targets may be in the order of the batch already.
-        target = first + i
-        if not rows.picked:
-            target = order[at + i] if order is not NULL else at + i
-        for j in range(width):
-            y[i * width + j] = (<const floating*> rows.y)[target * width + j]
-        weight[i] = 1
-        if rows.weight is not NULL:
-            weight[i] = (<const floating*> rows.weight)[target]
-            self.weighted = True
-    self.y_width = width
-
-
 cdef void _forward(
     FactorizationGradient self, const floating* table, const floating* dense,
     const floating* values, const int* places, const int* starts, const int64_t* rows,
@@ -487,7 +456,7 @@ cdef double _add_touched(
     cdef double loss = 0
     while taken < m:
         n = min(m - taken, self.machine.block)
-        _take_targets(self, rows, order, start + taken, taken, n, params)
+        take_targets(self, rows, order, start + taken, taken, n, params)
         self.count = n
         loss += _through(
             self, params, params, out, out, <const floating*> laid.values,
@@ -512,7 +481,7 @@ cdef void _raw_touched(
         )
 
 
-cdef class FactorizationGradient(Gradient):
+cdef class FactorizationGradient(WaitingGradient):
     """Of a factorization machine under a loss; see the stub."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
@@ -533,6 +502,7 @@ cdef class FactorizationGradient(Gradient):
         self.keyed, self.key_width = True, many + k
         machine.loss = loss.spec
         machine.n_features, machine.n_rows = shape.n_features, shape.n_rows
+        self.n_features, self.n_outputs = shape.n_features, many
         machine.n_held, self.tabled = shape.n_held, shape.tabled
         if shape.held is not None:
             held = np.append(np.require(shape.held, np.int64), np.int64(0))
@@ -590,39 +560,12 @@ cdef class FactorizationGradient(Gradient):
         self.y = self._room(rows * many)
         self.weight = self._room(rows)
 
-    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
-        array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")
-        self._arrays += (array,)
-        return <char*> <uintptr_t> array.ctypes.data
-
     cdef int check(self, BlockRows block) except -1:
-        Gradient.check(self, block)
-        same_length("rows of X", block.rows.n_features, self.machine.n_features)
-        if block.rows.y_width != 1:
-            same_length("rows of y", block.rows.y_width, self.machine.n_outputs)
+        WaitingGradient.check(self, block)
         if block.rows.kind not in (CSR, CSR_WIDE) and not self.lays:
-            self.x = self._room(self.machine.laid * self.machine.n_features)
+            self.x = self._room(self.machine.laid * self.n_features)
             self.lays = True
         return 0
-
-    cdef void begin(self, uint64_t key) noexcept nogil:
-        self.key = dps_mix(key)
-        self.done = self.count = self.stored = 0
-        self.weighted = False
-
-    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil:
-        """Have room for so many entries; whether there is."""
-        cdef Py_ssize_t itemsize = 4 if self.single else 8
-        if stored * 4 <= self.found.nbytes and stored * itemsize <= self.values.nbytes:
-            return True
-        with gil:
-            try:
-                self.found.fit(stored * 4)
-                self.values.fit(stored * itemsize)
-            except MemoryError:
-                self.failed = True
-                return False
-        return True
 
     cdef const int64_t* _rows_of_keys(self, KeyedRows keys) noexcept nogil:
         """Which row each key stands for, as far as fields are told apart; those of no row are 0."""
@@ -639,17 +582,16 @@ cdef class FactorizationGradient(Gradient):
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
-        cdef Py_ssize_t taken = 0, n, before
+        cdef Py_ssize_t taken = 0, n, before, most
         cdef int* places
         cdef int* starts
         cdef double loss = 0
         while taken < m:
             if self.count == self.machine.block:
-                loss += self._waiting_through(params, out)
+                loss += self.take_through(params, out)
             n = min(m - taken, self.machine.block - self.count)
-            if not self._fits(
-                self.stored + _most_entries(&self.machine, rows, order, start + taken, n)
-            ):
+            most = self.stored + _most_entries(&self.machine, rows, order, start + taken, n)
+            if not self._fit(self.found, most * 4, self.values, most * (4 if self.single else 8)):
                 return NAN
             places, starts = <int*> self.found.at, <int*> self.starts + self.count
             before = self.stored
@@ -658,20 +600,20 @@ cdef class FactorizationGradient(Gradient):
                     self, rows, order, start + taken, n, m + ahead - taken - n,
                     <float*> self.values.at, places, starts, self.stored,
                 )
-                _take_targets(self, rows, order, start + taken, taken, n, <const float*> NULL)
+                take_targets(self, rows, order, start + taken, taken, n, <const float*> NULL)
             else:
                 self.stored = _take_entries(
                     self, rows, order, start + taken, n, m + ahead - taken - n,
                     <double*> self.values.at, places, starts, self.stored,
                 )
-                _take_targets(self, rows, order, start + taken, taken, n, <const double*> NULL)
+                take_targets(self, rows, order, start + taken, taken, n, <const double*> NULL)
             if self.machine.held is not NULL:
                 _hold(&self.machine, places, before, self.stored)
             self.count += n
             taken += n
         return loss
 
-    cdef double _waiting_through(self, const void* params, void* out) noexcept nogil:
+    cdef double take_through(self, const void* params, void* out) noexcept nogil:
         cdef Py_ssize_t at = self.machine.dense
         cdef const int* places = <const int*> self.found.at
         cdef const int* starts = <const int*> self.starts
@@ -688,7 +630,7 @@ cdef class FactorizationGradient(Gradient):
         )
 
     cdef double finish(self, const void* params, void* out) noexcept nogil:
-        return self._waiting_through(params, out)
+        return self.take_through(params, out)
 
     cdef int touch(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
@@ -721,30 +663,3 @@ cdef class FactorizationGradient(Gradient):
         else:
             _raw_touched(self, m, keys, <const double*> params)
         self.raw_out = NULL
-
-    cdef int reraise(self) except -1:
-        if self.failed:
-            self.failed = False
-            raise MemoryError("no room for the rows of a batch")
-        return 0
-
-    def raw_batch(self, BlockRows block, order, params, out):
-        """Write the raw outputs of rows ``order``, or of all."""
-        cdef const int64_t[::1] picks = order
-        cdef Py_ssize_t n = len(block) if order is None else len(order)
-        cdef const char* at
-        cdef const int64_t* chosen = &picks[0] if order is not None and n else NULL
-        if self.tabled:
-            raise ValueError("not all rows of this table are here")
-        kind = "float32" if self.single else "float64"
-        self._limit(block, picks, 0, n)
-        at = vector_of("params", params, kind, self.size)
-        self.raw_out = vector_of("out", out, kind, n * self.machine.n_outputs)
-        self.begin(0)
-        try:
-            with nogil:
-                self.add(&block.rows, chosen, 0, n, 0, at, NULL)
-                self._waiting_through(at, NULL)
-        finally:
-            self.raw_out = NULL
-        self.reraise()

@@ -13,11 +13,11 @@ With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed a
 
 since ``(u - s l1) / (1 + s l2) + l1 / l2`` is ``(u + l1 / l2) / (1 + s l2)``. SGD and momentum have
 one s for all coordinates, whose products are tables; those of Adagrad, scaled or not, have a factor
-of the coordinate's own: a power where rates are constant, a product over the steps missed where
-they are not. Momentum goes on moving a coordinate: it is replayed until that is below rounding, a
-number of steps that depends on the momentum alone. A key stands for one
-coordinate or for a row of ``width``, whose updates are counted together. It must not know shards,
-modes or batches. All arithmetic is IEEE.
+of the coordinate's own: a power where rates are constant, else the exponential of a series in the
+sums of the rates' powers, or a product over the steps missed where each shrinks by much. Momentum
+goes on moving a coordinate: it is replayed until that is below rounding, a number of steps that
+depends on the momentum alone. A key stands for one coordinate or for a row of ``width``, whose
+updates are counted together. It must not know shards, modes or batches. All arithmetic is IEEE.
 """
 from cython cimport floating
 from libc.math cimport copysign, fabs, frexp, ldexp, sqrt

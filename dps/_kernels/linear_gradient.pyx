@@ -19,15 +19,10 @@ from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
 )
 from dps._kernels.losses cimport LossKernel, LossSpec, evaluate
+from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.rows cimport (
     BYTES, COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, KeyedRows, Rows
 )
-
-cdef extern from *:
-    """
-    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
-    """
-    void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
     NEAR = 20 * 1024        # bytes of X in a dense block
@@ -333,8 +328,7 @@ cdef class LinearGradient(Gradient):
 
     cdef int check(self, BlockRows block) except -1:
         Gradient.check(self, block)
-        if not self.tabled:  # ids are not counted
-            same_length("rows of X", block.rows.n_features, self.model.f)
+        same_length("rows of X", block.rows.n_features, self.model.f)
         if block.rows.y_width != 1:
             same_length("rows of y", block.rows.y_width, self.model.k)
         if block.rows.kind in (BYTES, COLUMNS) and self.model.x is NULL:

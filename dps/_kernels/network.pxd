@@ -3,12 +3,11 @@ from libc.stdint cimport int64_t, uint64_t
 from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
 from dps._kernels.room cimport Room
-from dps._kernels.rows cimport Gradient
+from dps._kernels.waiting cimport WaitingGradient
 
 
 cdef struct Network:
     double range            # how far scaled numbers go
-    Py_ssize_t n_features
     Py_ssize_t n_plain      # columns that go into the first layer as they are
     Py_ssize_t n_numbers
     Py_ssize_t width        # of a number's embedding
@@ -33,17 +32,10 @@ cdef struct Network:
     LossSpec loss
 
 
-cdef class NetworkGradient(Gradient):
+cdef class NetworkGradient(WaitingGradient):
     cdef Network net
     cdef Layers layers
-    cdef tuple _arrays
-    cdef Py_ssize_t count       # rows that wait
-    cdef Py_ssize_t done        # rows of the batch before them
-    cdef Py_ssize_t y_width
-    cdef Py_ssize_t stored      # plain values that wait
     cdef bint prepared          # whether what follows from the parameters has been made
-    cdef bint weighted          # whether a row that waits has a weight other than one
-    cdef uint64_t key
     cdef Room plain_columns     # (stored,) int64
     cdef Room plain_values      # (stored,)
     cdef char* plain_starts     # (block + 1,) int64
@@ -51,16 +43,10 @@ cdef class NetworkGradient(Gradient):
     cdef char* inputs           # (block, n_dense)
     cdef char* at_bin           # (block, n_numbers) int64
     cdef char* inside           # (block, n_numbers)
-    cdef char* y
-    cdef char* weight
     cdef char* first            # (n_dense, sizes[1]): the first layer's weights times the scale
     cdef char* first_grad
     cdef char* prefix           # (n_bins, width): sums of the rows of the embedding before each
     cdef char* whole_bins       # (n_bins, width)
     cdef char* part_bins
-    cdef char* raw_out          # where raw outputs go, if these are wanted
 
-    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
     cdef int _make_room(self) except -1
-    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil
-    cdef double _take_through(self, const void* params, void* out) noexcept nogil

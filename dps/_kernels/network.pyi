@@ -1,11 +1,9 @@
 from typing import Any
 
 from dps._kernels.losses import LossKernel
-from dps._kernels.rows import BlockRows, Gradient
+from dps._kernels.waiting import WaitingGradient
 
-class NetworkGradient(Gradient):
+class NetworkGradient(WaitingGradient):
     """Of a network under a loss, whose shape is that of :class:`dps.models.network.Shape`."""
 
     def __init__(self, shape: Any, loss: LossKernel, *, single: bool) -> None: ...
-    def raw_batch(self, block: BlockRows, order: Any, params: Any, out: Any) -> None:
-        """Write the raw outputs of rows `order`, or of all, (m, n_outputs)."""

@@ -18,17 +18,15 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport same_length, vector_of
+from dps._kernels.checks cimport same_length
 from dps._kernels.gather cimport fill_rows
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport (
-    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Gradient, Rows
+    COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Rows
 )
-
-cdef extern from "mix.h" nogil:
-    uint64_t dps_mix(uint64_t x)
+from dps._kernels.waiting cimport WaitingGradient, row_of, take_targets
 
 cdef enum:
     MOST = 512              # rows of a block
@@ -280,17 +278,13 @@ cdef void _take_sparse(
             self.stored += 1
 
 
-cdef Py_ssize_t _row_of(const int64_t* order, Py_ssize_t at) noexcept nogil:
-    return order[at] if order is not NULL else at
-
-
 cdef Py_ssize_t _stored_in(
     const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
 ) noexcept nogil:
     """How many values n CSR rows of a batch have."""
     cdef Py_ssize_t i, row, total = 0
     for i in range(at, at + n):
-        row = _row_of(order, i)
+        row = row_of(order, i)
         if rows.kind == CSR:
             total += (<const int*> rows.indptr)[row + 1] - (<const int*> rows.indptr)[row]
         else:
@@ -304,15 +298,13 @@ cdef void _take(
 ) noexcept nogil:
     """n rows of a batch, the first of which is number ``first`` of these, wait behind others."""
     cdef Network* net = &self.net
-    cdef Py_ssize_t i, j, row, target, m = net.n_numbers, width = rows.y_width
+    cdef Py_ssize_t i, row, m = net.n_numbers
     cdef floating* x = <floating*> self.x + self.count * m
-    cdef floating* y = <floating*> self.y + self.count * width
-    cdef floating* weight = <floating*> self.weight + self.count
     cdef Py_ssize_t apart = rows.stride
     if rows.kind == CSR or rows.kind == CSR_WIDE:
         for i in range(n):
             (<int64_t*> self.plain_starts)[self.count + i] = self.stored
-            _take_sparse(self, rows, _row_of(order, at + i), x + i * m)
+            _take_sparse(self, rows, row_of(order, at + i), x + i * m)
         (<int64_t*> self.plain_starts)[self.count + n] = self.stored
     elif rows.kind == COLUMNS:
         fill_rows(rows.columns, m, order, at, n, x)
@@ -320,22 +312,13 @@ cdef void _take(
         if rows.kind == DENSE:
             apart *= sizeof(floating)
         for i in range(n):
-            row = _row_of(order, at + i)
+            row = row_of(order, at + i)
             memcpy(x + i * m, rows.values + row * apart, m * sizeof(floating))
-    for i in range(n):
-        # Targets may be in the order of the batch already.
-        target = first + i if rows.picked else _row_of(order, at + i)
-        for j in range(width):
-            y[i * width + j] = (<const floating*> rows.y)[target * width + j]
-        weight[i] = 1
-        if rows.weight is not NULL:
-            weight[i] = (<const floating*> rows.weight)[target]
-            self.weighted = True
-    self.y_width = width
+    take_targets(self, rows, order, at, first, n, example)
     self.count += n
 
 
-cdef class NetworkGradient(Gradient):
+cdef class NetworkGradient(WaitingGradient):
     """Of a network under a loss; see the stub."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
@@ -367,7 +350,7 @@ cdef class NetworkGradient(Gradient):
         net.steepness = <const char*> <uintptr_t> fixed["steepness"].ctypes.data
         net.output_scale = <const char*> <uintptr_t> fixed["output_scale"].ctypes.data
         net.output_shift = <const char*> <uintptr_t> fixed["output_shift"].ctypes.data
-        net.n_features = len(fixed["places"])
+        self.n_features, self.n_outputs = len(fixed["places"]), fixed["sizes"][-1]
         net.n_numbers = len(fixed["centre"])
         net.n_bins = len(fixed["steepness"])
         net.n_layers = len(fixed["sizes"]) - 1
@@ -403,54 +386,32 @@ cdef class NetworkGradient(Gradient):
         self.part_bins = self._room(net.n_bins * net.width)
         return 0
 
-    cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
-        array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")
-        self._arrays += (array,)
-        return <char*> <uintptr_t> array.ctypes.data
-
     cdef int check(self, BlockRows block) except -1:
-        Gradient.check(self, block)
-        same_length("rows of X", block.rows.n_features, self.net.n_features)
-        if block.rows.y_width != 1:
-            same_length("rows of y", block.rows.y_width, self.net.sizes[self.net.n_layers])
+        WaitingGradient.check(self, block)
         if self.net.n_plain and block.rows.kind not in (CSR, CSR_WIDE):
             raise ValueError("a network with plain columns takes CSR rows")
         return 0
 
     cdef void begin(self, uint64_t key) noexcept nogil:
-        self.key = dps_mix(key)
-        self.done = self.count = self.stored = 0
-        self.prepared = self.weighted = False
-
-    cdef bint _fits(self, Py_ssize_t stored) noexcept nogil:
-        """Have room for so many plain values; whether there is."""
-        cdef Py_ssize_t itemsize = 4 if self.single else 8
-        if (
-            stored * 8 <= self.plain_columns.nbytes
-            and stored * itemsize <= self.plain_values.nbytes
-        ):
-            return True
-        with gil:
-            try:
-                self.plain_columns.fit(stored * 8)
-                self.plain_values.fit(stored * itemsize)
-            except MemoryError:
-                self.failed = True
-                return False
-        return True
+        WaitingGradient.begin(self, key)
+        self.prepared = False
 
     cdef double add(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
         Py_ssize_t ahead, const void* params, void* out,
     ) noexcept nogil:
-        cdef Py_ssize_t taken = 0, n
+        cdef Py_ssize_t taken = 0, n, stored
         cdef double loss = 0
         while taken < m:
             if self.count == self.net.block:
-                loss += self._take_through(params, out)
+                loss += self.take_through(params, out)
             n = min(m - taken, self.net.block - self.count)
             if rows.kind == CSR or rows.kind == CSR_WIDE:
-                if not self._fits(self.stored + _stored_in(rows, order, start + taken, n)):
+                stored = self.stored + _stored_in(rows, order, start + taken, n)
+                if not self._fit(
+                    self.plain_columns, stored * 8,
+                    self.plain_values, stored * (4 if self.single else 8),
+                ):
                     return NAN
             if self.single:
                 _take(self, rows, order, start + taken, taken, n, <const float*> NULL)
@@ -459,41 +420,16 @@ cdef class NetworkGradient(Gradient):
             taken += n
         return loss
 
-    cdef double _take_through(self, const void* params, void* out) noexcept nogil:
+    cdef double take_through(self, const void* params, void* out) noexcept nogil:
         if self.single:
             return _through(self, <const float*> params, <float*> out)
         return _through(self, <const double*> params, <double*> out)
 
     cdef double finish(self, const void* params, void* out) noexcept nogil:
-        cdef double loss = self._take_through(params, out)
+        cdef double loss = self.take_through(params, out)
         if self.single:
             _fold(self, <const float*> params, <float*> out)
         else:
             _fold(self, <const double*> params, <double*> out)
         self.prepared = False
         return loss
-
-    cdef int reraise(self) except -1:
-        if self.failed:
-            self.failed = False
-            raise MemoryError("no room for the rows of a batch")
-        return 0
-
-    def raw_batch(self, BlockRows block, order, params, out):
-        """Write the raw outputs of rows ``order``, or of all."""
-        cdef const int64_t[::1] picks = order
-        cdef Py_ssize_t n = len(block) if order is None else len(order)
-        cdef const char* at
-        cdef const int64_t* chosen = &picks[0] if order is not None and n else NULL
-        kind = "float32" if self.single else "float64"
-        self._limit(block, picks, 0, n)
-        at = vector_of("params", params, kind, self.size)
-        self.raw_out = vector_of("out", out, kind, n * self.net.sizes[self.net.n_layers])
-        self.begin(0)
-        try:
-            with nogil:
-                self.add(&block.rows, chosen, 0, n, 0, at, NULL)
-                self._take_through(at, NULL)
-        finally:
-            self.raw_out = NULL
-        self.reraise()

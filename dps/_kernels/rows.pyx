@@ -10,13 +10,8 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, index_t, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
 from dps._kernels.keys cimport KeyList, Keys, need, touch as touch_key
+from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.room cimport Room
-
-cdef extern from *:
-    """
-    #define dps_prefetch(p) __builtin_prefetch(p, 0, 2)
-    """
-    void dps_prefetch(const void* p) noexcept nogil
 
 cdef enum:
     SOON = 16           # rows ahead of that which is touched, which are asked for

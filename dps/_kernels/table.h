@@ -47,10 +47,10 @@ static inline int32_t dps_count(int32_t *at)
     return __atomic_add_fetch(at, 1, __ATOMIC_RELAXED);
 }
 
-/* Wait for a thread that is at work, which may have lost its core after some looks. */
-static inline void dps_wait_a_little(int looks)
+/* Wait for a thread that is at work, which may have lost its core after some tries. */
+static inline void dps_wait_a_little(int tries)
 {
-    if (looks > 1000) {
+    if (tries > 1000) {
         struct timespec little = {0, 50000};
         nanosleep(&little, NULL);
         return;

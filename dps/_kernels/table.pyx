@@ -7,7 +7,7 @@ not depend on who made it, or on how many shards and ranks there are. The rows a
 themselves, with linear probing inside of a region. It must not know ranks, modes or batches.
 
 Protocol. An entry of ``ids`` goes from FREE or LEFT to MAKING - id, by whoever wins it; the row is
-written; then the entry becomes id + 1. Who looks for that id waits for it; others pass by. No entry
+written; then the entry becomes id + 1. Who wants that id waits for it; others pass by. No entry
 becomes FREE or LEFT while others look (`expire` wants quiet). So two who make the same id at once
 probe the same entries, and one of them wins: an id never has two rows. A crash between the two
 steps leaves MAKING: the id has no row until the table is laid out anew, and what is pushed to it is
@@ -27,21 +27,21 @@ cdef extern from "table.h" nogil:
     void dps_put(int64_t* at, int64_t value)
     int dps_swap(int64_t* at, int64_t before, int64_t value)
     int32_t dps_count(int32_t* at)
-    void dps_wait_a_little(int looks)
+    void dps_wait_a_little(int tries)
 
 cdef enum:
-    PATIENCE = 10000    # looks at an entry whose row is being made
+    PATIENCE = 10000    # tries at an entry whose row is being made
     FEW = 64            # rows of a last region, below which it would often be full
 
 
-cdef inline int64_t _look(const int64_t* at, int64_t id) noexcept nogil:
+cdef inline int64_t _read(const int64_t* at, int64_t id) noexcept nogil:
     """What an entry holds, once nobody writes the row of this id there."""
     cdef int64_t found = dps_get(at)
-    cdef int looks = 0
-    while found == MAKING - id and looks < PATIENCE:
-        dps_wait_a_little(looks)
+    cdef int tries = 0
+    while found == MAKING - id and tries < PATIENCE:
+        dps_wait_a_little(tries)
         found = dps_get(at)
-        looks += 1
+        tries += 1
     return found
 
 
@@ -51,7 +51,7 @@ cdef int64_t find(const Table* table, int64_t id) noexcept nogil:
     cdef int64_t first = row - row % table.region, last = min(first + table.region, table.n_rows)
     cdef int64_t left = last - first
     while left > 0:
-        found = _look(table.ids + row, id)
+        found = _read(table.ids + row, id)
         if found == id + 1:
             return row
         if found == FREE or found == MAKING - id:
@@ -99,7 +99,7 @@ cdef int64_t make(const Table* table, int64_t id, int64_t now) noexcept nogil:
     while True:
         row, left, spare = home, last - first, NOWHERE
         while left > 0:
-            found = _look(table.ids + row, id)
+            found = _read(table.ids + row, id)
             if found == MAKING - id:
                 return NOT_YET
             if found == id + 1:

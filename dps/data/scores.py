@@ -209,7 +209,7 @@ def get_score(scoring: Any, loss: Loss) -> RowScore | None:
 
 
 def about(score: RowScore, centre: tuple[float, ...]) -> RowScore:
-    """The score, told where targets lie.
+    """The score, with the middle of the targets where it needs that.
 
     Raises
     ------

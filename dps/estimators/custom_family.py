@@ -6,7 +6,7 @@ It asks a builder for the model, and knows neither NumPy's nor PyTorch's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 from dps.estimators.choices import schedule_of
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.family import Ask, Family, Finish, Recipe
 from dps.losses import Loss
 from dps.losses.base import Task
 from dps.losses.log_loss import LogLoss
@@ -25,6 +25,7 @@ from dps.losses.softmax import Softmax
 from dps.models import Column, Columns
 from dps.optimizers import Adam, AdamW, Constant, get_optimizer
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
+from dps.training.state import starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
@@ -56,10 +57,11 @@ class LossOfLabels(TheirLoss):
     """That of a classifier."""
 
     task: ClassVar[Task] = "classification"
+    own: Finish | None = None
 
     def probabilities(self, raw: Any) -> Any:
-        """Those of outputs that are logits, see `probabilities`."""
-        return probabilities(raw)
+        """The model's own; else those of outputs that are logits, see `probabilities`."""
+        return probabilities(raw) if self.own is None else self.own(raw)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class LossOfNumbers(TheirLoss):
     """That of a regressor."""
 
     task: ClassVar[Task] = "regression"
+    own: Finish | None = None
+
+    def mean(self, raw: Any) -> Any:
+        """The model's own; else its raw outputs."""
+        return super().mean(raw) if self.own is None else self.own(raw)
 
 
 def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -186,16 +193,12 @@ class CustomFamily(Family):
             ask.seed,
         )  # fmt: skip
         model = self._build(shape)
-        state = None
         if start is not None:
             _check_same(start.model, model)
             params = start.params.astype(model.dtype)
-            state = start.state_for(self._optimizer, model)
         else:
             params = model.initial(np.random.default_rng(ask.seed))
-        if state is None:
-            state = np.zeros((self._optimizer.state_rows, model.layout.size), model.dtype)
-            self._optimizer.initialize(state)
+        state, _ = starting_state(start, self._optimizer, model)
         return Recipe(
             model=model,
             optimizer=self._optimizer,
@@ -210,6 +213,13 @@ class CustomFamily(Family):
             batch_size=asked.batch_size,
             n_replicas=asked.n_replicas,
         )
+
+    def scored(self, targets: TargetEncoding, model: Any) -> TargetEncoding:
+        """With the probabilities, or the mean, that the model itself makes of raw outputs."""
+        name = "probabilities" if self.asked._classification else "mean"
+        own = getattr(getattr(model, "model", None), name, None)
+        loss: Any = targets.loss
+        return replace(targets, loss=replace(loss, own=own))
 
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """What the builder makes of them, and the model itself."""

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary, Inspection
+from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.family import Ask, Recipe
 from dps.estimators.planned import (
-    MOST_EPOCHS,
+    PlannedFamily,
     auto_batch,
     auto_epochs,
+    averaged,
     hidden_units,
     outputs_of,
     planned_schedule,
@@ -28,7 +29,7 @@ from dps.estimators.planned import (
 from dps.models import FactorInputs, FactorizationMachine, Table
 from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
 from dps.training.launch import touches_little
-from dps.training.plan import batch_rows
+from dps.training.state import starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FactorizationFamily"]
@@ -43,8 +44,6 @@ _BETA2, _EPSILON, _RATE_OF_ADAMW = 0.95, 1e-8, 0.05
 _DECAY, _MOST_DECAY = 24.0, 0.1
 #: How large elements of factors begin.
 _START = 0.1
-#: Epochs over which parameters are averaged.
-_MEAN_EPOCHS = 2.0
 #: Knots of a number, and rows that each of them has at least.
 _KNOTS, _ROWS_A_KNOT = 20, 50
 #: Square length that rows are given: of as many ones.
@@ -53,20 +52,13 @@ _LENGTH = 6.0
 _FIELDS = 64
 
 
-class FactorizationFamily(Family):
+class FactorizationFamily(PlannedFamily):
     """One fit of a factorization machine; see `Family` for what its methods do."""
-
-    @property
-    def max_iter(self) -> int:
-        """As asked for, or what "auto" comes to."""
-        most = self.asked.max_iter
-        return MOST_EPOCHS if most == "auto" else int(most)
 
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
+        super().check(ask)
         asked = self.asked
-        if self.loss.native is None:
-            raise ValueError(f"loss={asked.loss!r} is written in Python, for linear models")
         if asked.max_rows is None:
             for name, given in (("min_count", asked.min_count > 1), ("expire", asked.expire)):
                 if given:
@@ -94,13 +86,6 @@ class FactorizationFamily(Family):
                 "which updates all rows: use 'adagrad', 'momentum', 'sgd' or Adam(lazy=True)"
             )
 
-    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
-        """Numbers go in by their quantiles."""
-        if ask.start is not None and ask.start.model is not None:
-            return Inspection()
-        numbers = None if encoding is None else encoding.encoder.encode.number_columns
-        return Inspection(points=True, numbers=numbers)
-
     def recipe(
         self,
         ask: Ask,
@@ -121,8 +106,7 @@ class FactorizationFamily(Family):
         optimizer = self._optimizer(few, unit)
         average = not few if asked.average == "auto" else asked.average
         if average:
-            horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
-            optimizer = Averaged(optimizer, horizon=horizon)
+            optimizer = averaged(optimizer, rows, batch, summary.total)
         epochs = ask.max_iter
         if asked.max_iter == "auto" and not ask.partial:
             epochs = auto_epochs(rows, min(batch, rows))
@@ -131,10 +115,7 @@ class FactorizationFamily(Family):
         before = None if start is None else start.optimizer
         if before is not None and asked.optimizer == asked.average == "auto":
             optimizer = before
-        state = None if start is None else start.state_for(optimizer, model)
-        if state is None:
-            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
-            optimizer.initialize(state)
+        state, _ = starting_state(start, optimizer, model)
         patience = asked.n_iter_no_change
         if patience == "auto":
             patience = max(5, epochs // 3)
@@ -256,13 +237,13 @@ class FactorizationFamily(Family):
                 )
             numbers = np.arange(n if points is not None else 0)
             of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
-        told = of_frame if fields is None else _given_fields(fields, n, encoding)
+        known = of_frame if fields is None else _given_fields(fields, n, encoding)
         if points is None:
             normalised = self.asked.normalize
             if normalised == "auto":
                 normalised = self.asked._classification
             length = 1.0 if normalised else summary.square / summary.total
-            return FactorInputs(n, None, (), _int32(told), _gain(length), bool(normalised))
+            return FactorInputs(n, None, (), _int32(known), _gain(length), bool(normalised))
         # A column of nothing but zeros and ones is a category.
         of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
         chosen = [not ones for ones in of_ones]
@@ -278,8 +259,9 @@ class FactorizationFamily(Family):
             length = len(encoding.encoder.encode.features)
         normalised = self.asked.normalize is True
         gain = _gain(1.0 if normalised else length)
-        known = places if len(numbers) else None
-        return FactorInputs(n, known, knots, _int32(told), gain, normalised)
+        return FactorInputs(
+            n, places if len(numbers) else None, knots, _int32(known), gain, normalised
+        )
 
     def attributes(
         self, model: FactorizationMachine, params: NDArray[np.floating]

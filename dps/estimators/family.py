@@ -156,6 +156,10 @@ class Family(ABC):
     ) -> Recipe:
         """How to train on data of this kind."""
 
+    def scored(self, targets: TargetEncoding, model: Any) -> TargetEncoding:
+        """The targets as scores of rows take them, with what the model knows of its outputs."""
+        return targets
+
     def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Rows of parameters and state of all data, from those of what `narrow` left."""
         return values

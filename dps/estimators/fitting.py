@@ -94,18 +94,18 @@ def fit_on(
         estimator, client, X, y, sample_weight, classification=classification, reset=reset,
         encoded=encoding is not None,
     )  # fmt: skip
-    aside: list[Partition] = []
+    validating: list[Partition] = []
     if validation is not None:
-        aside = validation.partitions(estimator, client, given, encoding, len(partitions))
+        validating = validation.partitions(estimator, client, given, encoding, len(partitions))
     if whole:
         partitions = [family.narrow(ask, partitions[0])]
-        aside = [replace(part, X=family.narrowed(part.X)) for part in aside]
+        validating = [replace(part, X=family.narrowed(part.X)) for part in validating]
     fit = new_fit_id()
     cluster = cluster_for(client, fit, estimator.timeout)
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        holders = cluster.load(partitions, prepare, estimator.cache, most, aside)
+        holders = cluster.load(partitions, prepare, estimator.cache, most, validating)
         trained = cluster.n_trained
         if encoding is not None:
             encoding.complete(cluster, trained)
@@ -119,18 +119,19 @@ def fit_on(
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
             check_found(estimator, summary, reset and is_list(X))
-        if aside:
-            n_aside = len(holders) - trained
+        if validating:
+            n_validating = len(holders) - trained
             summary, seen = look_at_validation(
-                cluster, summary, loss, classification, n_aside, len(aside) == 1
+                cluster, summary, loss, classification, n_validating, len(validating) == 1
             )
         cluster.replace(_as_rows, summary.unreadable)
         targets, n_outputs = _describe(estimator, loss, summary, classes)
-        if aside:
+        if validating:
             check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        targets = family.scored(targets, recipe.model)
         if score is not None:
-            if not (recipe.stopping.validate or aside or partial):
+            if not (recipe.stopping.validate or validating or partial):
                 raise ValueError(
                     f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
                     "give X_val and y_val to fit, or early_stopping=True"
@@ -143,7 +144,7 @@ def fit_on(
         }
         if not classification:
             del fixed["classes_"], fixed["multilabel_"]
-        job = _job(estimator, fit, ask, targets, recipe, holds_out=not aside)
+        job = _job(estimator, fit, ask, targets, recipe, holds_out=not validating)
         job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed))
         result = train(job, summary, holders, cluster, interrupts.hold)
     except BaseException as error:

@@ -39,7 +39,7 @@ from dps.training.defaults import (
 )
 from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
-from dps.training.state import TrainState
+from dps.training.state import TrainState, starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["LinearFamily"]
@@ -124,10 +124,8 @@ class LinearFamily(Family):
             centre = spread.centre(model.dtype) if centred else None
         model = model.with_centre(centre)
         params = self._initial(model, summary, start)
-        state = None if start is None else start.state_for(optimizer, model)
-        if state is None:
-            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
-            optimizer.initialize(state)
+        state, fresh = starting_state(start, optimizer, model)
+        if fresh:
             if of_values:
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary, Inspection
+from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Family, Recipe
+from dps.estimators.family import Ask, Recipe
 from dps.estimators.network_solvers import PASSES, check_passes, passes, solver_of
 from dps.estimators.planned import (
-    MOST_EPOCHS,
+    PlannedFamily,
     auto_batch,
     auto_epochs,
+    averaged,
     hidden_units,
     outputs_of,
     planned_schedule,
@@ -29,33 +30,24 @@ from dps.estimators.planned import (
 )
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
-from dps.optimizers import Averaged, Optimizer, Schedule
-from dps.training.plan import batch_rows
+from dps.optimizers import Optimizer, Schedule
+from dps.training.state import starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["NetworkFamily"]
 
 #: Learning rates of AdamW, in the network's own units.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
-#: Epochs over which parameters are averaged.
-_MEAN_EPOCHS = 2.0
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 
 
-class NetworkFamily(Family):
+class NetworkFamily(PlannedFamily):
     """One fit of a network; see `Family` for what its methods do."""
-
-    @property
-    def max_iter(self) -> int:
-        """As asked for, or what "auto" may come to."""
-        most = self.asked.max_iter
-        return MOST_EPOCHS if most == "auto" else int(most)
 
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
-        if self.loss.native is None:
-            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
+        super().check(ask)
         self._optimizer = solver_of(self.asked.solver)
         if self._by_passes:
             check_passes(self.asked, ask.partial)
@@ -66,13 +58,6 @@ class NetworkFamily(Family):
     def _by_passes(self) -> bool:
         """Whether each step is from the gradient of all rows."""
         return bool(self.asked.solver == "lbfgs")
-
-    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
-        """Numbers go in by their quantiles."""
-        if ask.start is not None and ask.start.model is not None:
-            return Inspection()
-        numbers = None if encoding is None else encoding.encoder.encode.number_columns
-        return Inspection(points=True, numbers=numbers)
 
     def recipe(
         self,
@@ -95,12 +80,8 @@ class NetworkFamily(Family):
         params = self._initial(model, ask)
         optimizer: Optimizer = self._optimizer
         if asked.average and not self._by_passes:
-            horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, summary.total)))
-            optimizer = Averaged(optimizer, horizon=horizon)
-        state = None if start is None else start.state_for(optimizer, model)
-        if state is None:
-            state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
-            optimizer.initialize(state)
+            optimizer = averaged(optimizer, rows, batch, summary.total)
+        state, _ = starting_state(start, optimizer, model)
         patience = asked.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)

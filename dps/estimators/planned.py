@@ -13,18 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary
+from dps.data.inspection import DataSummary, Inspection
 from dps.data.points import Points
 from dps.data.targets import TargetEncoding
-from dps.estimators.family import Ask
+from dps.estimators.encoding import Encoding
+from dps.estimators.family import Ask, Family
 from dps.losses import Loss
 from dps.models.network import TINY
-from dps.optimizers import SCHEDULES, Constant, Cosine, Schedule
+from dps.optimizers import SCHEDULES, Averaged, Constant, Cosine, Optimizer, Schedule
+from dps.training.plan import batch_rows
 
 __all__ = [
     "MOST_EPOCHS",
+    "PlannedFamily",
     "auto_batch",
     "auto_epochs",
+    "averaged",
     "hidden_units",
     "outputs_of",
     "planned_schedule",
@@ -36,6 +40,8 @@ __all__ = [
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
+#: Epochs over which parameters are averaged.
+_MEAN_EPOCHS = 2.0
 #: Rows from which some are held out.
 _ROWS_TO_VALIDATE = 100
 #: Share of the epochs in which the rate grows.
@@ -44,6 +50,41 @@ _WARM = 0.05
 _BLURRED = 1e5
 #: What float32 holds with room to spare.
 _LARGE = 1e30
+
+
+class PlannedFamily(Family):
+    """One fit in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+
+    @property
+    def max_iter(self) -> int:
+        """As asked for, or what "auto" may come to."""
+        most = self.asked.max_iter
+        return MOST_EPOCHS if most == "auto" else int(most)
+
+    def check(self, ask: Ask) -> None:
+        """A loss needs a kernel."""
+        if self.loss.native is None:
+            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
+
+    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
+        """Numbers go in by their quantiles."""
+        if ask.start is not None and ask.start.model is not None:
+            return Inspection()
+        numbers = None if encoding is None else encoding.encoder.encode.number_columns
+        return Inspection(points=True, numbers=numbers)
+
+
+def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Averaged:
+    """The mean of an optimizer's parameters over the last two epochs.
+
+    Parameters
+    ----------
+    rows, total : int
+        To train on, and with those that are held out.
+    batch : int
+    """
+    horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, total)))
+    return Averaged(optimizer, horizon=horizon)
 
 
 def auto_batch(rows: int) -> int:

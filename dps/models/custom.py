@@ -144,7 +144,7 @@ class CustomModel:
         self._form = FORMS[takes]
         self.untrained = [tensor.name for tensor in self.layout.tensors if not tensor.trained]
         self._seen: tuple[Any, ...] = (None, None, None, None)
-        self._looked_at = False
+        self._checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen": (None, None, None, None)}
@@ -195,8 +195,8 @@ class CustomModel:
         """
         at, grad = self._named(params, out)
         batch = self._batch(X, y, weight)
-        if not self._looked_at:
-            self._look_at_outputs(at, batch)
+        if not self._checked:
+            self._check_outputs(at, batch)
         more: dict[str, Any] = {"rng": rng} if self.draws else {}
         if not self.untrained:
             return self._number(self.model.loss_gradient(at, batch, grad, **more))
@@ -207,12 +207,12 @@ class CustomModel:
             changes[name] += batch.rows * (at[name] - buffers[name])
         return self._number(loss)
 
-    def _look_at_outputs(self, at: Any, batch: Batch) -> None:
+    def _check_outputs(self, at: Any, batch: Batch) -> None:
         """Raise where there are others than the targets ask for."""
         whose = f"raw of {type(self.model).__name__}"
         raw = raw_outputs(self.model.raw(at, batch), batch.rows, self.dtype, whose)
         check_outputs(raw.shape[1], self.n_outputs, self.classification, whose)
-        self._looked_at = True
+        self._checked = True
 
     def evaluate(self, params: Any, X: Rows, y: Any, weight: Any) -> float:
         """Return the sum of losses as the model's `loss` has it, else as `loss_gradient` has."""

@@ -15,7 +15,7 @@ from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.training.job import FitResult, Job
 
-__all__ = ["TrainState"]
+__all__ = ["TrainState", "starting_state"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,10 @@ class TrainState:
                 "train a clone, or with warm_start=False"
             )
 
-    def state_for(self, optimizer: Optimizer, model: Model) -> NDArray[np.floating] | None:
-        """The state, if it is one of this optimizer and model."""
+    def _has_state_of(self, optimizer: Optimizer, model: Model) -> bool:
         shape = optimizer.state_rows, model.layout.size
         known = self.state is not None and self.state.shape == shape
-        return self.state if known and _kinds(self.optimizer) == _kinds(optimizer) else None
+        return known and _kinds(self.optimizer) == _kinds(optimizer)
 
     @classmethod
     def after(cls, start: TrainState | None, job: Job, model: Any, result: FitResult) -> TrainState:
@@ -73,6 +72,24 @@ class TrainState:
             epochs=len(result.history) + (0 if start is None else start.epochs),
             ids=result.reported.ids if model.layout.table is not None else None,
         )
+
+
+def starting_state(
+    start: TrainState | None, optimizer: Optimizer, model: Model
+) -> tuple[NDArray[np.floating], bool]:
+    """The optimizer state to begin with, and whether it is a fresh one.
+
+    Returns
+    -------
+    state : (state_rows, n) array
+        That of the start, if it is one of this optimizer and model.
+    fresh : bool
+    """
+    if start is not None and start.state is not None and start._has_state_of(optimizer, model):
+        return start.state, False
+    state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
+    optimizer.initialize(state)
+    return state, True
 
 
 def _kinds(optimizer: Any) -> tuple[Any, Any]:

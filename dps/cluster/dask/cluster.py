@@ -137,8 +137,8 @@ class DaskCluster:
         client = self._client
         self._weighted = any(part.weight is not None for part in partitions)
         if partitions and is_dask(partitions[0].X):
-            lying = prepare is None and all(isinstance(p.X, Future) for p in given)
-            if not lying:
+            there = prepare is None and all(isinstance(p.X, Future) for p in given)
+            if not there:
                 self._keeping = keeping_of(self._fit, cache, given, self.n_trained)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._await_partitions(given, given)
