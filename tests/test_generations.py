@@ -111,7 +111,7 @@ def test_the_next_group_goes_on_where_the_last_epoch_of_the_one_before_ended(sha
         for rank in range(1, ranks):
             total += gradient(step, rank)
         shard.update.apply(params, total / (3 * ranks), state, 0, SIZE, step=step + 1, lr=0.1)
-    values, version, _ = shard.actor.snapshot(1)
+    values, version, *_ = shard.actor.snapshot(1)
     assert version == shard.actor.version() == 9
     assert values.tobytes() == np.vstack([params, state]).tobytes()
 
@@ -119,7 +119,7 @@ def test_the_next_group_goes_on_where_the_last_epoch_of_the_one_before_ended(sha
 def test_what_an_epoch_that_was_not_closed_has_left_is_forgotten(shard: Shard) -> None:
     (first,) = shard.channels(0, 1)
     train([first], range(2), 0)
-    closed, version, _ = shard.actor.snapshot(1)
+    closed, version, *_ = shard.actor.snapshot(1)
     first.push_pull(gradient(2, 0), 3, 0.0)
     assert shard.actor.version() == 3
     shard.open(1, 1)

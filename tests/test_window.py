@@ -112,7 +112,7 @@ def test_no_snapshot_is_taken_over_half_a_push(far: Any) -> None:
         def snapshot() -> None:
             for epoch in range(rounds):
                 closing._first.call(operations.snapshot_epoch, epoch)
-                values = window.store.kept(epoch + 1)[0][0]
+                values = window.store.snapshots.kept(epoch + 1)[0][0]
                 torn.append(values.min() != values.max())
 
         at_once([push, snapshot])
@@ -124,12 +124,12 @@ def test_a_snapshot_that_is_being_written_is_not_read() -> None:
     with Group(n_ranks=1, size=SIZE) as group:
         (window,) = group.windows
         window.store.keep(3, np.ones(SIZE), np.empty((0, SIZE)), 7)
-        assert window.store.kept(3)[1] == 7
+        assert window.store.snapshots.kept(3)[1] == 7
         window.store.words.store(StoreWord.SNAPSHOT_1, 0)  # as it is in the middle
         for epochs in (1, 3, 5):
             with pytest.raises(LookupError, match=f"after {epochs} epochs"):
-                window.store.kept(epochs)
-        assert window.store.kept(0)[1] == 0  # the other place
+                window.store.snapshots.kept(epochs)
+        assert window.store.snapshots.kept(0)[1] == 0  # the other place
 
 
 def test_a_file_whose_owner_was_killed_is_found_and_swept() -> None:

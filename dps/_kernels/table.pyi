@@ -62,7 +62,12 @@ class TableRows:
     ) -> None: ...
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each id, -1 where it has none."""
-    def make(self, ids: NDArray[np.int64], now: int = 0) -> NDArray[np.int64]:
-        """The same for update `now`, made if need be; -2 where there is no room, -3: not yet."""
+    def make(
+        self, ids: NDArray[np.int64], now: int = 0, *, admit: bool = False
+    ) -> NDArray[np.int64]:
+        """The same for update `now`, made if need be; -2 where there is no room, -3: not yet.
+
+        With `admit` they are made however seldom they have been seen.
+        """
     def expire(self, first: int, last: int, before: int) -> None:
         """Give up the rows of some regions that were last touched before update `before`."""

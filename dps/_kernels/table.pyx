@@ -224,13 +224,16 @@ cdef class TableRows:
             rows[i] = find(&self.table, wanted[i])
         return rows.base
 
-    def make(self, ids, int64_t now=0):
+    def make(self, ids, int64_t now=0, *, bint admit=False):
         cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
         cdef const int64_t[::1] wanted = ids
+        cdef Table table = self.table
         cdef Py_ssize_t i
+        if admit:
+            table.counts = NULL
         with nogil:
             for i in range(wanted.shape[0]):
-                rows[i] = make(&self.table, wanted[i], now)
+                rows[i] = make(&table, wanted[i], now)
         return rows.base
 
     def expire(self, Py_ssize_t first, Py_ssize_t last, int64_t before):

@@ -24,7 +24,7 @@ from libc.stdint cimport int64_t
 
 import numpy as np
 
-from dps._kernels.lazy cimport apply, flush
+from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
 from dps._runtime.ends cimport (
     BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, PUSH_KEYS, RAN, Request, STOPPED
@@ -135,7 +135,7 @@ cdef class AsynchronousEnd(MappedEnd):
         self.request.epoch = epoch
         self.begin_epoch()
         with nogil:
-            finite = flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, version)
+            finite = self.flush_keys(0, self.size, version)
             self.request.step = version
             self.expire_rows(0, self.table.n_rows)
         return bool(finite)

@@ -167,6 +167,8 @@ cdef class MappedEnd(End):
     cdef Py_ssize_t make_rows(
         self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
     ) except -1 nogil
+    cdef bint flush_keys(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil
+    cdef bint _flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil
     cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil
     cdef int pushed_keys(self) except -1 nogil

@@ -29,7 +29,7 @@ from libc.string cimport memcpy, memmove
 import numpy as np
 
 from dps._kernels.keys cimport KeyList, need, next_batch
-from dps._kernels.lazy cimport gather
+from dps._kernels.lazy cimport flush, gather
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
 from dps._kernels.room cimport Room
@@ -500,6 +500,26 @@ cdef class MappedEnd(End):
                 memcpy(values + left * self.key_bytes, values + i * self.key_bytes, self.key_bytes)
             left += 1
         return left
+
+    cdef bint flush_keys(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
+        """Bring elements start .. stop up to date, but for rows of a table that are not there."""
+        cdef Py_ssize_t behind = min(stop // self.key_width, self.table.n_rows), first
+        cdef Py_ssize_t last = start // self.key_width
+        cdef bint finite = True
+        while last < behind:
+            first = last
+            while first < behind and self.table.ids[first] <= 0:
+                first += 1
+            last = first
+            while last < behind and self.table.ids[last] > 0:
+                last += 1
+            finite &= self._flush(first * self.key_width, last * self.key_width, now)
+        return self._flush(max(start, self.table.n_rows * self.key_width), stop, now) and finite
+
+    cdef bint _flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil:
+        if start >= stop:
+            return True
+        return flush(&self.lazy.lazy, self.numbers.single, &self.held, start, stop, now)
 
     cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
         """Give up rows of first .. last, which are whole regions, that have not been touched."""

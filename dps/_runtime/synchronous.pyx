@@ -7,7 +7,7 @@ date, before DONE: outside of an epoch nothing is lazy.
 """
 from libc.stdint cimport int64_t
 
-from dps._kernels.lazy cimport apply, flush
+from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.ends cimport MappedEnd, RAN
 from dps._runtime.step cimport Step
@@ -38,10 +38,7 @@ cdef class SynchronousEnd(MappedEnd):
             self.sums.at,
         )
         if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
-            finite &= flush(
-                &self.lazy.lazy, self.numbers.single, &self.held, self.start, self.stop,
-                self.request.step,
-            )
+            finite &= self.flush_keys(self.start, self.stop, self.request.step)
             self.expire_rows(self.start // self.key_width, self.stop // self.key_width)
         return finite
 

@@ -6,15 +6,20 @@ A cluster object lives for one fit. Whatever it made is gone after `close`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
+from dps.models.layout import Table
 from dps.server.parameter_server import Session
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ShardSpec
+from dps.server.snapshots import Kept
 
 __all__ = ["PATIENCE", "Cluster", "ReplicaTask", "Running", "until_known"]
 
@@ -67,11 +72,25 @@ class Serving:
     shard : ShardSpec
     group : GroupSpec
     worker : str
+    rows : Kept or None
+        Rows of a table that the shard begins with.
     """
 
     shard: ShardSpec
     group: GroupSpec
     worker: str
+    rows: Kept | None = None
+
+    @property
+    def table(self) -> Table | None:
+        """The table of which the shard has a part."""
+        arena = self.shard.store.arena
+        return None if arena is None else arena.table
+
+    def pieces(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.floating]]]:
+        """Ids and values of its rows, some at a time."""
+        if self.rows is not None and self.table is not None:
+            yield from self.rows.pieces(self.table.width)
 
 
 class Cluster(Protocol):
@@ -88,6 +107,10 @@ class Cluster(Protocol):
 
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""
+        ...
+
+    def memory(self) -> int:
+        """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
         ...
 
     def load(

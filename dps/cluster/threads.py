@@ -63,6 +63,10 @@ class ThreadCluster:
         """The one worker there is."""
         return {LOCAL: self._threads}
 
+    def memory(self) -> int:
+        """Nobody limits it."""
+        return 0
+
     def load(
         self,
         partitions: Sequence[Partition],
@@ -138,7 +142,11 @@ class ThreadCluster:
         """Make the shards in this process."""
         self._shards = [ParameterShard(made.shard) for made in shards]
         groups = [made.group for made in shards]
-        server = ParameterServer(tuple(map(Local, self._shards)), placement, groups[0].timeout)
+        for shard, made in zip(self._shards, shards, strict=True):
+            for ids, values in made.pieces():
+                shard.put_rows(ids, values)
+        local = tuple(map(Local, self._shards))
+        server = ParameterServer(local, placement, groups[0].timeout, shards[0].table)
         return server.open(groups)
 
     def launch(

@@ -313,8 +313,9 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
     def initial(self, rng: Any = None, start: float = 1.0) -> Any:
         """Return factors and weights of layers drawn by chance, and zeros, see `Model.initial`."""
         rng = np.random.default_rng(0) if rng is None else rng
-        params = np.zeros(self.layout.size, self.dtype)
-        views = self.layout.views(params)
+        layout = self.layout.with_rows(0)
+        params = np.zeros(layout.size, self.dtype)
+        views = layout.views(params)
         if self.table is None:
             factors = views["table"][:, self.n_outputs :]
             factors[:] = rng.standard_normal(factors.shape, np.float32)
@@ -347,21 +348,20 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
 
         Parameters
         ----------
-        params : ndarray of shape (layout.size,)
-        ids : ndarray of int64 of shape (2, keys)
-            In the first row one more than the id of each key that is a row, 0 or less of others.
+        params : ndarray of shape (n,)
+            Of the rows that there are, and of what is behind the table.
+        ids : ndarray of int64 of shape (2, rows)
+            In the first row the id of each row, ascending.
         """
-        at = np.flatnonzero(ids[0] > 0)
-        at = at[np.argsort(ids[0, at])]
-        table = params[: self.n_held * self.key_width].reshape(-1, self.key_width)
+        held = ids[0]
+        table, behind = np.split(params, [len(held) * self.key_width])
         nothing = np.zeros(self.key_width, params.dtype)
-        behind = params[self.layout.offsets["intercept"] :]
         other = type(self)(
-            replace(self.inputs, held=ids[0, at] - 1), self.n_factors, self.hidden, self.n_outputs,
+            replace(self.inputs, held=held), self.n_factors, self.hidden, self.n_outputs,
             self.loss, self.activation, self.dropout, self.dtype, self.output_shift,
             self.output_scale,
         )  # fmt: skip
-        return other, np.concatenate([table[at].ravel(), nothing, behind])
+        return other, np.concatenate([table, nothing, behind])
 
     def factors(self, params: Any) -> dict[str, Any]:
         """Return weights and factors as a machine without gains and scales has them.

@@ -3,7 +3,9 @@
 It must not know what a model computes, or where the vector lies.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import prod
@@ -124,6 +126,13 @@ class Layout:
     def size(self) -> int:
         """The length of the flat vector."""
         return sum(tensor.size for tensor in self.tensors)
+
+    def with_rows(self, rows: int) -> Layout:
+        """The layout of a vector that holds so many rows of the table; itself without one."""
+        if self.table is None:
+            return self
+        first = replace(self.tensors[0], shape=(rows, self.table.width))
+        return Layout((first, *self.tensors[1:]))
 
     @cached_property
     def digest(self) -> str:

@@ -41,3 +41,8 @@ class ReportingShard(ServedShard):
     """A slice of the parameters on a Dask Actor that reports what its groups do."""
 
     group_kind = ReportingGroup
+
+    @property
+    def folder(self) -> str | None:
+        """The worker's, which is for such files."""
+        return str(get_worker().local_directory)

@@ -125,7 +125,7 @@ def version(access: Access) -> int:
 
 def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     """The parameters and optimizer state that the fit starts from, and their version."""
-    kept = access.window.store.kept(0)
+    kept = access.window.store.snapshots.kept(0)
     return kept.values, kept.version
 
 

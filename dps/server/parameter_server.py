@@ -6,16 +6,16 @@ make or release them (``dps/cluster`` does).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dps.models.layout import Table
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ParameterShard, ShardStatus, WindowCard
-from dps.server.store import Kept
+from dps.server.snapshots import Kept
 
 __all__ = ["Endpoint", "Local", "ParameterServer", "Session", "WindowHandle"]
 
@@ -56,11 +56,14 @@ class ParameterServer:
     placement : Placement
     timeout : float
         Seconds within which a shard must answer.
+    table : Table or None
+        What the first of the elements are, if their rows are made when they are touched.
     """
 
     shards: tuple[Endpoint, ...]
     placement: Placement
     timeout: float
+    table: Table | None = None
 
     def snapshot(self, epochs: int, check: Check | None = None) -> Kept:
         """Parameters and optimizer state after so many closed epochs of the group at work.
@@ -74,26 +77,33 @@ class ParameterServer:
         Returns
         -------
         Kept
-            Of the whole vector; `ids` of all keys where there is a table, else empty.
+            All of it, with the rows of a table in the order of their ids.
         """
-        size = sum(self.placement.size(shard) for shard in range(len(self.placement)))
-        keys = self.placement.by_key()
-        values: NDArray[np.floating] | None = None
-        ids, version = np.zeros((2, 0), np.int64), 0
-        for shard, endpoint in enumerate(self.shards):
-            part: Kept = endpoint.call("snapshot", epochs, timeout=self.timeout, check=check)
-            if values is None:
-                values = np.empty((len(part.values), size), part.values.dtype)
-                n_keys = size // self.placement.unit if part.ids.size else 0
-                ids = np.zeros((2, n_keys), np.int64)
-            self.placement.put(shard, part.values, values)
-            if ids.size:
-                held = np.zeros((2, keys.size(shard)), np.int64)
-                held[:, : part.ids.shape[1]] = part.ids
-                keys.put(shard, held, ids)
-            version = part.version
-        assert values is not None
-        return Kept(values, version, ids)
+        parts = [list(self._parts(shard, epochs, check)) for shard in range(len(self.shards))]
+        first, width = parts[0][0], 0 if self.table is None else self.table.width
+        of_table = 0 if self.table is None else self.table.rows * width
+        n = sum(self.placement.size(shard) for shard in range(len(self.placement)))
+        behind = np.empty((len(first.values), n - of_table), first.values.dtype)
+        where = self.placement.behind(of_table)
+        for shard, (part, *_) in enumerate(parts):
+            where.put(shard, part.split(width)[1], behind)
+        all_parts = [part for each in parts for part in each]
+        ids = np.concatenate([part.ids for part in all_parts], axis=1)
+        order = np.argsort(ids[0])
+        rows = np.concatenate([part.split(width)[0] for part in all_parts], axis=1)
+        rows = rows.reshape(len(rows), -1, max(width, 1))[:, order].reshape(len(rows), -1)
+        return Kept(np.concatenate([rows, behind], axis=1), first.version, ids[:, order])
+
+    def _parts(self, shard: int, epochs: int, check: Check | None) -> Iterator[Kept]:
+        rest = 0
+        while True:
+            part: Kept = self.shards[shard].call(
+                "snapshot", epochs, rest, timeout=self.timeout, check=check
+            )
+            yield part
+            rest = part.rest
+            if not rest:
+                return
 
     def open(
         self,

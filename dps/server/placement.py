@@ -56,12 +56,22 @@ class Placement:
         """How many of a shard's elements are among the first `stop`."""
         return sum(max(0, min(b, stop) - a) for a, b in self.ranges[shard])
 
+    def behind(self, start: int) -> Placement:
+        """The same of what is behind the first `start` elements; some shards may have none."""
+        return Placement(
+            tuple(
+                tuple((max(a - start, 0), b - start) for a, b in ranges if b > start)
+                for ranges in self.ranges
+            ),
+            self.unit,
+        )
+
     def take(self, shard: int, flat: NDArray[np.floating]) -> NDArray[np.floating]:
         """A shard's elements of the last axis of `flat`: a view if they are one range."""
         ranges = self.ranges[shard]
         if len(ranges) == 1:
             return flat[..., ranges[0][0] : ranges[0][1]]
-        return np.concatenate([flat[..., a:b] for a, b in ranges], axis=-1)
+        return np.concatenate([flat[..., :0], *(flat[..., a:b] for a, b in ranges)], axis=-1)
 
     def put(self, shard: int, values: NDArray[Any], flat: NDArray[Any]) -> None:
         """Write a shard's elements into the last axis of `flat`."""

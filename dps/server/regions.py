@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from dps.server.memory import SharedFile
 
-__all__ = ["MemoryCard", "Regions", "Shapes"]
+__all__ = ["LaidOut", "MemoryCard", "Regions", "Shapes", "laid_out"]
 
 #: Shape and dtype of each array, in order.
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+#: Offset in bytes, shape and dtype of each.
+LaidOut = Mapping[str, tuple[int, tuple[int, ...], str]]
 
 _IDENTITY = 64  # bytes: token (16), digest (32)
 
@@ -64,7 +66,7 @@ class Regions:
     unshared: str | None = None
 
     def __init__(self, spec: Any, memory: Any, file: SharedFile | None = None) -> None:
-        regions, self.nbytes = _lay_out(spec.shapes())
+        regions, self.nbytes = laid_out(spec.shapes())
         if memoryview(memory).nbytes < self.nbytes:
             raise ValueError(
                 f"{type(self).__name__} of this kind takes {self.nbytes} bytes, got "
@@ -73,6 +75,10 @@ class Regions:
         self.spec = spec
         self.file = file
         self._identity = np.frombuffer(memory, np.uint8, _IDENTITY)
+        self.bind(regions, memory)
+
+    def bind(self, regions: LaidOut, memory: Any) -> None:
+        """Have arrays that lie in some memory as attributes."""
         for name, (offset, shape, dtype) in regions.items():
             array = np.frombuffer(memory, dtype, int(np.prod(shape)), offset)
             setattr(self, name, array.reshape(shape))
@@ -88,7 +94,7 @@ class Regions:
             What the file's name begins with.
         shared : bool
         """
-        nbytes = _lay_out(spec.shapes())[1]
+        nbytes = laid_out(spec.shapes())[1]
         file = unshared = None
         if shared:
             try:
@@ -139,7 +145,7 @@ class Regions:
 _own: weakref.WeakValueDictionary[bytes, Regions] = weakref.WeakValueDictionary()
 
 
-def _lay_out(shapes: Shapes) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
+def laid_out(shapes: Shapes) -> tuple[LaidOut, int]:
     """Offset in bytes, shape and dtype of each array; and the bytes of all."""
     regions = {}
     offset = mmap.PAGESIZE  # behind the identity
@@ -152,7 +158,7 @@ def _lay_out(shapes: Shapes) -> tuple[dict[str, tuple[int, tuple[int, ...], str]
 
 def _digest(spec: Spec) -> bytes:
     """32 bytes that differ where the layouts of two pieces of memory would."""
-    return hashlib.sha256(repr((spec, _lay_out(spec.shapes()))).encode()).digest()
+    return hashlib.sha256(repr((spec, laid_out(spec.shapes()))).encode()).digest()
 
 
 def _aligned_zeros(nbytes: int) -> NDArray[np.uint8]:

@@ -25,7 +25,8 @@ from dps.optimizers.update import Update
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.regions import MemoryCard
-from dps.server.store import Kept, Store, StoreSpec
+from dps.server.snapshots import Kept
+from dps.server.store import Store, StoreSpec
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 
 __all__ = [
@@ -103,15 +104,14 @@ class ShardSpec:
     ----------
     store : StoreSpec
     initial : Initial
-        Parameters of this shard and optimizer state.
+        Parameters of this shard and optimizer state; where it has a part of a table, of what is
+        behind that.
     version : int
         Updates that lie behind them.
     update : Update or None
         How gradients are applied; None where replicas hold the parameters.
     shared : bool
         Whether its memory should be files that other processes can map.
-    ids : (2, rows) int64 array or None
-        Of the rows of a table that are there already, see `Kept`.
     """
 
     store: StoreSpec
@@ -119,7 +119,6 @@ class ShardSpec:
     version: int = 0
     update: Update | None = None
     shared: bool = False
-    ids: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -255,8 +254,9 @@ class ParameterShard:
         sweep()
         values = spec.initial.values()
         store = Store.create(
-            spec.store, values, spec.version, spec.ids, update=spec.update, shared=spec.shared
-        )
+            spec.store, values, spec.version, update=spec.update, shared=spec.shared,
+            folder=self.folder,
+        )  # fmt: skip
         self._stores = [store]  # one, in a list that outlives this object
         self._groups: list[ShardGroup] = []  # one at the most
         self._abandon = weakref.finalize(self, _abandon, self._groups, self._stores)
@@ -266,9 +266,18 @@ class ParameterShard:
         """What the shard holds."""
         return self._stores[0]
 
+    @property
+    def folder(self) -> str | None:
+        """Where files go that are no shared memory; None: where temporary ones do."""
+        return None
+
     def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
         """Write some of the initial values of a row, before the first group."""
         self.store.fill(row, start, values)
+
+    def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
+        """Put some of the rows of a table that it begins with, before the first group."""
+        self.store.put_rows(ids, values)
 
     def open(self, spec: GroupSpec) -> WindowCard:
         """Make the window of a group, which takes the place of the one before.
@@ -286,8 +295,10 @@ class ParameterShard:
                     f"generation {generation} has been here"
                 )
             self._groups.pop().close()
-            before, self._stores[0] = self.store, self.store.successor()
+            before, self._stores[0] = self.store, self.store.successor(self.folder)
             before.close()
+        else:
+            self.store.begin()
         self._groups.append(self.group_kind(spec, self.store))
         return self._groups[-1].card()
 
@@ -312,9 +323,9 @@ class ParameterShard:
         """Updates applied."""
         return self.store.version
 
-    def snapshot(self, epochs: int) -> Kept:
-        """What was kept after some epochs, see `Store.kept`."""
-        return self.store.kept(epochs)
+    def snapshot(self, epochs: int, first: int = 0) -> Kept:
+        """What was kept after some epochs, or a part of it, see `Snapshots.kept`."""
+        return self.store.snapshots.kept(epochs, first)
 
     def close(self) -> None:
         """Stop whoever works here, and give all memory back; who comes late is refused."""

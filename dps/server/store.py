@@ -6,34 +6,30 @@ may come and go, one after another. It knows no ranks, modes or epochs but by nu
 
 Words of a store
     VERSION   updates applied
-    SNAPSHOT  a word for each of the places of snapshots: one more than the epochs that were closed
-              then; 0 while there is none
-
-Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
-was taken. A reader looks at the word before and after it has copied. It is written where the oldest
-one was, but for one that is spared: that of the best epoch so far, where the best is kept, for
-which there is a third place. A crash of the writer leaves none in that place, and in the others the
-one before it and the one that was spared.
+    SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: one more than the
+              epochs that were closed then; 0 while there is none
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._kernels.table import LEFT, TableRows
+from dps._kernels.table import TableRows
 from dps._runtime import words
 from dps._runtime.words import Header
+from dps.errors import TableFullError
 from dps.models.layout import Table
 from dps.optimizers.update import Update
 from dps.server.memory import SharedFile
-from dps.server.regions import Regions, Shapes
+from dps.server.regions import Regions, Shapes, laid_out
+from dps.server.snapshots import Snapshots, Spill
 
-__all__ = ["Arena", "Kept", "Store", "StoreSpec", "StoreWord"]
+__all__ = ["Arena", "Store", "StoreSpec", "StoreWord"]
 
 
 class StoreWord(IntEnum):
@@ -43,11 +39,6 @@ class StoreWord(IntEnum):
     SNAPSHOT_0 = words.S_SNAPSHOT_0
     SNAPSHOT_1 = words.S_SNAPSHOT_1
     SNAPSHOT_2 = words.S_SNAPSHOT_2
-
-
-#: The place of the snapshot after no epochs, which is the first to be written.
-_INITIAL = 0
-_SNAPSHOT = (StoreWord.SNAPSHOT_0, StoreWord.SNAPSHOT_1, StoreWord.SNAPSHOT_2)
 
 
 @dataclass(frozen=True)
@@ -70,25 +61,6 @@ class Arena:
     region: int
     seed: int
     start: tuple[float, ...]
-
-
-class Kept(NamedTuple):
-    """A snapshot.
-
-    Attributes
-    ----------
-    values : (1 + state_rows, n) array
-        Parameters and state.
-    version : int
-        Updates behind them.
-    ids : (2, rows) int64 array
-        Of each row of a table one more than its id, or 0 or less where no row is; and the update
-        that was the last to touch it, where rows expire.
-    """
-
-    values: NDArray[np.floating]
-    version: int
-    ids: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -116,6 +88,8 @@ class StoreSpec:
         Two, three where the best is kept, or none where nothing is.
     arena : Arena or None
         The shard's part of a table.
+    spilled : bool
+        Whether snapshots lie in a file on the disk of the shard's worker.
     """
 
     name: str
@@ -128,6 +102,13 @@ class StoreSpec:
     key_width: int = 0
     n_snapshots: int = 2
     arena: Arena | None = None
+    spilled: bool = False
+
+    @property
+    def behind(self) -> int:
+        """Elements behind the table."""
+        arena = self.arena
+        return self.size - (0 if arena is None else arena.rows * arena.table.width)
 
     def shapes(self) -> Shapes:
         """The arrays of a store, see `Store`."""
@@ -140,11 +121,19 @@ class StoreSpec:
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
             "since": ((held // self.key_width if self.key_width else 0,), "int64"),
-            "snapshots": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
             "snapshot_versions": ((self.n_snapshots,), "int64"),
             "ids": ((2, rows), "int64"),
             "counts": ((counted,), "int32"),
-            "snapshot_ids": ((self.n_snapshots, 2, rows), "int64"),
+            **({} if self.spilled else self.snapshots),
+        }
+
+    @property
+    def snapshots(self) -> Shapes:
+        """The arrays of what snapshots hold."""
+        rows = 0 if self.arena is None else self.arena.rows
+        return {
+            "kept": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
+            "kept_ids": ((self.n_snapshots, 2, rows), "int64"),
         }
 
 
@@ -160,15 +149,12 @@ class Store(Regions):
     state : (state_rows, n) array
     since : (n / key_width,) int64 array
         The update up to which a key's parameters are up to date, see ``_kernels/lazy.pyx``.
-    snapshots : (n_snapshots, 1 + state_rows, n) array
-    snapshot_versions : (n_snapshots,) int64 array
-        The version of each snapshot.
+    snapshots : Snapshots
     ids : (2, rows) int64 array
-        Of a table, see `Kept` and ``_kernels/table.pyx``.
+        Of a table: one more than the id of each row, see ``_kernels/table.pyx``; and the update
+        that was the last to touch it, where rows expire.
     counts : (rows,) int32 array
         The same; empty where it is not needed.
-    snapshot_ids : (n_snapshots, 2, rows) int64 array
-        `ids` of each snapshot.
     table : TableRows or None
     update : Update or None
         How a gradient is applied to `params`.
@@ -178,11 +164,11 @@ class Store(Regions):
     params: NDArray[np.floating]
     state: NDArray[np.floating]
     since: NDArray[np.int64]
-    snapshots: NDArray[np.floating]
     snapshot_versions: NDArray[np.int64]
     ids: NDArray[np.int64]
     counts: NDArray[np.int32]
-    snapshot_ids: NDArray[np.int64]
+    kept: NDArray[np.floating]
+    kept_ids: NDArray[np.int64]
     _words: NDArray[np.int64]
 
     update: Update | None = None
@@ -200,6 +186,18 @@ class Store(Regions):
                 region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
                 min_count=table.min_count, start=arena.start,
             )  # fmt: skip
+        if not spec.spilled:
+            self._take_snapshots(None)
+
+    def _take_snapshots(self, spill: Spill | None) -> None:
+        self.snapshots = Snapshots(
+            self.words, self.kept, self.snapshot_versions, self.kept_ids, self.row_width, spill
+        )
+
+    @property
+    def row_width(self) -> int:
+        """Elements of a row of the table; 0 without one."""
+        return 0 if self.spec.arena is None else self.spec.arena.table.width
 
     @property
     def n_keys(self) -> int:
@@ -214,10 +212,10 @@ class Store(Regions):
         spec: StoreSpec,
         values: NDArray[np.floating],
         version: int = 0,
-        ids: NDArray[np.int64] | None = None,
         *,
         update: Update | None = None,
         shared: bool = False,
+        folder: str | None = None,
     ) -> Store:
         """A store that begins with given values.
 
@@ -225,49 +223,97 @@ class Store(Regions):
         ----------
         spec : StoreSpec
         values : (1 + state_rows, size) array
-            Parameters, and rows of optimizer state. They are the snapshot after no epochs, too.
+            Parameters, and rows of optimizer state; where there is a table, of what is behind it.
         version : int
             Updates behind them.
-        ids : (2, rows) int64 array, optional
-            Of the rows of a table that are there already, see `Kept`.
         update : Update, optional
         shared : bool
             Whether it should be a file that other processes can map.
+        folder : str, optional
+            Where snapshots are spilled to.
         """
         store = cls.make(spec, spec.name, shared=shared)
         store.update = update
+        if spec.spilled:
+            regions, nbytes = laid_out(spec.snapshots)
+            spill = Spill(nbytes, folder)
+            store.bind(regions, spill.memory)
+            store._take_snapshots(spill)
+        behind = spec.size - spec.behind
         if spec.holds_parameters:
-            store.params[:] = values[0]
-            store.state[:] = values[1:]
-            store.since[:] = version
-        if ids is not None:  # a row that was being made is none
-            store.ids[:] = ids
-            store.ids[0, ids[0] < LEFT] = LEFT
+            store.params[behind:] = values[0]
+            store.state[:, behind:] = values[1:]
+            if spec.key_width:
+                store.since[behind // spec.key_width :] = version
         store.words.store(StoreWord.VERSION, version)
-        if spec.n_snapshots:
+        if spec.n_snapshots and spec.arena is None:
             store.keep(0, values[0], values[1:], version)
         return store
 
+    def begin(self) -> None:
+        """Take the first snapshot of a store with a table, once all its rows have been put."""
+        if self.spec.arena is not None:
+            self.keep(0, self.params, self.state, self.version)
+
+    def put_rows(self, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
+        """Put rows of a table that were made before, see `Kept`, while nobody works here.
+
+        Parameters
+        ----------
+        ids : (2, rows) int64 array
+        values : (1 + state_rows, rows * width) array
+
+        Raises
+        ------
+        TableFullError
+            There is no room for all of them.
+        """
+        assert self.table is not None
+        at = self.table.make(
+            np.require(ids[0], requirements=["C", "A"]), self.version + 1, admit=True
+        )
+        if (at < 0).any():
+            raise TableFullError(
+                f"{len(at)} rows of a table do not fit beside those that are on shard "
+                f"{self.spec.shard}, which has room for {self.ids.shape[1]}: raise max_rows"
+            )
+        by_row = values.reshape(len(values), len(at), -1)
+        n, width = self.ids.shape[1], by_row.shape[2]
+        self.params[: n * width].reshape(n, width)[at] = by_row[0]
+        for row, given in zip(self.state, by_row[1:], strict=True):
+            row[: n * width].reshape(n, width)[at] = given
+        self.ids[1, at] = ids[1]
+
     def fill(self, row: int, start: int, values: NDArray[np.floating]) -> None:
         """Write some of the values that it begins with: parameters (row 0) or state."""
-        at = slice(start, start + len(values))
-        self.snapshots[_INITIAL, row, at] = values
+        behind = self.spec.size - self.spec.behind
+        at = slice(behind + start, behind + start + len(values))
+        if self.spec.arena is None:  # else the first snapshot is taken later
+            self.snapshots.values[0, row, at] = values
         if self.spec.holds_parameters:
             held = self.state[row - 1] if row else self.params
             held[at] = values
 
-    def successor(self) -> Store:
+    def successor(self, folder: str | None = None) -> Store:
         """A store that begins at the last snapshot of this one, in memory of its own.
 
         What an epoch that was not closed has left is not in it, and nobody who is still at work in
         this one can write there.
         """
-        taken = max(self.words.load(word) for word in _SNAPSHOT) - 1
-        shared = self.file is not None
-        kept = self.kept(taken)
-        return Store.create(
-            self.spec, kept.values, kept.version, kept.ids, update=self.update, shared=shared
-        )
+        made, epochs, first = None, self.snapshots.last, 0
+        while made is None or first:
+            kept = self.snapshots.kept(epochs, first)
+            rows, behind = kept.split(self.row_width)
+            if made is None:
+                made = Store.create(
+                    self.spec, behind, kept.version, update=self.update,
+                    shared=self.file is not None, folder=folder,
+                )  # fmt: skip
+            if kept.ids.size:
+                made.put_rows(kept.ids, rows)
+            first = kept.rest
+        made.begin()
+        return made
 
     @property
     def version(self) -> int:
@@ -282,39 +328,5 @@ class Store(Regions):
         version: int,
         spare: int | None = None,
     ) -> None:
-        """Write the snapshot after some epochs; a crash meanwhile leaves none in its place.
-
-        That after `spare` epochs is left as it is.
-        """
-        taken = [self.words.load(word) for word in _SNAPSHOT[: self.spec.n_snapshots]]
-        free = [at for at, word in enumerate(taken) if spare is None or word != spare + 1]
-        place = min(free, key=taken.__getitem__)
-        self.words.store(_SNAPSHOT[place], 0)
-        self.snapshots[place, 0] = params
-        self.snapshots[place, 1:] = state
-        self.snapshot_versions[place] = version
-        self.snapshot_ids[place] = self.ids
-        self.words.store(_SNAPSHOT[place], epochs + 1)
-
-    def kept(self, epochs: int) -> Kept:
-        """What was kept after some epochs.
-
-        Raises
-        ------
-        LookupError
-            That snapshot is not, or no longer, there.
-        """
-        words = _SNAPSHOT[: self.spec.n_snapshots]
-        found = [at for at, word in enumerate(words) if self.words.load(word) == epochs + 1]
-        if not found:
-            raise LookupError(f"no snapshot after {epochs} epochs")
-        place, word = found[0], _SNAPSHOT[found[0]]
-        kept = Kept(
-            self.snapshots[place].copy(),
-            int(self.snapshot_versions[place]),
-            self.snapshot_ids[place].copy(),
-        )
-        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
-        if self.words.add(word, 0) != epochs + 1:
-            raise LookupError(f"no snapshot after {epochs} epochs any more")
-        return kept
+        """Write the snapshot after some epochs, see `Snapshots.keep`."""
+        self.snapshots.keep(epochs, params, state, self.ids, version, spare)

@@ -17,8 +17,9 @@ from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
 from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
-from dps.server.store import Arena, Kept, StoreSpec
-from dps.server.tables import arena_of, lay_out
+from dps.server.snapshots import Kept
+from dps.server.store import Arena, StoreSpec
+from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import WindowSpec
 from dps.training.job import Job
 from dps.training.plan import Plan
@@ -33,6 +34,10 @@ Hosts = tuple[tuple[int, ...], ...]
 HISTORY = 1 << 16
 #: Elements of a whole vector that are updated in the time that one is by its key.
 _COST_OF_A_KEY = 8
+#: A table is large that takes more than this part of a worker's memory, with state and snapshots.
+_LARGE = 0.25
+#: Bytes of a row besides: its id, and when it was touched and updated.
+_OF_A_ROW = 28
 #: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
 _CUT = 1 << 18
 _FEWEST_CUT = 256
@@ -104,6 +109,9 @@ class Launch:
         The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
     watched : bool
         Whether replicas keep account of their time, and shards report it.
+    large : bool
+        Whether the model's table is so large that a worker is to have its own part of it in
+        memory, and no other: shards do not share theirs, and keep snapshots on disk.
     """
 
     job: Job
@@ -113,6 +121,7 @@ class Launch:
     rates: Rates | None
     hosts: Hosts
     watched: bool
+    large: bool = False
 
     @classmethod
     def of(
@@ -123,12 +132,15 @@ class Launch:
         hosts = hosts_of(job, plan, cluster)
         shards = plan.shards
         sizes = [tensor.size for tensor in job.model.layout.tensors]
+        large = _is_large(job, cluster)
         if job.mode.goes_round:
             shards = _of_ring(job, plan, hosts)
+        elif large and job.n_shards == "auto":
+            shards = tuple(dict.fromkeys(rank.worker for rank in plan.ranks))
         unit = 1 if rates is None else rates.width
         placement = place(job.mode.placement, sizes, len(shards), unit)
         plan = replace(plan, shards=shards[: len(placement)])
-        return cls(job, plan, placement, held_out, rates, hosts, cluster.watched)
+        return cls(job, plan, placement, held_out, rates, hosts, cluster.watched, large)
 
     @property
     def key_width(self) -> int:
@@ -153,14 +165,19 @@ class Launch:
             StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
                 job.optimizer.state_rows, holds, layout.digest, self.key_width,
-                n_snapshots=3 if job.stopping.validate else 2, arena=self._arena(shard),
+                n_snapshots=_places(job), arena=self._arena(shard), spilled=self.large,
             )
             for shard in range(len(plan.shards))
         ]  # fmt: skip
-        laid: list[Kept] | None = None
-        if job.ids is not None:
-            whole = np.concatenate([job.params[None], job.state])
-            laid = lay_out(Kept(whole, job.version, job.ids), stores, self.placement)
+        rows: list[Kept | None] = [None] * len(stores)
+        params, state, where = job.params, job.state, self.placement
+        if (table := layout.table) is not None:
+            ids = np.zeros((2, 0), np.int64) if job.ids is None else job.ids
+            whole = Kept(np.concatenate([params[None], state]), job.version, ids)
+            rows = [*rows_by_shard(whole, table, self.placement)]
+            behind = whole.split(table.width)[1]
+            params, state = behind[0], behind[1:]
+            where = self.placement.behind(table.rows * table.width)
         made = []
         for shard, (store, worker) in enumerate(zip(stores, plan.shards, strict=True)):
             members = len(self.members)
@@ -172,20 +189,18 @@ class Launch:
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
             )
-            params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
-            if laid is not None:
-                params, state = laid[shard].values[0], laid[shard].values[1:]
+            initial = Initial.of(where.take(shard, params), where.take(shard, state))
             runs = self.placement.segments(shard, layout.segments)
             spec = ShardSpec(
                 store,
-                Initial.of(params, state),
+                initial,
                 job.version,
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
                 # One process needs no file; a forced stream must not have one.
-                shared=not alone and job.mode.access != "stream",
-                ids=None if laid is None else laid[shard].ids,
+                shared=not (alone or self.large) and job.mode.access != "stream",
             )
-            made.append(Serving(spec, GroupSpec(window, job.mode.end, job.timeout, seen), worker))
+            group = GroupSpec(window, job.mode.end, job.timeout, seen)
+            made.append(Serving(spec, group, worker, rows[shard]))
         return made
 
     def _arena(self, shard: int) -> Arena | None:
@@ -256,6 +271,21 @@ class Launch:
             )
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks
+
+
+def _places(job: Job) -> int:
+    """Of snapshots."""
+    return 3 if job.stopping.validate else 2
+
+
+def _is_large(job: Job, cluster: Cluster) -> bool:
+    """Whether a table is too large for a worker to have all of it in memory."""
+    table = job.model.layout.table
+    if table is None or job.mode.access == "mapped":
+        return False
+    row = table.width * job.model.dtype.itemsize * (1 + job.optimizer.state_rows) + _OF_A_ROW
+    limit = cluster.memory()
+    return bool(0 < limit * _LARGE < table.rows * row * (1 + _places(job)))
 
 
 def _members(plan: Plan, hosts: Hosts) -> tuple[int, ...]:

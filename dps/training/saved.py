@@ -226,8 +226,8 @@ def _state(
     if model is not None:
         if not hasattr(model, "layout"):
             raise ValueError(f"model is {model!r}, which is none")
-        size = model.layout.size
-        floats(params, "params", size)
+        rows = 0 if ids is None else _of(ids, np.ndarray, "ids").shape[-1]
+        floats(params, "params", model.layout.with_rows(rows).size)
         if params.dtype != model.dtype:
             raise ValueError(f"params are of {params.dtype}, and the model of {model.dtype}")
     if (state is None) != (optimizer is None):
@@ -242,10 +242,9 @@ def _state(
     if (table is None) != (ids is None):
         raise ValueError("ids belong to a model with a table")
     if table is not None:
-        _of(ids, np.ndarray, "ids")
-        keys = params.size // table.width
-        if ids.dtype != np.int64 or ids.shape != (2, keys) or (ids[0, table.rows :] > 0).any():
-            raise ValueError(f"ids are no {table.rows} rows of a table among {keys} keys")
+        whole = ids.dtype == np.int64 and ids.ndim == 2 and len(ids) == 2
+        if not whole or (ids[0, :1] < 0).any() or (np.diff(ids[0]) <= 0).any():
+            raise ValueError("ids must be of int64, those of rows ascending from 0 on")
     return TrainState(
         params, model, state, optimizer, count(version, "version"), count(epochs, "epochs"), ids
     )

@@ -25,6 +25,7 @@ class TrainState:
     Attributes
     ----------
     params : (n,) array
+        Where the model has a table, of the rows that there are, and of what is behind it.
     model : Model or None
         Whose parameters they are; None where a user has seen to it that they fit.
     state : (state_rows, n) array or None
@@ -33,8 +34,8 @@ class TrainState:
         Whose state it is.
     version, epochs : int
         Updates and epochs behind them.
-    ids : (2, keys) int64 array or None
-        Of the rows of a table, see `dps.server.store.Kept`.
+    ids : (2, rows) int64 array or None
+        Of the rows of a table, see `dps.server.snapshots.Kept`.
     """
 
     params: NDArray[np.floating]
@@ -47,15 +48,16 @@ class TrainState:
 
     def check(self, model: Model) -> None:
         """Raise unless the parameters are as many as the model has."""
-        if self.params.size != model.layout.size:
+        wanted = model.layout.with_rows(0 if self.ids is None else self.ids.shape[1]).size
+        if self.params.size != wanted:
             raise ValueError(
                 f"the fit cannot start from the last one: that has {self.params.size} parameters, "
-                f"and this data and these parameters of the estimator ask for {model.layout.size}; "
+                f"and this data and these parameters of the estimator ask for {wanted}; "
                 "train a clone, or with warm_start=False"
             )
 
-    def _has_state_of(self, optimizer: Optimizer, model: Model) -> bool:
-        shape = optimizer.state_rows, model.layout.size
+    def _has_state_of(self, optimizer: Optimizer) -> bool:
+        shape = optimizer.state_rows, self.params.size
         known = self.state is not None and self.state.shape == shape
         return known and _kinds(self.optimizer) == _kinds(optimizer)
 
@@ -85,9 +87,10 @@ def starting_state(
         That of the start, if it is one of this optimizer and model.
     fresh : bool
     """
-    if start is not None and start.state is not None and start._has_state_of(optimizer, model):
+    if start is not None and start.state is not None and start._has_state_of(optimizer):
         return start.state, False
-    state = np.zeros((optimizer.state_rows, model.layout.size), model.dtype)
+    size = model.layout.with_rows(0).size if start is None else start.params.size
+    state = np.zeros((optimizer.state_rows, size), model.dtype)
     optimizer.initialize(state)
     return state, True
 

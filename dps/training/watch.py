@@ -20,7 +20,7 @@ from dps.errors import (
 )
 from dps.server.parameter_server import Session
 from dps.server.shard import ShardStatus
-from dps.server.store import Kept
+from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
@@ -179,21 +179,25 @@ class Watcher:
     def _reported(self) -> Trained | None:
         """What is to be reported after the epochs so far, where it is still there."""
         try:
-            values, _, ids = self._snapshot(len(self._history))
+            kept = self._snapshot(len(self._history))
         except LookupError:
             return None
-        return Trained(np.array(self._job.optimizer.result(values[0], values[1:])), ids)
+        return self._trained(kept)
+
+    def _trained(self, kept: Kept) -> Trained:
+        values = kept.values
+        return Trained(np.array(self._job.optimizer.result(values[0], values[1:])), kept.ids)
 
     def _result(self, error: BaseException | None) -> FitResult:
-        values, version, ids = self._snapshot(self._history[-1].kept)
-        optimizer = self._job.optimizer
+        kept = self._snapshot(self._history[-1].kept)
+        values = kept.values
         if self._history[-1].full_batch:  # whose snapshot has no state
-            optimizer.initialize(values[1:])
+            self._job.optimizer.initialize(values[1:])
         return FitResult(
-            reported=Trained(np.array(optimizer.result(values[0], values[1:])), ids),
+            reported=self._trained(kept),
             raw_params=values[0],
             state=values[1:],
-            version=version,
+            version=kept.version,
             history=self._history,
             plan=self._plan,
             activity=self._activity(),

@@ -116,7 +116,8 @@ class Group:
                 "f00d", shard, part, dtype, rows, holds, key_width=key_width, arena=arena
             )
             update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
-            store = Store.create(held, np.zeros((1 + rows, part)), update=update)
+            store = Store.create(held, np.zeros((1 + rows, held.behind)), update=update)
+            store.begin()
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
             spec = WindowSpec("f00d", n_ranks, held, 16, members, ring=ring)

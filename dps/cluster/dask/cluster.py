@@ -118,6 +118,12 @@ class DaskCluster:
         """Workers and their threads."""
         return self._threads
 
+    def memory(self) -> int:
+        """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
+        info = ask(self._client, self._client.scheduler.identity, self._timeout, n_workers=-1)
+        limits = [info["workers"][name]["memory_limit"] for name in self._threads]
+        return min((limit for limit in limits if limit), default=0)
+
     def load(
         self,
         partitions: Sequence[Partition],
@@ -322,12 +328,16 @@ class DaskCluster:
             self._actors.append(future)
             self._remotes.append(Remote(made.worker, future.key, self._client))
         self._await(self._actors)
-        server = ParameterServer(tuple(self._remotes[: len(shards)]), placement, self._timeout)
+        remotes = tuple(self._remotes[: len(shards)])
+        server = ParameterServer(remotes, placement, self._timeout, shards[0].table)
         summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
             for remote, rest in zip(self._remotes, rests, strict=True):
                 for row, values in rest.items():
                     self._fill(remote, row, values)
+            for remote, made in zip(remotes, shards, strict=True):
+                for ids, values in made.pieces():
+                    self._call(remote, "put_rows", ids, values)
             session = server.open(
                 [made.group for made in shards], list(summing), self._check_workers
             )
@@ -343,9 +353,11 @@ class DaskCluster:
         """Send a row of initial values to a shard, in pieces."""
         most = _PIECE // values.itemsize
         for start in range(0, len(values), most):
-            piece = values[start : start + most]
-            check, timeout = self._check_workers, self._timeout
-            remote.call("fill", row, start, piece, timeout=timeout, check=check)
+            self._call(remote, "fill", row, start, values[start : start + most])
+
+    def _call(self, remote: Remote, method: str, *args: Any) -> None:
+        """Call a method of a shard."""
+        remote.call(method, *args, timeout=self._timeout, check=self._check_workers)
 
     def launch(
         self, function: Callable[..., Any], tasks: Sequence[ReplicaTask], server: Session

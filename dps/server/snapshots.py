@@ -1,0 +1,225 @@
+"""Snapshots of what a shard holds: places in its memory or in a file, written and read.
+
+They know no ranks, modes or epochs but by number.
+
+Protocol. The word of a place is 0 while a snapshot is written there, and then says after how many
+epochs it was taken. A reader looks at the word before and after it has copied. A snapshot is
+written where the oldest one was, but for one that is spared: that of the best epoch so far, where
+the best is kept, for which there is a third place. A crash of the writer leaves none in that place,
+and in the others the one before it and the one that was spared.
+
+Of a table only the rows that there are count, so others are neither written nor read. Where a table
+is large, its snapshots lie in a file of the shard's process (:class:`Spill`), which gives the pages
+that it has gone through back to the system: they do not count as memory of the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime import words
+from dps._runtime.words import Header
+
+__all__ = ["Kept", "Snapshots", "Spill"]
+
+_WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2)
+#: Bytes of a table's rows that are gone through, or sent, at a time.
+_PIECE = 16 << 20
+
+
+class Kept(NamedTuple):
+    """A snapshot, or a part of one.
+
+    Attributes
+    ----------
+    values : (1 + state_rows, n) array
+        Parameters and state; where there is a table, of the rows that there are, and of what is
+        behind the table, in the first part.
+    version : int
+        Updates behind them.
+    ids : (2, rows) int64 array
+        Of a table: the id of each row, and the update that was the last to touch it, where rows
+        expire.
+    rest : int
+        Where the next part begins; 0: there is none.
+    """
+
+    values: NDArray[np.floating]
+    version: int
+    ids: NDArray[np.int64]
+    rest: int = 0
+
+    def split(self, width: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Values of the rows of a table, of `width` elements each, and of what is behind it."""
+        n = self.ids.shape[1] * width
+        return self.values[:, :n], self.values[:, n:]
+
+    def pieces(self, width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.floating]]]:
+        """Ids and values of its rows, some at a time."""
+        each = _rows_of_a_piece(self.values, width)
+        for first in range(0, self.ids.shape[1], each):
+            ids = self.ids[:, first : first + each]
+            yield ids, self.values[:, first * width : (first + ids.shape[1]) * width]
+
+
+class Spill:
+    """Memory in a file without a name, which is gone with the process.
+
+    Parameters
+    ----------
+    nbytes : int
+    folder : str or None
+        Where it is to lie; None: where temporary files do.
+
+    Raises
+    ------
+    OSError
+        There is no room on the disk.
+    """
+
+    def __init__(self, nbytes: int, folder: str | None) -> None:
+        with tempfile.TemporaryFile(prefix="dps-", dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            else:
+                os.ftruncate(file.fileno(), nbytes)
+            self.memory = mmap.mmap(file.fileno(), nbytes)
+
+    def release(self) -> None:
+        """Give pages back; what was written stays in the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.memory.madvise(mmap.MADV_DONTNEED)
+
+
+class Snapshots:
+    """The snapshots of a store.
+
+    Parameters
+    ----------
+    header : Header
+        With a word for each place.
+    values : (places, 1 + state_rows, n) array
+    versions : (places,) int64 array
+        The version of each snapshot.
+    ids : (places, 2, rows) int64 array
+        Of a table, as a store has them.
+    width : int
+        Elements of a row of the table.
+    spill : Spill or None
+        Where `values` and `ids` lie, if not in memory.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        values: NDArray[np.floating],
+        versions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        width: int = 0,
+        spill: Spill | None = None,
+    ) -> None:
+        self._header = header
+        self.values, self._versions, self._ids = values, versions, ids
+        self._width, self._spill = width, spill
+
+    @property
+    def last(self) -> int:
+        """Epochs after which the last snapshot was taken."""
+        return max(map(self._header.load, _WORDS)) - 1
+
+    def keep(
+        self,
+        epochs: int,
+        params: NDArray[np.floating],
+        state: NDArray[np.floating],
+        ids: NDArray[np.int64],
+        version: int,
+        spare: int | None = None,
+    ) -> None:
+        """Write the snapshot after some epochs; that after `spare` epochs is left as it is."""
+        taken = [self._header.load(word) for word in _WORDS[: len(self.values)]]
+        free = [at for at, word in enumerate(taken) if spare is None or word != spare + 1]
+        place = min(free, key=taken.__getitem__)
+        self._header.store(_WORDS[place], 0)
+        self._versions[place] = version
+        for first, last in self._pieces():
+            part = ids[:, first:last]
+            self._ids[place, :, first:last] = part
+            if (part[0] > 0).any():
+                self._copy(place, params, state, first * self._width, last * self._width)
+            self._release()
+        self._copy(place, params, state, self._behind, params.size)
+        self._header.store(_WORDS[place], epochs + 1)
+
+    def _copy(
+        self, place: int, params: NDArray[np.floating], state: NDArray[np.floating],
+        start: int, stop: int,
+    ) -> None:  # fmt: skip
+        self.values[place, 0, start:stop] = params[start:stop]
+        self.values[place, 1:, start:stop] = state[:, start:stop]
+
+    def kept(self, epochs: int, first: int = 0) -> Kept:
+        """What was kept after some epochs; where there is a table, a part of its rows.
+
+        Raises
+        ------
+        LookupError
+            That snapshot is not, or no longer, there.
+        """
+        places = range(len(self.values))
+        found = [at for at in places if self._header.load(_WORDS[at]) == epochs + 1]
+        if not found:
+            raise LookupError(f"no snapshot after {epochs} epochs")
+        kept = self._part(found[0], first)
+        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
+        if self._header.add(_WORDS[found[0]], 0) != epochs + 1:
+            raise LookupError(f"no snapshot after {epochs} epochs any more")
+        return kept
+
+    def _part(self, place: int, first: int) -> Kept:
+        values, n_rows = self.values[place], self._ids.shape[2]
+        last = min(first + self._each, n_rows)
+        ids = self._ids[place, :, first:last]
+        there = np.flatnonzero(ids[0] > 0)
+        table = values[:, first * self._width : last * self._width]
+        rows = table.reshape(len(values), -1, max(self._width, 1))[:, there]
+        parts = [rows.reshape(len(values), -1)]
+        if first == 0:
+            parts.append(values[:, self._behind :])
+        made = ids[:, there]
+        made[0] -= 1
+        rest = last if last < n_rows else 0
+        kept = Kept(np.concatenate(parts, axis=1), int(self._versions[place]), made, rest)
+        self._release()
+        return kept
+
+    @property
+    def _behind(self) -> int:
+        """Where what is behind the table begins."""
+        return self._ids.shape[2] * self._width
+
+    @property
+    def _each(self) -> int:
+        """Rows of a piece."""
+        return _rows_of_a_piece(self.values[0], self._width)
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        n_rows = self._ids.shape[2]
+        for first in range(0, n_rows, self._each):
+            yield first, min(first + self._each, n_rows)
+
+    def _release(self) -> None:
+        if self._spill is not None:
+            self._spill.release()
+
+
+def _rows_of_a_piece(values: NDArray[np.floating], width: int) -> int:
+    row: int = len(values) * values.dtype.itemsize * width
+    return max(1, _PIECE // max(row, 1))
