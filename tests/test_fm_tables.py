@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -14,7 +15,10 @@ import scipy.sparse
 import dps
 from dps import FMClassifier, FMRegressor
 from dps.errors import TableFullError
+from dps.estimators import lookups
 from dps.preprocessing import FrameEncoder
+from dps.server import snapshots
+from dps.training import launch
 
 N, FIELD = 3000, 50
 OPTIONS: dict[str, Any] = {
@@ -193,3 +197,45 @@ def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> No
         machine.loss_gradient(params, rows, LIKED.astype(params.dtype), None, np.zeros_like(params))
     with pytest.raises(ValueError, match="not all rows"):
         machine.raw(params, rows)
+
+
+@pytest.mark.parametrize("form", ["array", "frame", "list"])
+def test_a_table_in_pieces_on_the_workers_predicts_the_same_bits(
+    form: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X: Any = FRAME if form == "frame" else SPARSE
+    model = FMClassifier(**OPTIONS).fit(X, LIKED)
+    wanted = model.predict_proba(X)
+    monkeypatch.setattr(lookups, "_WHOLE", 100)
+    monkeypatch.setattr(lookups, "_PIECE", 500)
+    lazy: Any = dd.from_pandas(FRAME, 3)
+    if form == "array":
+        lazy = da.concatenate([da.from_array(SPARSE[:1000]), da.from_array(SPARSE[1000:])])
+    elif form == "list":
+        lazy = [dask.delayed(SPARSE[:1000]), dask.delayed(SPARSE[1000:])]
+    found = model.predict_proba(lazy)
+    if form == "frame":
+        assert found.divisions == lazy.divisions
+        found = found.compute()
+        assert [*found.columns] == [*model.predict_proba(dd.from_pandas(FRAME, 3)).columns]
+    elif form == "list":
+        found = np.concatenate(dask.compute(*found))
+    np.testing.assert_array_equal(np.asarray(found), wanted)
+    labels = np.concatenate(dask.compute(*model.predict(lazy))) if form == "list" else None
+    if labels is None:
+        labels = np.asarray(model.predict(lazy))
+    np.testing.assert_array_equal(labels, model.predict(X))
+
+
+def test_a_large_table_is_on_its_own_shards_and_its_snapshots_on_disk(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy = dd.from_pandas(FRAME, 2), dd.from_pandas(pd.Series(LIKED), 2)
+    options = {**OPTIONS, "early_stopping": True, "client": client}
+    small = FMClassifier(**options).fit(*lazy)
+    monkeypatch.setattr(launch, "_LARGE", 1e-9)
+    monkeypatch.setattr(snapshots, "_PIECE", 1000)
+    large = FMClassifier(**options).fit(*lazy)
+    assert (len(small.plan_.shards), len(large.plan_.shards)) == (1, 2)
+    assert facts(large) == facts(small)
+    assert facts(large.partial_fit(*lazy)) == facts(small.partial_fit(*lazy))

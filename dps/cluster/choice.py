@@ -12,7 +12,7 @@ from dps.cluster.base import Cluster
 from dps.cluster.threads import ThreadCluster
 from dps.errors import ClusterError
 
-__all__ = ["client_of", "cluster_for"]
+__all__ = ["client_of", "cluster_for", "here"]
 
 
 @contextmanager
@@ -47,14 +47,25 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
         yield client
 
 
+def here(given: Any) -> Any:
+    """The client that is meant by one, or the active one; None inside of tasks, or without any."""
+    if given is not None and hasattr(given, "scatter"):
+        return given
+    if "distributed" not in sys.modules:
+        return None
+    from dps.cluster.dask import active_client, inside_task
+
+    return None if inside_task() else active_client()
+
+
 def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
     """Where to run: the given or the active client's workers, else threads of this process."""
     if client is None and "distributed" in sys.modules:
-        from dps.cluster.dask import active_client, inside_task
+        from dps.cluster.dask import inside_task
 
         if inside_task():  # never replicas inside of replicas
             return ThreadCluster(fit, 1)
-        client = active_client()
+        client = here(None)
     if client is not None:
         from dps.cluster.dask import DaskCluster
 

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps import metrics
-from dps.cluster.choice import client_of
+from dps.cluster.choice import client_of, here
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.data.scores import RowScore
@@ -221,7 +221,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             predict = RawPredictor(self._raw(), finish, names)
         else:
             predict = EncodedPredictor(self.encoder_.encode, RawPredictor(self._raw(), finish))
-        return apply_to(self._input(self._table(X)), predict, columns)
+        return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:
         """Targets and weights beside a local X; nobody is asked where they are local too."""

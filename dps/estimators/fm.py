@@ -16,6 +16,7 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
 from dps.estimators.factor_names import row_names
 from dps.estimators.factorization_family import FactorizationFamily
+from dps.estimators.lookups import Part
 from dps.estimators.tasks import Classifier, Regressor
 from dps.models import FactorizationMachine
 from dps.optimizers import Optimizer
@@ -45,6 +46,25 @@ class _Raw:
     @property
     def dtype(self) -> Any:
         return self.machine.dtype
+
+    @property
+    def table(self) -> Part | None:
+        """Of a machine whose rows came when they were touched, see `TableRaw`."""
+        held, width = self.machine.inputs.held, self.machine.key_width
+        if held is None:
+            return None
+        return held, self.params[: len(held) * width].reshape(-1, width)
+
+    def with_rows(self, part: Part) -> _Raw:
+        """The machine with these rows alone, see `TableRaw`."""
+        behind = self.params[self.machine.layout.offsets["intercept"] :]
+        return _Raw(*self.machine.holding(*part, behind))
+
+    def needed(self, X: Any) -> NDArray[np.int64]:
+        """Ids, ascending, among which are all that a block touches, see `TableRaw`."""
+        columns = X.indices if hasattr(X, "indices") else np.arange(X.shape[1])
+        ids: NDArray[np.int64] = self.machine.inputs.touched(columns)
+        return ids
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
         dtype = np.dtype("f4" if X.dtype == np.float32 else "f8")

@@ -7,7 +7,8 @@ included; NumPy for the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from dps.data.defects import defect_of_features, defect_of_structure
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import itself, sealed
 from dps.estimators.family import Finish, Raw
+from dps.estimators.lookups import InPieces
 
 __all__ = ["EncodedPredictor", "Predictor", "RawPredictor", "apply_to"]
 
@@ -31,6 +33,11 @@ class Predictor(Protocol):
 
     def example(self, like: Any) -> NDArray[Any]:
         """What is predicted of a row of zeros, in the dtype of a container."""
+        ...
+
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
         ...
 
 
@@ -81,6 +88,20 @@ class RawPredictor:
             _refuse(defect_of_features(given), place)
         return self.finish(raw)
 
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
+        return self.raw
+
+    def with_model(self, raw: Raw) -> RawPredictor:
+        """The same of another model."""
+        return replace(self, raw=raw)
+
+    def rows(self, X: Any, place: str = "") -> Any:
+        """A block as the model is given it."""
+        _refuse(defect_of_structure(X), place)
+        return as_rows(X)
+
     def example(self, like: Any) -> NDArray[Any]:
         """What is predicted of a row of zeros: it has the dtype of all predictions."""
         return self(np.zeros((1, self.raw.n_features), _dtype_of(like)))
@@ -104,12 +125,25 @@ class EncodedPredictor:
         """Predict a dataframe."""
         return self.predict(self.encode(X, place))
 
+    @property
+    def model(self) -> Raw:
+        """The trained model."""
+        return self.predict.model
+
+    def with_model(self, raw: Raw) -> EncodedPredictor:
+        """The same of another model."""
+        return replace(self, predict=self.predict.with_model(raw))
+
+    def rows(self, X: Any, place: str = "") -> Any:
+        """A dataframe as the model is given it."""
+        return self.encode(X, place)
+
     def example(self, like: Any) -> NDArray[Any]:
         """What is predicted of a row of zeros."""
         return self.predict.example(np.empty(0, self.encode.dtype))
 
 
-def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
+def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: Any = None) -> Any:
     """Apply a predictor to a container.
 
     Parameters
@@ -118,6 +152,8 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
     predict : Predictor
     columns : sequence or None
         Names of the columns of a two-dimensional prediction; None if it is a vector.
+    client : distributed.Client, optional
+        On whose workers a large table may lie.
 
     Returns
     -------
@@ -127,28 +163,55 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
         return predict(X)
     import dask
 
+    in_pieces = InPieces.of(predict, client)
+    if in_pieces is not None:
+        return _in_pieces(X, in_pieces, columns)
     # A task of its own: each worker gets the model once, and no task has a copy in it.
     model = dask.delayed(sealed(itself, predict), pure=True)()
     if is_list(X):
         apply = dask.delayed(sealed(_predict_part), pure=False)
         return [apply(part, model, number) for number, part in enumerate(X)]
-    like = X._meta if hasattr(X, "divisions") else X
-    example = predict.example(like)
-    empty = example[:0]
     if hasattr(X, "divisions"):
-        import pandas as pd
-
-        # pandas says from values, not from NumPy's dtype, whether they are text.
-        one: Any = pd.Series(example) if columns is None else pd.DataFrame(example, columns=columns)
-        meta = one.iloc[:0].set_axis(X._meta.index[:0])
+        meta = _meta(X, predict, columns)
         return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
     if len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
-    predict_block = sealed(_predict_block)
+    predict_block, empty = sealed(_predict_block), predict.example(X)[:0]
     if columns is None:
         return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
     chunks = (X.chunks[0], (len(columns),))
     return X.map_blocks(predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
+
+
+def _in_pieces(X: Any, predict: InPieces, columns: Sequence[Any] | None) -> Any:
+    """The same, where the model's table lies on workers."""
+    if is_list(X):
+        return predict.parts(X, _predict_part)
+    if hasattr(X, "divisions"):
+        import dask.dataframe as dd
+
+        parts = predict.parts(X.to_delayed(), partial(_predict_numbered_frame, columns))
+        return dd.from_delayed(parts, _meta(X, predict.base, columns), X.divisions)
+    import dask.array as da
+
+    X = X.rechunk({1: -1})
+    wide, empty = () if columns is None else (len(columns),), predict.base.example(X)[:0]
+    parts = predict.parts(X.to_delayed().ravel(), _predict_part)
+    blocks = [
+        da.from_delayed(part, (rows, *wide), meta=empty)
+        for part, rows in zip(parts, X.chunks[0], strict=True)
+    ]
+    return da.concatenate(blocks, allow_unknown_chunksizes=True)
+
+
+def _meta(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:
+    """What is predicted of a dataframe, without rows."""
+    import pandas as pd
+
+    example = predict.example(X._meta)
+    # pandas says from values, not from NumPy's dtype, whether they are text.
+    one: Any = pd.Series(example) if columns is None else pd.DataFrame(example, columns=columns)
+    return one.iloc[:0].set_axis(X._meta.index[:0])
 
 
 def _dtype_of(X: Any) -> Any:
@@ -172,6 +235,12 @@ def _predict_part(part: Any, predict: Predictor, number: int) -> NDArray[Any]:
 
 def _predict_block(block: Any, predict: Predictor, block_id: tuple[int, ...]) -> NDArray[Any]:
     return _predict_part(block, predict, block_id[0])  # Dask gives it where it is asked for
+
+
+def _predict_numbered_frame(
+    columns: Sequence[Any] | None, frame: Any, predict: Predictor, number: int
+) -> Any:
+    return _predict_frame(frame, predict, columns)
 
 
 def _place_of(index: Any) -> str:

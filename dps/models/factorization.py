@@ -83,6 +83,15 @@ class FactorInputs:
         extra = sum(len(each) - 1 for each in self.knots)
         return self.n_features + extra
 
+    def touched(self, columns: Any) -> Any:
+        """Rows of the table, ascending, among which are all that some columns touch."""
+        if self.places is None:
+            return np.unique(columns).astype(np.int64)
+        counts, first = self.rows_of_columns, self.first_rows
+        columns = np.union1d(columns, self.numbers)
+        spans = [np.arange(first[c], first[c] + counts[c]) for c in columns[counts[columns] > 1]]
+        return np.sort(np.concatenate([first[columns[counts[columns] == 1]], *spans]))
+
     @property
     def numbers(self) -> Any:
         """The columns that are numbers, in the order of their knots."""
@@ -353,15 +362,27 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         ids : ndarray of int64 of shape (2, rows)
             In the first row the id of each row, ascending.
         """
-        held = ids[0]
-        table, behind = np.split(params, [len(held) * self.key_width])
-        nothing = np.zeros(self.key_width, params.dtype)
+        table, behind = np.split(params, [ids.shape[1] * self.key_width])
+        return self.holding(ids[0], table, behind)
+
+    def holding(self, held: Any, rows: Any, behind: Any) -> tuple[Self, Any]:
+        """Return the machine of some rows, and its parameters; all other rows are zeros.
+
+        Parameters
+        ----------
+        held : ndarray of int64 of shape (n,)
+            Ids, ascending.
+        rows : ndarray of shape (n * key_width,) or (n, key_width)
+        behind : ndarray
+            The parameters behind the table.
+        """
+        nothing = np.zeros(self.key_width, behind.dtype)
         other = type(self)(
             replace(self.inputs, held=held), self.n_factors, self.hidden, self.n_outputs,
             self.loss, self.activation, self.dropout, self.dtype, self.output_shift,
             self.output_scale,
         )  # fmt: skip
-        return other, np.concatenate([table, nothing, behind])
+        return other, np.concatenate([rows.ravel(), nothing, behind])
 
     def factors(self, params: Any) -> dict[str, Any]:
         """Return weights and factors as a machine without gains and scales has them.

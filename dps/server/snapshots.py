@@ -203,7 +203,8 @@ class Snapshots:
     @property
     def _behind(self) -> int:
         """Where what is behind the table begins."""
-        return self._ids.shape[2] * self._width
+        behind: int = self._ids.shape[2] * self._width
+        return behind
 
     @property
     def _each(self) -> int:

@@ -1,0 +1,111 @@
+"""Snapshots of a table: only rows that there are, in pieces, in memory or on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dps.errors import TableFullError
+from dps.models import Table
+from dps.optimizers import SGD
+from dps.optimizers.update import Update
+from dps.server import snapshots
+from dps.server.snapshots import Kept
+from dps.server.store import Arena, Store, StoreSpec
+
+WIDTH, ROWS, BEHIND, VERSION = 3, 200, 6, 5
+
+
+def store(spilled: bool, rows: int = ROWS, folder: Any = None) -> Store:
+    table = Table(rows, WIDTH, zeros=1, scale=1.0, expire=2)
+    arena = Arena(table, rows, 40, 7, (0.5,))
+    spec = StoreSpec(
+        "f00d", 0, rows * WIDTH + BEHIND, "float64", 1, key_width=WIDTH, arena=arena,
+        spilled=spilled, n_snapshots=3,
+    )  # fmt: skip
+    behind = np.arange(2.0 * BEHIND).reshape(2, -1)
+    return Store.create(spec, behind, VERSION, folder=folder)
+
+
+def rows(n: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(n)
+    ids = np.sort(rng.choice(1 << 40, n, replace=False))
+    return np.stack([ids, rng.integers(0, VERSION, n)]), rng.standard_normal((2, n * WIDTH))
+
+
+def parts(made: Store, epochs: int) -> list[Kept]:
+    found = [made.snapshots.kept(epochs)]
+    while found[-1].rest:
+        found.append(made.snapshots.kept(epochs, found[-1].rest))
+    return found
+
+
+def held(made: Store, epochs: int) -> dict[int, tuple[Any, ...]]:
+    """Each row that there is, by its id."""
+    found = {}
+    for part in parts(made, epochs):
+        values = part.split(WIDTH)[0].reshape(2, -1, WIDTH)
+        for at, (id, seen) in enumerate(part.ids.T):
+            found[int(id)] = (int(seen), *values[:, at].ravel())
+    return found
+
+
+@pytest.mark.parametrize("spilled", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("piece", [1, 500, 1 << 20])
+def test_rows_come_back_from_any_pieces(
+    spilled: bool, piece: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(snapshots, "_PIECE", piece)
+    made, (ids, values) = store(spilled, folder=str(tmp_path)), rows(100)
+    for some, part in Kept(values, VERSION, ids).pieces(WIDTH):
+        made.put_rows(some, part)
+    made.begin()
+    wanted = {
+        int(ids[0, at]): (int(ids[1, at]), *values.reshape(2, -1, WIDTH)[:, at].ravel())
+        for at in range(100)
+    }
+    assert held(made, 0) == wanted
+    first = parts(made, 0)[0]
+    np.testing.assert_array_equal(first.split(WIDTH)[1], np.arange(2.0 * BEHIND).reshape(2, -1))
+    assert first.version == VERSION
+    assert not [*tmp_path.iterdir()]  # a file without a name
+    made.params[:] += 1
+    made.keep(1, made.params, made.state, VERSION + 1)
+    assert held(made, 0) == wanted != held(made, 1)
+    assert held(made.successor(str(tmp_path)), 0) == held(made, 1)
+    with pytest.raises(LookupError, match="no snapshot after 2"):
+        made.snapshots.kept(2)
+
+
+def test_rows_that_have_gone_are_in_no_later_snapshot() -> None:
+    made, (ids, values) = store(True), rows(60)
+    made.put_rows(ids, values)
+    made.begin()
+    assert made.table is not None
+    made.table.expire(0, ROWS, VERSION - 1)
+    for epochs in (1, 2, 3, 4):  # over older ones
+        made.keep(epochs, made.params, made.state, VERSION)
+    assert set(held(made, 4)) == {int(id) for id in ids[0, ids[1] >= VERSION - 1]}
+
+
+def test_rows_are_admitted_that_were_before_and_are_up_to_date() -> None:
+    table = Table(ROWS, WIDTH, min_count=9)
+    spec = StoreSpec(
+        "f00d", 0, ROWS * WIDTH, "float32", 1, key_width=WIDTH,
+        arena=Arena(table, ROWS, ROWS, 7, (0.5,)),
+    )  # fmt: skip
+    made = Store.create(spec, np.zeros((2, 0), "f4"), VERSION)
+    made.update = Update(SGD(), 0.0, 0.0, ((0, ROWS * WIDTH, True),), None)
+    ids, values = rows(50)
+    made.put_rows(ids, values.astype("f4"))
+    assert made.table is not None
+    at = made.table.find(ids[0])
+    assert (at >= 0).all()
+    assert (made.since[at] == VERSION).all()
+
+
+def test_more_rows_than_there_is_room_for_are_refused() -> None:
+    with pytest.raises(TableFullError, match="room for 40: raise max_rows"):
+        store(False, rows=40).put_rows(*rows(60))
