@@ -28,8 +28,8 @@ from dps.optimizers.update import Update
 from dps.server import operations
 from dps.server.operations import Access
 from dps.server.shard import GroupSpec, Initial, ShardSpec
-from dps.server.store import StoreSpec
-from dps.server.window import WindowSpec
+from dps.server.store import Store, StoreSpec
+from dps.server.window import Window, WindowSpec
 from dps.transport import far as far_links
 from dps.transport.far import FarLink
 from dps.transport.remote import Remote
@@ -192,6 +192,22 @@ def test_who_comes_when_the_shard_has_closed_is_refused_and_leaves_nothing(shard
         return [name for name in dask_worker.handlers if name.startswith("dps-")]
 
     assert not any(shard.client.run(handlers).values())
+
+
+def windows(dask_worker: Any) -> int:
+    import gc
+
+    gc.collect()
+    return sum(isinstance(thing, (Window, Store)) for thing in gc.get_objects())
+
+
+def test_a_fit_over_streams_leaves_no_memory_on_workers(client: Client) -> None:
+    X = np.random.default_rng(0).random((400, 3))
+    mode = dps.Sync(access="stream")
+    dps.LinearClassifier(client=client, mode=mode, n_shards=2, max_iter=2, tol=None).fit(
+        X, X.sum(axis=1) > 1.5
+    )
+    until(lambda: not any(client.run(windows).values()), "no window is left")
 
 
 def test_a_step_is_under_way_on_all_shards_at_once(client: Client) -> None:

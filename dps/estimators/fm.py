@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -55,10 +56,11 @@ class _Raw:
             return None
         return held, self.params[: len(held) * width].reshape(-1, width)
 
-    def with_rows(self, part: Part) -> _Raw:
+    def with_rows(self, parts: Sequence[Part]) -> _Raw:
         """The machine with these rows alone, see `TableRaw`."""
         behind = self.params[self.machine.layout.offsets["intercept"] :]
-        return _Raw(*self.machine.holding(*part, behind))
+        held = np.concatenate([ids for ids, _ in parts])
+        return _Raw(*self.machine.holding(held, [rows for _, rows in parts], behind))
 
     def needed(self, X: Any) -> NDArray[np.int64]:
         """Ids, ascending, among which are all that a block touches, see `TableRaw`."""

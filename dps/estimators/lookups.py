@@ -34,8 +34,8 @@ class TableRaw(Raw, Protocol):
     def table(self) -> Part:
         """All rows that there are."""
 
-    def with_rows(self, part: Part) -> TableRaw:
-        """The model with these rows alone."""
+    def with_rows(self, parts: Sequence[Part]) -> TableRaw:
+        """The model with these rows alone, ascending from part to part."""
 
     def needed(self, X: Any) -> NDArray[np.int64]:
         """Ids, ascending, among which are all that a block touches."""
@@ -76,7 +76,7 @@ class InPieces:
         ids, rows = table
         each = max(1, _PIECE // rows[:1].nbytes)
         pieces = [(ids[at : at + each], rows[at : at + each]) for at in range(0, len(ids), each)]
-        base = predict.with_model(raw.with_rows((ids[:0], rows[:0])))
+        base = predict.with_model(raw.with_rows([(ids[:0], rows[:0])]))
         # One after another, so that no more than a piece is on its way.
         return cls(base, [client.scatter([piece], hash=False)[0] for piece in pieces])
 
@@ -115,6 +115,5 @@ def _pick(piece: Part, ids: NDArray[np.int64]) -> Part:
 def _use(
     apply: Callable[..., Any], part: Any, predict: _Predictor, found: list[Part], number: int
 ) -> Any:
-    held, rows = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     raw: Any = predict.model
-    return apply(part, predict.with_model(raw.with_rows((held, rows))), number)
+    return apply(part, predict.with_model(raw.with_rows(found)), number)

@@ -5,6 +5,7 @@ It must not know optimizers, penalties' strengths, ranks or modes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -363,16 +364,17 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
             In the first row the id of each row, ascending.
         """
         table, behind = np.split(params, [ids.shape[1] * self.key_width])
-        return self.holding(ids[0], table, behind)
+        return self.holding(ids[0], [table], behind)
 
-    def holding(self, held: Any, rows: Any, behind: Any) -> tuple[Self, Any]:
+    def holding(self, held: Any, rows: Sequence[Any], behind: Any) -> tuple[Self, Any]:
         """Return the machine of some rows, and its parameters; all other rows are zeros.
 
         Parameters
         ----------
         held : ndarray of int64 of shape (n,)
             Ids, ascending.
-        rows : ndarray of shape (n * key_width,) or (n, key_width)
+        rows : sequence of ndarray
+            Of n rows in all, one after the other.
         behind : ndarray
             The parameters behind the table.
         """
@@ -382,7 +384,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
             self.loss, self.activation, self.dropout, self.dtype, self.output_shift,
             self.output_scale,
         )  # fmt: skip
-        return other, np.concatenate([rows.ravel(), nothing, behind])
+        return other, np.concatenate([*(part.ravel() for part in rows), nothing, behind])
 
     def factors(self, params: Any) -> dict[str, Any]:
         """Return weights and factors as a machine without gains and scales has them.
