@@ -19,6 +19,7 @@ NAMES = (
     "factorization",
     "flights",
     "hosts",
+    "large_table",
     "little",
     "memory",
     "monitoring",
@@ -156,6 +157,12 @@ def test_factorization() -> None:
     check_peer(printed, "PyTorch", "torch", "PyTorch, Adagrad")
     if DATA.exists():
         assert rows(printed)["films: log loss of DeepFM"][2] == "yes"
+
+
+def test_large_table() -> None:
+    found = rows(run("large_table"))
+    assert found["table with state"][2] == "4"
+    assert float(found["fullest worker"][0]) < 0.95
 
 
 def test_optima() -> None:
