@@ -79,6 +79,8 @@ EVERY_MODE = [
     dps.AllReduce(algorithm="ring"),
     dps.Sync(access="stream"),
     dps.Async(access="stream"),
+    dps.Async(max_delay=2),
+    dps.Async(max_delay=0, access="stream"),
 ]
 
 

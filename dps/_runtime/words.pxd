@@ -13,6 +13,8 @@ cpdef enum:
     W_REPORTED_EVEN = 3
     W_REPORTED_ODD = 4
     W_ANSWERED = 5
+    W_TICKETS = 6
+    W_TURN = 7
     R_CLAIM = 0
     R_ARRIVED = 1
     R_DONE = 2
@@ -24,6 +26,9 @@ cpdef enum:
     R_WAITS = 8
     R_LEASE = 9
     R_RING = 10
+    R_CLOCK = 11
+    R_GIVEN = 12
+    R_TICKET = 13
 
 # The words of a header, as native functions take them.
 cdef struct Words:

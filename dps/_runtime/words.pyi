@@ -16,6 +16,8 @@ W_CLOSED: int
 W_REPORTED_EVEN: int
 W_REPORTED_ODD: int
 W_ANSWERED: int
+W_TICKETS: int
+W_TURN: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int
@@ -27,6 +29,9 @@ R_ROWS: int
 R_WAITS: int
 R_LEASE: int
 R_RING: int
+R_CLOCK: int
+R_GIVEN: int
+R_TICKET: int
 
 class Header:
     """The atomic words of a window.

@@ -15,6 +15,7 @@ from dps._runtime.allreduce import AllReduceEnd, AllReduceStep
 from dps._runtime.ring import RingStep
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
 
 __all__ = ["AllReduce"]
 
@@ -43,7 +44,6 @@ class AllReduce(Mode):
 
     name: ClassVar[str] = "allreduce"
     deterministic: ClassVar[bool] = True
-    end: ClassVar[type[AllReduceEnd]] = AllReduceEnd
     shards_hold_parameters: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -62,6 +62,11 @@ class AllReduce(Mode):
     def goes_round(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour."""
         return self.algorithm == "ring"
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return AllReduceEnd
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """All ranks take the same steps; a batch is shared out among them."""

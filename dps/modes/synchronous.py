@@ -13,6 +13,7 @@ from typing import ClassVar
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
 from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
 
 __all__ = ["Sync"]
 
@@ -29,7 +30,11 @@ class Sync(Mode):
 
     name: ClassVar[str] = "sync"
     deterministic: ClassVar[bool] = True
-    end: ClassVar[type[SynchronousEnd]] = SynchronousEnd
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return SynchronousEnd
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """All ranks take the same steps; a batch is shared out among them."""

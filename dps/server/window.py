@@ -14,6 +14,8 @@ Words of a window
     CLOSED    epochs closed
     REPORTED  two words, for even and odd epochs: reports received
     ANSWERED  sequence number of the last answer that the ranks of a host share (`HostEnd`)
+    TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
+    TURN      tickets whose ranks have written
 
 Words of a rank (only that rank, or the Actor on its behalf, writes them)
     CLAIM     the attempt that owns the rank; set once, 0 before (the fence)
@@ -29,6 +31,9 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     BEAT      heartbeats while it reads data
     ROWS      rows behind the gradient in the slot
     RING      number of the last message of a ring that this rank has put here (``ring.pyx``)
+    CLOCK     steps this rank has taken, where the distance of ranks is bounded (``bounded.pyx``)
+    GIVEN     steps of which it has handed the gradient over, where none may be ahead
+    TICKET    its last one of TICKETS, from 1
     WAITS     looks around while it waits for others, about one a second
 
 What a rank counts for those who watch the fit lies in `activity`; no protocol looks at it.
@@ -61,7 +66,7 @@ ABORTED = 2
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
 REPORT_WIDTH = 64
-RECORD_WIDTH = 16
+RECORD_WIDTH = 24
 
 _NEVER_AWAITED = 1 << 62
 
@@ -75,6 +80,8 @@ class Word(IntEnum):
     REPORTED_EVEN = words.W_REPORTED_EVEN
     REPORTED_ODD = words.W_REPORTED_ODD
     ANSWERED = words.W_ANSWERED
+    TICKETS = words.W_TICKETS
+    TURN = words.W_TURN
 
 
 class Field(IntEnum):
@@ -91,6 +98,9 @@ class Field(IntEnum):
     WAITS = words.R_WAITS
     LEASE = words.R_LEASE
     RING = words.R_RING
+    CLOCK = words.R_CLOCK
+    GIVEN = words.R_GIVEN
+    TICKET = words.R_TICKET
 
 
 _PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING)

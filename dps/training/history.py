@@ -39,6 +39,8 @@ class EpochReport:
         1: a pass over all rows at one point, which judges its progress itself.
     converged : int
         1: there is nothing left to gain.
+    clock_distance : float
+        Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
     digest : int
         Of the rank's copy of parameters and state; 0 where it holds none.
     """
@@ -53,6 +55,7 @@ class EpochReport:
     steps: int
     full_batch: int = 0
     converged: int = 0
+    clock_distance: float = math.nan
     digest: int = 0
 
     def row(self, scores: Sequence[float] = ()) -> tuple[float, ...]:
@@ -80,6 +83,9 @@ class EpochRecord:
         Wall time of the slowest replica.
     staleness_mean, staleness_max : float
         Updates applied between a replica's pull and its push.
+    clock_distance_max : float
+        Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
+        counts them.
     best : float
         Lowest monitored loss so far, or minus the highest score.
     kept : int
@@ -107,6 +113,7 @@ class EpochRecord:
     seconds: float
     staleness_mean: float
     staleness_max: float
+    clock_distance_max: float
     best: float
     kept: int
     bad_epochs: int
@@ -125,12 +132,12 @@ class EpochRecord:
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
         (
-            epoch, loss, validation, score, rows, seconds, mean, largest, best, kept, bad, last,
-            converged, full_batch, plateau, n, *replicas,
+            epoch, loss, validation, score, rows, seconds, mean, largest, distance, best, kept, bad,
+            last, converged, full_batch, plateau, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, best, int(kept),
-            int(bad), bool(last), bool(converged), bool(full_batch), int(plateau),
+            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, distance, best,
+            int(kept), int(bad), bool(last), bool(converged), bool(full_batch), int(plateau),
             tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
@@ -138,7 +145,7 @@ class EpochRecord:
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        values = nan, nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, False, 0
+        values = nan, nan, nan, 0, 0.0, nan, nan, nan, nan, epoch, 0, False, False, False, 0
         return cls(epoch, *values, (0,) * n_replicas)
 
     @property
@@ -154,7 +161,8 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0, (1000,)
+        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0,
+        ...     (1000,),
         ... ).line()
         'epoch 3: loss 0.5, validation loss 0.625, score 0.9, 0.25 s, 4,000 rows/s'
         """
@@ -172,8 +180,9 @@ class EpochRecord:
         shown = dict(vars(self))  # of numbers and tuples
         for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
             del shown[internal]
-        if math.isnan(self.validation_score):
-            del shown["validation_score"]
+        for asked in ("validation_score", "clock_distance_max"):
+            if math.isnan(shown[asked]):
+                del shown[asked]
         shown["rows_per_second"] = self.rows_per_second
         return shown
 

@@ -79,6 +79,8 @@ class Group:
         The ranks of each host, where they sum there first.
     table : Table or None
         What the first keys are.
+    epoch_steps : int
+        Steps of an epoch of the rank that has most.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Group:
         alive: Callable[[], None] | None = None,
         hosts: Sequence[tuple[int, ...]] = (),
         table: Table | None = None,
+        epoch_steps: int = 0,
     ) -> None:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
@@ -143,7 +146,7 @@ class Group:
             active = self.windows[0].spec.active
             spec = ChannelSpec(
                 rank, n_ranks, self.placement, size, dtype, Constant(rate), update,
-                place=active.index(rank) if rank in active else -1,
+                place=active.index(rank) if rank in active else -1, epoch_steps=epoch_steps,
             )  # fmt: skip
             self.channels.append(Channel(mode, spec, links, near.get(rank)))
 
