@@ -81,6 +81,8 @@ class Group:
         What the first keys are.
     epoch_steps : int
         Steps of an epoch of the rank that has most.
+    update : Update or None
+        Of the one shard, instead of that of the optimizer.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Group:
         hosts: Sequence[tuple[int, ...]] = (),
         table: Table | None = None,
         epoch_steps: int = 0,
+        update: Update | None = None,
     ) -> None:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
@@ -118,13 +121,15 @@ class Group:
             held = StoreSpec(
                 "f00d", shard, part, dtype, rows, holds, key_width=key_width, arena=arena
             )
-            update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
-            store = Store.create(held, np.zeros((1 + rows, part)), update=update)
+            applied = update or Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed)
+            store = Store.create(
+                held, np.zeros((1 + rows, part)), update=applied if holds else None
+            )
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
             spec = WindowSpec("f00d", n_ranks, held, 16, members, ring=ring)
             self.windows.append(Window.create(spec, store))
-        update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
+        update = update or Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
