@@ -16,6 +16,8 @@ W_CLOSED: int
 W_REPORTED_EVEN: int
 W_REPORTED_ODD: int
 W_ANSWERED: int
+W_STEP: int
+W_TAKEN: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int
@@ -27,6 +29,8 @@ R_ROWS: int
 R_WAITS: int
 R_LEASE: int
 R_RING: int
+R_LATE: int
+R_LATE_ROWS: int
 
 class Header:
     """The atomic words of a window.

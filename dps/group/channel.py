@@ -132,7 +132,7 @@ class Channel:
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.version))
             # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
-            shared = window is not None and mode.together and spec.update.rates is None
+            shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (
                 window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
             )
@@ -274,6 +274,10 @@ class Channel:
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
         stale: tuple[float, float] = self.step.staleness()
         return stale
+
+    def lost(self) -> tuple[int, int]:
+        """Rows that did not count, and rows that came late, since the last call."""
+        return self.step.lost()
 
     def digest(self) -> int:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""

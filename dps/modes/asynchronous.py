@@ -29,9 +29,13 @@ class Async(Mode):
     """
 
     name: ClassVar[str] = "async"
-    deterministic: ClassVar[bool] = False
     together: ClassVar[bool] = False
     end: ClassVar[type[AsynchronousEnd]] = AsynchronousEnd
+
+    @property
+    def deterministic(self) -> bool:
+        """It depends on who comes first."""
+        return False
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Each rank goes through its own rows at its own pace."""

@@ -81,9 +81,7 @@ class Mode(ABC):
 
     #: The name it is registered under.
     name: ClassVar[str]
-    #: Whether the same plan gives the same bits with several replicas.
-    deterministic: ClassVar[bool]
-    #: Whether replicas wait for each other at every step.
+    #: Whether replicas take the same steps, and all close an epoch together.
     together: ClassVar[bool] = True
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
@@ -98,6 +96,25 @@ class Mode(ABC):
                     f"The {option!r} parameter of {type(self).__name__} must be a str among "
                     f"{choices}. Got {value!r} instead."
                 )
+
+    @property
+    @abstractmethod
+    def deterministic(self) -> bool:
+        """Whether the same plan gives the same bits with several replicas."""
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a step waits for every replica, so that those of a host may sum first."""
+        return self.together
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """Whether its options speak of stochastic steps, so that there is no L-BFGS."""
+        return False
+
+    def quorum(self, n_replicas: int) -> int:
+        """Gradients that an update is made of where others may come too late; 0: all of them."""
+        return 0
 
     @property
     def goes_round(self) -> bool:

@@ -119,7 +119,9 @@ class Group:
             store = Store.create(held, np.zeros((1 + rows, part)), update=update)
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
-            spec = WindowSpec("f00d", n_ranks, held, 16, members, ring=ring)
+            spec = WindowSpec(
+                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks)
+            )
             self.windows.append(Window.create(spec, store))
         update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}
