@@ -77,6 +77,8 @@ def options_of(way: Any) -> dict[str, Any]:
 EVERY_MODE = [
     *MODES,
     dps.AllReduce(algorithm="ring"),
+    dps.AllReduce(period=4),
+    dps.Sync(backups=1),
     dps.Sync(access="stream"),
     dps.Async(access="stream"),
     dps.Async(max_delay=2),

@@ -96,6 +96,7 @@ cdef class End:
     cdef int pick_none(self, Py_ssize_t most) except -1 nogil
     cdef int begin(self, const char* given) except -1 nogil
     cdef int finish(self, char* taken) except -1 nogil
+    cdef int say(self) except -1 nogil
     cdef int put(
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
     ) except -1 nogil
@@ -207,7 +208,6 @@ cdef class FarEnd(End):
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil
-    cdef int say(self) except -1 nogil
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil

@@ -56,6 +56,10 @@ class Step:
     @property
     def busy(self) -> bool:
         """Whether a push is under way."""
+    def expect(self, steps: int) -> None:
+        """Begin an epoch of so many steps."""
+    def lost(self) -> tuple[int, int]:
+        """Rows that did not count, and rows that came late, since the last call."""
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch of steps by keys."""
     def rest(self) -> int:

@@ -116,8 +116,16 @@ cdef class Step:
         """Sum and largest staleness of pushes since the last call."""
         return 0.0, 0.0
 
+    def expect(self, steps):
+        """Begin an epoch of so many steps."""
+        self.last = self.sequence + steps
+
+    def lost(self):
+        """Rows that did not count, and rows that came late, since the last call."""
+        return 0, 0
+
     def begin_epoch(self, epoch):
-        """Begin an epoch of the fit."""
+        """Begin an epoch of the fit, where steps go by keys."""
         self.epoch = epoch
 
     def rest(self):

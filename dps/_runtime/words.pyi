@@ -18,6 +18,8 @@ W_REPORTED_ODD: int
 W_ANSWERED: int
 W_TICKETS: int
 W_TURN: int
+W_STEP: int
+W_TAKEN: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int
@@ -32,6 +34,8 @@ R_RING: int
 R_CLOCK: int
 R_GIVEN: int
 R_TICKET: int
+R_LATE: int
+R_LATE_ROWS: int
 
 class Header:
     """The atomic words of a window.

@@ -135,7 +135,7 @@ class Channel:
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.version))
             # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
-            shared = window is not None and mode.together and spec.update.rates is None
+            shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (
                 window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
             )
@@ -292,6 +292,10 @@ class Channel:
         NaN where ranks do not count their steps.
         """
         return float(self.step.clock_distance())
+
+    def lost(self) -> tuple[int, int]:
+        """Rows that did not count, and rows that came late, since the last call."""
+        return self.step.lost()
 
     def digest(self) -> int:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""

@@ -66,7 +66,6 @@ class Async(Mode):
     compensation_strength: float = _STRENGTH
 
     name: ClassVar[str] = "async"
-    deterministic: ClassVar[bool] = False
     together: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -103,6 +102,11 @@ class Async(Mode):
         Of each other replica these are 2 `max_delay` + 1.
         """
         return None if self.max_delay is None else (2 * self.max_delay + 1) * (n_replicas - 1)
+
+    @property
+    def deterministic(self) -> bool:
+        """It depends on who comes first."""
+        return False
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Each rank goes through its own rows at its own pace."""

@@ -85,9 +85,7 @@ class Mode(ABC):
 
     #: The name it is registered under.
     name: ClassVar[str]
-    #: Whether the same plan gives the same bits with several replicas.
-    deterministic: ClassVar[bool]
-    #: Whether replicas wait for each other at every step.
+    #: Whether replicas take the same steps, and all close an epoch together.
     together: ClassVar[bool] = True
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
@@ -105,6 +103,25 @@ class Mode(ABC):
     @abstractmethod
     def end(self) -> EndKind:
         """What a rank's step does in the window of a shard."""
+
+    @property
+    @abstractmethod
+    def deterministic(self) -> bool:
+        """Whether the same plan gives the same bits with several replicas."""
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a step waits for every replica, so that those of a host may sum first."""
+        return self.together
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """Whether its options speak of stochastic steps, so that there is no L-BFGS."""
+        return False
+
+    def quorum(self, n_replicas: int) -> int:
+        """Gradients that an update is made of where others may come too late; 0: all of them."""
+        return 0
 
     @property
     def goes_round(self) -> bool:

@@ -171,6 +171,7 @@ class Launch:
                 min(job.stopping.max_iter, HISTORY),
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
+                quorum=job.mode.quorum(len(plan.ranks)),
             )
             params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
             if laid is not None:
@@ -289,7 +290,8 @@ def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """
     workers = [rank.worker for rank in plan.ranks]
     addresses = {worker.rpartition(":")[0] for worker in workers}
-    together = job.mode.together and job.mode.access == "auto" and job.model.layout.table is None
+    mode = job.mode
+    together = mode.waits_for_all and mode.access == "auto" and job.model.layout.table is None
     if not (together and 1 < len(addresses) < len(workers)):
         return ()
     groups: dict[str, list[int]] = {}

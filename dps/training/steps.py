@@ -69,6 +69,11 @@ class Steps:
         self._rates = rates
         self._seed = seed
 
+    @property
+    def skipped(self) -> int:
+        """Rows of the last epoch in steps that others have taken without this rank."""
+        return self._loop.skipped
+
     def epoch(self, number: int) -> tuple[float, int, int]:
         """Take all steps of an epoch.
 
@@ -89,6 +94,7 @@ class Steps:
         NonFiniteError, StoppedError
         """
         loop, steps = self._loop, self._batches.steps
+        self._channel.step.expect(steps)
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
         if self._channel.step.renews:
