@@ -124,6 +124,11 @@ class Mode(ABC):
         return 0
 
     @property
+    def gathers(self) -> bool:
+        """Whether shards hold gradients for a while before they apply them."""
+        return False
+
+    @property
     def goes_round(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False
