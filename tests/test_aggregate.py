@@ -278,7 +278,14 @@ def test_processes_gather_and_finish_in_step(access: str, client: Client) -> Non
     halves = da.from_array(X, chunks=(500, 300)), da.from_array(y, chunks=500)
     mode = dps.Async(aggregate=2, access=access)
     model = fitted(
-        mode, halves, client=client, optimizer="auto", n_replicas="auto", max_iter=40, tol=1e-3
+        mode,
+        halves,
+        client=client,
+        optimizer="auto",
+        n_replicas="auto",
+        max_iter=400,
+        tol=1e-3,
+        batch_size="auto",
     )
     assert model.history_[-1]["full_batch"]
     assert model.score(X, y) > 0.9
