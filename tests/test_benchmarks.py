@@ -27,6 +27,7 @@ NAMES = (
     "optimizers",
     "scaling",
     "skewed",
+    "slow_replica",
     "spam",
     "steps",
     "streaming",
@@ -134,6 +135,15 @@ def test_skewed() -> None:
     printed = run("skewed")
     assert rows(printed, "90% in one")["90% in one"][1] == "44%"
     assert "| no |" not in printed
+
+
+def test_slow_replica() -> None:
+    found = rows(run("slow_replica"))
+    shares = {
+        name: int(columns[0].rstrip("%")) for name, columns in found.items() if "%" in columns[0]
+    }
+    assert shares["sync"] <= 26 < shares["backups=1"]
+    assert found["backups=1"][3] != "0%" == found["async"][3]
 
 
 def test_optimizers() -> None:

@@ -112,9 +112,7 @@ def test_copies_are_those_of_the_formula(outer: str, period: int) -> None:
     assert_equal(train(mode, 3, 2, n_shards=3, far=[(0, 1), (2, 0)]), wanted)
     hosts = [(0, 1), (2,)]
     far = [(2, 0), (0, 1), (1, 1)]
-    assert_equal(
-        train(mode, 3, 2, n_shards=2, hosts=hosts, far=far), formula(mode, 3, 2, hosts)
-    )
+    assert_equal(train(mode, 3, 2, n_shards=2, hosts=hosts, far=far), formula(mode, 3, 2, hosts))
 
 
 def test_two_copies_that_go_round_a_ring_have_the_bits_of_those_that_do_not() -> None:
