@@ -80,6 +80,8 @@ EVERY_MODE = [
     dps.AllReduce(period=4),
     dps.Sync(access="stream"),
     dps.Async(access="stream"),
+    dps.Async(max_delay=2),
+    dps.Async(max_delay=0, access="stream"),
 ]
 
 

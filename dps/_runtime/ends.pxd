@@ -39,7 +39,8 @@ cdef struct Request:
     int64_t nbytes
     int64_t sequence    # of what changes something, from 1
     int64_t rows        # behind the gradient
-    int64_t step        # number of this update
+    int64_t step        # number of this update, or of the rank's own step
+    int64_t based       # in async: updates that the gradient's parameters are known to hold
     int64_t epoch
     int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
     double rate

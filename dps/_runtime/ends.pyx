@@ -590,6 +590,9 @@ cdef class MappedEnd(End):
         self.answer.nbytes = 0
         return self.done()
 
+    def rest(self, int64_t clock):
+        """The rank takes no more steps in this epoch; `clock` are those up to its end."""
+
     def flush(self, int64_t epoch):
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.
 

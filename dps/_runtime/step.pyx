@@ -128,6 +128,19 @@ cdef class Step:
         """Begin an epoch of the fit, where steps go by keys."""
         self.epoch = epoch
 
+    def rest(self):
+        """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
+        return 0
+
+    @property
+    def renews(self):
+        """Whether parameters are to be pulled before an epoch's first step."""
+        return False
+
+    def clock_distance(self):
+        """How far ahead a step began since the last call, at most; NaN where nobody counts."""
+        return float("nan")
+
     def hand_over(self, grad, int64_t rows, double rate):
         """Hand over a gradient sum; how it ended."""
         cdef const char* given = self._vector(grad)

@@ -13,6 +13,8 @@ cpdef enum:
     W_REPORTED_EVEN = 3
     W_REPORTED_ODD = 4
     W_ANSWERED = 5
+    W_TICKETS = 8
+    W_TURN = 9
     W_STEP = 6
     W_TAKEN = 7
     R_CLAIM = 0
@@ -26,6 +28,9 @@ cpdef enum:
     R_WAITS = 8
     R_LEASE = 9
     R_RING = 10
+    R_CLOCK = 13
+    R_GIVEN = 14
+    R_TICKET = 15
     R_LATE = 11
     R_LATE_ROWS = 12
 

@@ -75,6 +75,8 @@ class ChannelSpec:
         Where it sums with other ranks of its host before one of them sends.
     place : int
         Which of those it is that take part in steps; -1: another of its host does for it.
+    epoch_steps : int
+        Steps of an epoch of the rank that has most.
     """
 
     rank: int
@@ -87,6 +89,7 @@ class ChannelSpec:
     timed: bool = True
     host: HostPlace | None = None
     place: int = 0
+    epoch_steps: int = 0
 
 
 class Channel:
@@ -156,6 +159,7 @@ class Channel:
             held=held,
             host=near,
             place=spec.place,
+            epoch_steps=spec.epoch_steps,
         )
         self.step: Step = mode.step(setup)
         self._reductions = 0
@@ -260,6 +264,13 @@ class Channel:
             self._aligned = True
         return self.step
 
+    def rest(self) -> None:
+        """Say that no steps of this rank follow in this epoch, so that nobody waits for them."""
+        clock = self.step.rest()
+        if clock:
+            for link in self._links:
+                link.call(operations.rest, clock)
+
     def beat(self) -> None:
         """Say that this rank is alive while it reads."""
         self._call(operations.beat)
@@ -274,6 +285,13 @@ class Channel:
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
         stale: tuple[float, float] = self.step.staleness()
         return stale
+
+    def clock_distance(self) -> float:
+        """How many steps ahead of the slowest rank a step has begun since the last call, at most.
+
+        NaN where ranks do not count their steps.
+        """
+        return float(self.step.clock_distance())
 
     def lost(self) -> tuple[int, int]:
         """Rows that did not count, and rows that came late, since the last call."""

@@ -19,6 +19,7 @@ from dps._runtime.ring import RingStep
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
+from dps.server.shard import EndKind
 
 __all__ = ["AllReduce"]
 
@@ -73,7 +74,6 @@ class AllReduce(Mode):
     outer_momentum: float = 0.9
 
     name: ClassVar[str] = "allreduce"
-    end: ClassVar[type[AllReduceEnd]] = AllReduceEnd
     shards_hold_parameters: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -101,6 +101,11 @@ class AllReduce(Mode):
     def goes_round(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour."""
         return self.algorithm == "ring"
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return AllReduceEnd
 
     @property
     def takes_steps_only(self) -> bool:

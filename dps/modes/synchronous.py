@@ -16,6 +16,7 @@ from dps._runtime.backups import BackupsEnd, BackupsStep
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
 from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
 
 __all__ = ["Sync"]
 
@@ -64,8 +65,8 @@ class Sync(Mode):
             )
 
     @property
-    def end(self) -> type[SynchronousEnd]:  # type: ignore[override]
-        """What a rank's step does in the window of a shard."""
+    def end(self) -> EndKind:
+        """See `Mode`."""
         return BackupsEnd if self.backups else SynchronousEnd
 
     @property

@@ -14,6 +14,8 @@ Words of a window
     CLOSED    epochs closed
     REPORTED  two words, for even and odd epochs: reports received
     ANSWERED  sequence number of the last answer that the ranks of a host share (`HostEnd`)
+    TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
+    TURN      tickets whose ranks have written
     STEP      updates done and gradients taken, where an update is of the first (``backups.pyx``)
     TAKEN     gradients that lie complete in slots, of those that STEP counts
 
@@ -33,6 +35,9 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     LATE      the last step in which a gradient counts that has come too late for its own
     LATE_ROWS rows behind it
     RING      number of the last message of a ring that this rank has put here (``ring.pyx``)
+    CLOCK     steps this rank has taken, where the distance of ranks is bounded (``bounded.pyx``)
+    GIVEN     steps of which it has handed the gradient over, where none may be ahead
+    TICKET    its last one of TICKETS, from 1
     WAITS     looks around while it waits for others, about one a second
 
 What a rank counts for those who watch the fit lies in `activity`; no protocol looks at it.
@@ -65,7 +70,7 @@ ABORTED = 2
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
 REPORT_WIDTH = 64
-RECORD_WIDTH = 18
+RECORD_WIDTH = 24
 
 _NEVER_AWAITED = 1 << 62
 
@@ -79,6 +84,8 @@ class Word(IntEnum):
     REPORTED_EVEN = words.W_REPORTED_EVEN
     REPORTED_ODD = words.W_REPORTED_ODD
     ANSWERED = words.W_ANSWERED
+    TICKETS = words.W_TICKETS
+    TURN = words.W_TURN
     STEP = words.W_STEP
     TAKEN = words.W_TAKEN
 
@@ -97,6 +104,9 @@ class Field(IntEnum):
     WAITS = words.R_WAITS
     LEASE = words.R_LEASE
     RING = words.R_RING
+    CLOCK = words.R_CLOCK
+    GIVEN = words.R_GIVEN
+    TICKET = words.R_TICKET
     LATE = words.R_LATE
     LATE_ROWS = words.R_LATE_ROWS
 

@@ -39,6 +39,8 @@ class EpochReport:
         1: a pass over all rows at one point, which judges its progress itself.
     converged : int
         1: there is nothing left to gain.
+    clock_distance : float
+        Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
     skipped : int
         Rows that it has not seen, since others had taken the steps that these are of.
     dropped : int
@@ -59,6 +61,7 @@ class EpochReport:
     steps: int
     full_batch: int = 0
     converged: int = 0
+    clock_distance: float = math.nan
     skipped: int = 0
     dropped: int = 0
     late: int = 0
@@ -89,6 +92,9 @@ class EpochRecord:
         Wall time of the slowest replica.
     staleness_mean, staleness_max : float
         Updates applied between a replica's pull and its push.
+    clock_distance_max : float
+        Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
+        counts them.
     rows_dropped : int
         Training rows of the epoch that did not count, because others were faster.
     rows_late : int
@@ -121,6 +127,7 @@ class EpochRecord:
     seconds: float
     staleness_mean: float
     staleness_max: float
+    clock_distance_max: float
     rows_dropped: int
     rows_late: int
     best: float
@@ -141,20 +148,20 @@ class EpochRecord:
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
         (
-            epoch, loss, validation, score, rows, seconds, mean, largest, dropped, late, best,
-            kept, bad, last, converged, full_batch, plateau, n, *replicas,
+            epoch, loss, validation, score, rows, seconds, mean, largest, distance, dropped, late,
+            best, kept, bad, last, converged, full_batch, plateau, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, int(dropped),
-            int(late), best, int(kept), int(bad), bool(last), bool(converged), bool(full_batch),
-            int(plateau), tuple(map(int, replicas[: int(n)])),
+            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, distance,
+            int(dropped), int(late), best, int(kept), int(bad), bool(last), bool(converged),
+            bool(full_batch), int(plateau), tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        values = nan, nan, nan, 0, 0.0, nan, nan, 0, 0, nan, epoch, 0, False, False, False, 0
+        values = nan, nan, nan, 0, 0.0, nan, nan, nan, 0, 0, nan, epoch, 0, False, False, False, 0
         return cls(epoch, *values, (0,) * n_replicas)
 
     @property
@@ -170,8 +177,8 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0, 0, 0.5, 3, 0, False, False, False, 0,
-        ...     (1000,),
+        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.0, 0, 0, 0.5, 3, 0, False, False, False,
+        ...     0, (1000,),
         ... ).line()
         'epoch 3: loss 0.5, validation loss 0.625, score 0.9, 0.25 s, 4,000 rows/s'
         """
@@ -191,8 +198,9 @@ class EpochRecord:
         shown = dict(vars(self))  # of numbers and tuples
         for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
             del shown[internal]
-        if math.isnan(self.validation_score):
-            del shown["validation_score"]
+        for asked in ("validation_score", "clock_distance_max"):
+            if math.isnan(shown[asked]):
+                del shown[asked]
         shown["rows_per_second"] = self.rows_per_second
         return shown
 

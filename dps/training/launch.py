@@ -223,6 +223,7 @@ class Launch:
             for rank in ranks
         }
         tasks = []
+        longest = max(part.steps for part in self.plan.ranks)
         for rank, part in enumerate(self.plan.ranks):
             channel = ChannelSpec(
                 rank=rank,
@@ -235,6 +236,7 @@ class Launch:
                 timed=self.watched,
                 host=places.get(rank),
                 place=self.members.index(rank) if rank in self.members else -1,
+                epoch_steps=longest,
             )
             spec = ReplicaSpec(
                 fit=job.fit,

@@ -97,6 +97,8 @@ class Steps:
         self._channel.step.expect(steps)
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
+        if self._channel.step.renews:
+            self._channel.pull()
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
         loop.begin(self._batches.source.rows, np.array(rates, np.float64), key)
@@ -106,6 +108,7 @@ class Steps:
                 group.clear()  # it may take as much memory as the next one, which is waited for
         self._run([])  # steps without rows
         assert loop.done
+        self._channel.rest()
         return loop.loss, loop.seen, loop.pushes
 
     def _run(self, group: Group) -> None:

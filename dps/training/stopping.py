@@ -47,7 +47,7 @@ class StoppingRule:
     Examples
     --------
     >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
-    >>> reports = np.zeros((2, 14))
+    >>> reports = np.zeros((2, 15))
     >>> reports[:, 0], reports[:, 1] = (6.0, 4.0), 10
     >>> rule.decide(0, None, reports).loss
     0.5
@@ -70,7 +70,7 @@ class StoppingRule:
         epoch : int
             Its number, from 0.
         previous : EpochRecord or None
-        reports : (n_ranks, >= 14) array
+        reports : (n_ranks, >= 15) array
             :class:`EpochReport` rows in rank order, with the sums of the score behind.
 
         Raises
@@ -134,6 +134,7 @@ class StoppingRule:
             seconds=largest.seconds,
             staleness_mean=summed.stale_sum / max(1.0, summed.steps),
             staleness_max=largest.stale_max,
+            clock_distance_max=largest.clock_distance,
             rows_dropped=int(summed.dropped + summed.skipped),
             rows_late=int(summed.late),
             best=min(best, monitored),
