@@ -28,6 +28,7 @@ NAMES = (
     "optimizers",
     "scaling",
     "skewed",
+    "slow_replica",
     "spam",
     "steps",
     "streaming",
@@ -135,6 +136,13 @@ def test_skewed() -> None:
     printed = run("skewed")
     assert rows(printed, "90% in one")["90% in one"][1] == "44%"
     assert "| no |" not in printed
+
+
+def test_slow_replica() -> None:
+    found = rows(run("slow_replica"))
+    shares = {name: int(found[name][0].rstrip("%")) for name in ("sync", "backups=1", "async")}
+    assert shares["sync"] <= 26 < min(shares["backups=1"], shares["async"])
+    assert found["backups=1"][3] != found["async"][3] == "0%"
 
 
 def test_optimizers() -> None:

@@ -77,8 +77,12 @@ def options_of(way: Any) -> dict[str, Any]:
 EVERY_MODE = [
     *MODES,
     dps.AllReduce(algorithm="ring"),
+    dps.AllReduce(period=4),
     dps.Sync(access="stream"),
     dps.Async(access="stream"),
+    dps.Async(max_delay=2),
+    dps.Async(max_delay=0, access="stream"),
+    dps.Async(aggregate=2),
 ]
 
 
@@ -246,7 +250,8 @@ def assert_nothing_left(client: Client) -> None:
 def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
     """Fits side by side: in each mode, near and far, by L-BFGS, streamed, and in steps by keys."""
     by_keys: dict[str, Any] = {"data": wide, "optimizer": "momentum", "batch_size": 8}
-    fits = [Fit(client, **options_of(way), **options) for way in [*EVERY_MODE, "lbfgs"]]
+    ways = [*EVERY_MODE, dps.Sync(backups=1), "lbfgs"]
+    fits = [Fit(client, **options_of(way), **options) for way in ways]
     fits += [Fit(client, optimizer="adagrad", cache=cache, **options) for cache in ("disk", None)]
     fits += [Fit(client, mode=mode, **by_keys, **options) for mode in ("sync", "async")]
     for fit in fits:

@@ -23,7 +23,7 @@ ESTIMATORS = [
     kind(mode=name, n_replicas=replicas)
     for kind in (LinearClassifier, LinearRegressor)
     for name, mode in MODES.items()
-    if mode.deterministic
+    if mode().deterministic
     for replicas in ("auto", 2)
 ] + [
     MLPClassifier(max_iter=30),

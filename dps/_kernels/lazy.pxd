@@ -9,6 +9,7 @@ cdef struct Lazy:
     double l1
     double l2
     bint constant           # all rates are the same
+    double age              # what the rate of an update is divided by where it has a gradient
     double highest          # of the rates
     Py_ssize_t steps
     int64_t before          # updates before those of the tables

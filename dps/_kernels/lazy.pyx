@@ -309,7 +309,8 @@ cdef bint _apply(
         _take(lazy, held, lazy.spec.state_rows, lags, keys + at, chunk.n, p, state, since)
         _follow(lazy, p, state, CHUNK, since, chunk.n, now - 1, chunk.penalised)
         finite &= update(
-            &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now, lazy.rates[now - 1],
+            &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now,
+            lazy.rates[now - 1] / lazy.age,
             lazy.l1 if chunk.penalised else 0.0, lazy.l2 if chunk.penalised else 0.0,
         )
         for j in range(chunk.n):
@@ -416,7 +417,7 @@ cdef bint _apply_rows(
                 )
             finite &= update(
                 &lazy.spec, params + at, grad, state + at, held.size, span.n, lazy.before + now,
-                lazy.rates[now - 1], lazy.l1 if span.penalised else 0.0,
+                lazy.rates[now - 1] / lazy.age, lazy.l1 if span.penalised else 0.0,
                 lazy.l2 if span.penalised else 0.0,
             )
             grad += span.n
@@ -517,6 +518,7 @@ cdef class LazyUpdate:
         self._arrays = (table,)
         self.single = single
         self.lazy.spec = kernel.spec
+        self.lazy.age = 1
         self.lazy.l1 = l1
         self.lazy.l2 = l2
         self.lazy.n_runs = len(table)

@@ -17,6 +17,7 @@ cpdef enum:
     WAIT = 12
     STALE_SUM = 13
     STALE_MAX = 14
+    LEAD_MAX = 15
     STALENESS = 16
     BUCKETS = 32
     WIDTH = STALENESS + BUCKETS
@@ -44,3 +45,4 @@ cdef class Activity:
     cdef void push(self, int shard, int64_t nbytes) noexcept nogil
     cdef void step(self, int64_t rows, int64_t epoch_rows, double loss) noexcept nogil
     cdef void age(self, int shard, int64_t staleness) noexcept nogil
+    cdef void lead(self, int shard, int64_t steps) noexcept nogil

@@ -18,6 +18,7 @@ PUSH: int
 WAIT: int
 STALE_SUM: int
 STALE_MAX: int
+LEAD_MAX: int
 STALENESS: int
 BUCKETS: int
 WIDTH: int

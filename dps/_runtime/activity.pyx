@@ -20,7 +20,9 @@ Written by the rank, which tells the shard now and then where it is far:
                 nanoseconds, all of which go to one of them
     STALE_SUM, STALE_MAX, and from STALENESS on BUCKETS words
                 of the staleness of its pushes to this shard: 0, 1, 2-3, 4-7, ...
-All but the last three and those of the shard are in the first shard's row alone.
+    LEAD_MAX    steps that it was ahead of the slowest rank when it read from this shard, at most,
+                where ranks count them
+All but the last four and those of the shard are in the first shard's row alone.
 
 The clock is a stop watch: ``lap(phase)`` gives all time since the last lap to a phase. What is
 waited meanwhile goes to WAIT and not to the phase, because ``waited`` moves the last lap on.
@@ -174,6 +176,10 @@ cdef class Activity:
         dps_bump(row + STALE_SUM, staleness)
         if staleness > row[STALE_MAX]:
             dps_set(row + STALE_MAX, staleness)
+
+    cdef void lead(self, int shard, int64_t steps) noexcept nogil:
+        if steps > self._rows[shard][LEAD_MAX]:
+            dps_set(self._rows[shard] + LEAD_MAX, steps)
 
     def lap(self, int phase):
         if not LOAD <= phase <= WAIT:

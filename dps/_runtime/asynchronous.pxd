@@ -7,6 +7,12 @@ from dps._runtime.step cimport Step
 cdef class AsynchronousEnd(MappedEnd):
     cdef int _enter(self) except -1 nogil
     cdef void _leave(self) noexcept nogil
+    cdef int begin_turn(self) except -1 nogil
+    cdef void end_turn(self) noexcept nogil
+    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil
+    cdef int apply_keys(
+        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
+    ) except -1 nogil
 
 
 cdef class AsynchronousStep(Step):

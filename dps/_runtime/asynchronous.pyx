@@ -11,6 +11,11 @@ sees the rank busy or the rank sees the closed gate. A rank that dies inside a p
 no snapshot is taken over its half push. A gradient is looked at before its rank enters, so that one
 that is not finite leaves the gate free; an update that overflowed does not.
 
+Modes in which an update must not lose any of another have ranks write one after the other: a rank
+takes a ticket, the next of TICKETS, says so in TICKET, and waits until TURN has come to it; when it
+has written it moves TURN on. It waits while it is FREE, so a snapshot may come in between. A rank
+that dies in its turn leaves the others waiting, who look at the lease of the one whose turn it is.
+
 Where a shard is far and there are several ranks, a push is on its way while the rank computes its
 next gradient, from parameters that lack it: its answer is collected before the next push, or before
 anything else is asked of a shard. One more update of staleness for a round trip; one rank alone
@@ -31,7 +36,7 @@ from dps._runtime.ends cimport (
 )
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
-    R_ARRIVED, R_FREE, S_VERSION, W_OPEN, W_STOP, add, load, rank_store
+    R_ARRIVED, R_FREE, R_TICKET, S_VERSION, W_OPEN, W_STOP, W_TICKETS, W_TURN, add, load, rank_store
 )
 
 
@@ -52,6 +57,16 @@ cdef class AsynchronousEnd(MappedEnd):
     cdef void _leave(self) noexcept nogil:
         rank_store(&self.words, self.rank, R_FREE, 1)
 
+    cdef int begin_turn(self) except -1 nogil:
+        """Wait until no other rank writes that takes turns, too."""
+        cdef int64_t ticket = add(&self.words, W_TICKETS, 1)
+        rank_store(&self.words, self.rank, R_TICKET, ticket)
+        self.wait(-1, W_TURN, ticket - 1)
+        return 0
+
+    cdef void end_turn(self) noexcept nogil:
+        add(&self.words, W_TURN, 1)
+
     cdef int push(self) except -1 nogil:
         cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
         cdef int64_t step
@@ -64,14 +79,25 @@ cdef class AsynchronousEnd(MappedEnd):
         if status != RAN:
             return status
         step = add(&self.kept, S_VERSION, 1)
-        if not self.update.apply(
-            self.params, slot, self.state, self.size, 0, self.size, step, self.request.rate
-        ):
+        if not self.apply_whole(slot, step):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         self._leave()
         self.answer.before = step - 1
         return RAN
+
+    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil:
+        """Apply a mean gradient as update ``step``; whether all is finite."""
+        return self.update.apply(
+            self.params, mean, self.state, self.size, 0, self.size, step, self.request.rate
+        )
+
+    cdef int apply_keys(
+        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
+    ) except -1 nogil:
+        """The same at n keys, which may be moved."""
+        n = self.make_rows(keys, mean, n, step)
+        return apply(&self.lazy.lazy, self.numbers.single, &self.held, keys, n, step, mean)
 
     cdef int pushed(self, char* taken) except -1 nogil:
         self.answer.version = load(&self.kept, S_VERSION)
@@ -112,10 +138,7 @@ cdef class AsynchronousEnd(MappedEnd):
         if status != RAN:
             return status
         version = add(&self.kept, S_VERSION, 1)
-        n = self.make_rows(keys, slot, n, version)
-        if not apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, keys, n, version, slot,
-        ):
+        if not self.apply_keys(keys, slot, n, version):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         self._leave()
@@ -199,6 +222,7 @@ cdef class AsynchronousStep(Step):
             request = self.request(number, PUSH if self.keys is None else PUSH_KEYS)
             request.rows = rows
             request.rate = rate
+            request.based = self.based[number]
             status = (<End> self._ends[number]).begin(grad)
             if status != RAN:
                 return status

@@ -39,7 +39,8 @@ cdef struct Request:
     int64_t nbytes
     int64_t sequence    # of what changes something, from 1
     int64_t rows        # behind the gradient
-    int64_t step        # number of this update
+    int64_t step        # number of this update, or of the rank's own step
+    int64_t based       # in async: updates that the gradient's parameters are known to hold
     int64_t epoch
     int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
     double rate
@@ -95,6 +96,7 @@ cdef class End:
     cdef int pick_none(self, Py_ssize_t most) except -1 nogil
     cdef int begin(self, const char* given) except -1 nogil
     cdef int finish(self, char* taken) except -1 nogil
+    cdef int say(self) except -1 nogil
     cdef int put(
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
     ) except -1 nogil
@@ -208,7 +210,6 @@ cdef class FarEnd(End):
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil
-    cdef int say(self) except -1 nogil
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil
     cdef int _expect(self, Py_ssize_t nbytes) except -1 nogil

@@ -30,6 +30,8 @@ class MappedEnd(End):
     ) -> None: ...
     def flush(self, epoch: int) -> bool:
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite."""
+    def rest(self, clock: int) -> None:
+        """The rank takes no more steps in this epoch; `clock` are those up to its end."""
 
 class HostEnd(MappedEnd):
     """A rank's end of the window of its host, in which ranks sum before rank 0 of them sends."""

@@ -37,8 +37,8 @@ from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find,
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
-    Header, R_ARRIVED, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready, load,
-    rank_load, rank_store, store, wait_for
+    Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready,
+    load, rank_load, rank_store, store, wait_for
 )
 
 from dps._runtime.updates import bind
@@ -109,6 +109,10 @@ cdef class End:
     cdef int finish(self, char* taken) except -1 nogil:
         """Wait, and put what comes of it into a whole vector, and into `answer`."""
         return STOPPED
+
+    cdef int say(self) except -1 nogil:
+        """Say that the rank gets on, where it hands nothing over."""
+        return 0
 
     cdef int put(
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
@@ -250,6 +254,12 @@ cdef class MappedEnd(End):
     ) except -1 nogil:
         memcpy(self.ring + place * self.ring_stride, values, n * self.numbers.itemsize)
         return self.has_come(place, rows, sequence)
+
+    cdef int say(self) except -1 nogil:
+        rank_store(
+            &self.words, self.rank, R_BEAT, rank_load(&self.words, self.rank, R_BEAT) + 1
+        )
+        return 0
 
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil:
         """A message of a ring lies in its place."""
@@ -599,6 +609,9 @@ cdef class MappedEnd(End):
             store(&self.kept, S_VERSION, self.request.step)
         self.answer.nbytes = 0
         return self.done()
+
+    def rest(self, int64_t clock):
+        """The rank takes no more steps in this epoch; `clock` are those up to its end."""
 
     def flush(self, int64_t epoch):
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.

@@ -18,6 +18,7 @@ class StepLoop:
 
     seen: int
     pushes: int
+    skipped: int
     loss: float
     def __init__(self, gradient: Gradient, push: Step) -> None: ...
     def begin(self, rows: int, rates: NDArray[np.float64], key: int = ...) -> None:

@@ -88,6 +88,8 @@ cdef class StepLoop:
     cdef uint64_t key           # of what is drawn by chance in this epoch
     cdef readonly Py_ssize_t seen
     cdef readonly Py_ssize_t pushes
+    cdef readonly Py_ssize_t skipped
+    cdef Py_ssize_t passing     # rows to come that are of skipped steps
     cdef readonly double loss
 
     def __init__(self, Gradient gradient, Step push):
@@ -111,7 +113,7 @@ cdef class StepLoop:
         self.key = key
         self.rates = rates
         self.steps = rates.shape[0]
-        self.step = self.seen = self.pushes = 0
+        self.step = self.seen = self.pushes = self.skipped = self.passing = 0
         self.loss = 0
         self.wanted = self._size(0)
         self._forget()
@@ -199,12 +201,28 @@ cdef class StepLoop:
                 )
         return RAN
 
+    cdef void _skip(self, Py_ssize_t steps) noexcept nogil:
+        """Leave out steps that others have taken meanwhile, and the rows of them."""
+        cdef Py_ssize_t step
+        for step in range(self.step, self.step + steps):
+            self.passing += self._size(step)
+            self.skipped += self._size(step)
+        self.step += steps
+        self.push.missed = 0
+
+    cdef void _pass(self, Part* parts, Py_ssize_t n) noexcept nogil:
+        """Go on behind the parts' shares."""
+        cdef Py_ssize_t p
+        for p in range(n):
+            parts[p].at += parts[p].share
+            parts[p].left -= parts[p].share
+
     cdef int _run(self, Part* parts, Py_ssize_t n) except -1 nogil:
         cdef Py_ssize_t p, left, taken
         cdef int64_t size
         cdef int status
         while self.step < self.steps:
-            if self.wanted == 0:
+            if self.wanted == 0 and self.passing == 0:
                 if self.keys is None:
                     self.loss += self.gradient.finish(self.push.params, self.grad)
                 if self.loss - self.loss != 0:
@@ -220,6 +238,7 @@ cdef class StepLoop:
                 self.push.activity.step(size, self.seen, self.loss)
                 self.push.activity.step_ends()
                 self.step += 1
+                self._skip(self.push.missed)
                 self.wanted = self._size(self.step)
                 self._forget()
                 continue
@@ -228,8 +247,12 @@ cdef class StepLoop:
                 left += parts[p].left
             if left == 0:
                 break
-            taken = min(self.wanted, left)
+            taken = min(self.passing or self.wanted, left)
             _share(parts, n, taken, left)
+            if self.passing:
+                self._pass(parts, n)
+                self.passing -= taken
+                continue
             if self.keys is None:
                 for p in range(n):
                     if parts[p].share:
@@ -241,9 +264,7 @@ cdef class StepLoop:
                 status = self._add_by_keys(parts, n)
                 if status != RAN:
                     return status
-            for p in range(n):
-                parts[p].at += parts[p].share
-                parts[p].left -= parts[p].share
+            self._pass(parts, n)
             self.wanted -= taken
         self.push.activity.flush()
         return RAN

@@ -106,7 +106,7 @@ cdef class Service:
             self._refuse()
         self.wire.receive(row, sizeof(row))
         memcpy(self.end.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
-        return 0
+        return self.end.say()
 
     cdef int _receive_round(self) except -1 nogil:
         """Put a message of a ring to its place; it gets no answer."""

@@ -35,6 +35,8 @@ cdef class Step:
     cdef object rates
     cdef int64_t epoch
     cdef double notes[8]                # that have come along
+    cdef Py_ssize_t missed              # steps that others have taken meanwhile
+    cdef int64_t last                   # of the epoch
 
     cdef char* keep(self, array) except? NULL
     cdef Request* request(self, int number, int64_t op) noexcept nogil

@@ -56,8 +56,19 @@ class Step:
     @property
     def busy(self) -> bool:
         """Whether a push is under way."""
+    def expect(self, steps: int) -> None:
+        """Begin an epoch of so many steps."""
+    def lost(self) -> tuple[int, int]:
+        """Rows that did not count, and rows that came late, since the last call."""
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch of steps by keys."""
+    def rest(self) -> int:
+        """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
+    @property
+    def renews(self) -> bool:
+        """Whether parameters are to be pulled before an epoch's first step."""
+    def clock_distance(self) -> float:
+        """How far ahead a step began since the last call, at most; NaN where nobody counts."""
     def pull(self) -> Ending:
         """Take the parameters as they are."""
     def hand_over(self, grad: NDArray[np.floating], rows: int, rate: float) -> Ending:

@@ -116,9 +116,30 @@ cdef class Step:
         """Sum and largest staleness of pushes since the last call."""
         return 0.0, 0.0
 
+    def expect(self, steps):
+        """Begin an epoch of so many steps."""
+        self.last = self.sequence + steps
+
+    def lost(self):
+        """Rows that did not count, and rows that came late, since the last call."""
+        return 0, 0
+
     def begin_epoch(self, epoch):
-        """Begin an epoch of the fit."""
+        """Begin an epoch of the fit, where steps go by keys."""
         self.epoch = epoch
+
+    def rest(self):
+        """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
+        return 0
+
+    @property
+    def renews(self):
+        """Whether parameters are to be pulled before an epoch's first step."""
+        return False
+
+    def clock_distance(self):
+        """How far ahead a step began since the last call, at most; NaN where nobody counts."""
+        return float("nan")
 
     def hand_over(self, grad, int64_t rows, double rate):
         """Hand over a gradient sum; how it ended."""

@@ -38,6 +38,14 @@ static inline int dps_claim(int64_t *word, int64_t value) {
     return __atomic_compare_exchange_n(word, &expected, value, 0, __ATOMIC_SEQ_CST,
                                        __ATOMIC_SEQ_CST);
 }
+static inline int dps_replace(int64_t *word, int64_t expected, int64_t value) {
+    return __atomic_compare_exchange_n(word, &expected, value, 0, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+/* What has been read before is not read again after it, nor the other way round. */
+static inline void dps_fence(void) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 
 /* Counters with one writer: readers see some value that was there, in no order. */
 static inline void dps_set(int64_t *word, int64_t value) {

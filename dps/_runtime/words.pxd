@@ -13,6 +13,10 @@ cpdef enum:
     W_REPORTED_EVEN = 3
     W_REPORTED_ODD = 4
     W_ANSWERED = 5
+    W_TICKETS = 8
+    W_TURN = 9
+    W_STEP = 6
+    W_TAKEN = 7
     R_CLAIM = 0
     R_ARRIVED = 1
     R_DONE = 2
@@ -24,6 +28,11 @@ cpdef enum:
     R_WAITS = 8
     R_LEASE = 9
     R_RING = 10
+    R_CLOCK = 13
+    R_GIVEN = 14
+    R_TICKET = 15
+    R_LATE = 11
+    R_LATE_ROWS = 12
 
 # The words of a header, as native functions take them.
 cdef struct Words:
@@ -44,6 +53,9 @@ cdef class Header:
 cdef int64_t load(const Words* words, int word) noexcept nogil
 cdef void store(const Words* words, int word, int64_t value) noexcept nogil
 cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil
+cdef bint replace(
+    const Words* words, int word, int64_t expected, int64_t value
+) noexcept nogil
 cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil
 cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil
 cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil

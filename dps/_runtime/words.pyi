@@ -16,6 +16,10 @@ W_CLOSED: int
 W_REPORTED_EVEN: int
 W_REPORTED_ODD: int
 W_ANSWERED: int
+W_TICKETS: int
+W_TURN: int
+W_STEP: int
+W_TAKEN: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int
@@ -27,6 +31,11 @@ R_ROWS: int
 R_WAITS: int
 R_LEASE: int
 R_RING: int
+R_CLOCK: int
+R_GIVEN: int
+R_TICKET: int
+R_LATE: int
+R_LATE_ROWS: int
 
 class Header:
     """The atomic words of a window.

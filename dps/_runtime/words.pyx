@@ -28,6 +28,7 @@ cdef extern from "waiting.h" nogil:
     void dps_store(int64_t *word, int64_t value)
     int64_t dps_add(int64_t *word, int64_t value)
     int dps_claim(int64_t *word, int64_t value)
+    int dps_replace(int64_t *word, int64_t expected, int64_t value)
     void dps_pause()
     void dps_yield()
     double dps_now()
@@ -79,6 +80,16 @@ cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil:
     cdef int64_t result = dps_add(_word(words, word), value)
     _ring(words)
     return result
+
+
+cdef bint replace(
+    const Words* words, int word, int64_t expected, int64_t value
+) noexcept nogil:
+    """Store a value, unless the word holds another than is expected; whether it was stored."""
+    cdef bint stored = dps_replace(_word(words, word), expected, value)
+    if stored:
+        _ring(words)
+    return stored
 
 
 cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dps.data.inspection import DataSummary
 from dps.losses import Loss
-from dps.modes import Mode
+from dps.modes import Mode, get_mode
 from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
 from dps.training.defaults import (
@@ -82,6 +82,7 @@ def _obstacles(asked: Any, loss: Loss) -> Iterator[str]:
         f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
         f"average={asked.average!r}": asked.average,
         "early_stopping": asked.early_stopping,
+        f"mode={asked.mode!r}": get_mode(asked.mode).takes_steps_only,
     }
     return (what for what, is_given in given.items() if is_given)
 

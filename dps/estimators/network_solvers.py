@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.inspection import DataSummary
+from dps.modes import get_mode
 from dps.optimizers import OPTIMIZERS, SGD, AdamW, Optimizer, get_optimizer
 from dps.training.defaults import GAIN, OF_SMALL, PROMISE
 from dps.training.full_batch import FullBatch
@@ -51,6 +52,7 @@ def check_passes(asked: Any, partial: bool) -> None:
         f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
         f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
         f"learning_rate_init={asked.learning_rate_init!r}": asked.learning_rate_init != "auto",
+        f"mode={asked.mode!r}": get_mode(asked.mode).takes_steps_only,
     }
     for what, is_asked in wishes.items():
         if is_asked:

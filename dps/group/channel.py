@@ -75,6 +75,8 @@ class ChannelSpec:
         Where it sums with other ranks of its host before one of them sends.
     place : int
         Which of those it is that take part in steps; -1: another of its host does for it.
+    epoch_steps : int
+        Steps of an epoch of the rank that has most.
     """
 
     rank: int
@@ -87,6 +89,7 @@ class ChannelSpec:
     timed: bool = True
     host: HostPlace | None = None
     place: int = 0
+    epoch_steps: int = 0
 
 
 class Channel:
@@ -132,7 +135,7 @@ class Channel:
         if mode.shards_hold_parameters:
             version = int(self._first.call(operations.version))
             # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
-            shared = window is not None and mode.together and spec.update.rates is None
+            shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (
                 window.store.params if window and shared else np.zeros(spec.size, spec.dtype)
             )
@@ -156,11 +159,14 @@ class Channel:
             held=held,
             host=near,
             place=spec.place,
+            epoch_steps=spec.epoch_steps,
         )
         self.step: Step = mode.step(setup)
         self._reductions = 0
         self._aligned = False
         self._together = mode.together
+        # Whether updates may be left behind that are applied at an epoch's end.
+        self._lags = spec.update.rates is not None or mode.gathers
 
     def _alive(self) -> None:
         """While it waits for ranks of its own host, the shards hear of this rank."""
@@ -260,6 +266,13 @@ class Channel:
             self._aligned = True
         return self.step
 
+    def rest(self) -> None:
+        """Say that no steps of this rank follow in this epoch, so that nobody waits for them."""
+        clock = self.step.rest()
+        if clock:
+            for link in self._links:
+                link.call(operations.rest, clock)
+
     def beat(self) -> None:
         """Say that this rank is alive while it reads."""
         self._call(operations.beat)
@@ -275,6 +288,17 @@ class Channel:
         stale: tuple[float, float] = self.step.staleness()
         return stale
 
+    def clock_distance(self) -> float:
+        """How many steps ahead of the slowest rank a step has begun since the last call, at most.
+
+        NaN where ranks do not count their steps.
+        """
+        return float(self.step.clock_distance())
+
+    def lost(self) -> tuple[int, int]:
+        """Rows that did not count, and rows that came late, since the last call."""
+        return self.step.lost()
+
     def digest(self) -> int:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""
         return 0 if self._held is None else zlib.crc32(self._held.data)
@@ -287,7 +311,7 @@ class Channel:
         if not self._together:
             # All ranks meet; nobody pushes again before the epoch is closed.
             self.reduce([0.0])
-            if self._spec.update.rates is not None:
+            if self._lags:
                 if self._spec.rank == 0:
                     for link in self._links:
                         link.call(operations.bring_up_to_date, epoch)

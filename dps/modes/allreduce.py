@@ -3,27 +3,43 @@
 The shards lend windows with gradient slots and no parameters. The direct mean is the one that
 sync applies, computed by the same lines, and so is the update: all ranks hold the same
 bits, and they are those of sync. A ring has another order of sums, see ``_runtime/ring.pyx``.
+With ``period`` replicas take steps of their own in between, see ``_runtime/local.pyx``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from dps._parameters import check_integer, check_real
 from dps._runtime.allreduce import AllReduceEnd, AllReduceStep
+from dps._runtime.local import LocalStep
 from dps._runtime.ring import RingStep
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
+from dps.optimizers import SGD, Momentum, Optimizer
+from dps.server.shard import EndKind
 
 __all__ = ["AllReduce"]
 
 _ALGORITHMS = ("direct", "ring")
+_OUTER = ("average", "nesterov")
 
 
 @dataclass(frozen=True)
 class AllReduce(Mode):
-    """Replicas reduce their gradients and each applies the same update to its copy.
+    r"""Replicas reduce their gradients and each applies the same update to its copy.
+
+    With ``period`` above 1 each replica takes that many steps on its own copy, with the optimizer
+    of the fit and its own part of each batch, before copies are brought together:
+
+    .. math:: D = \sum_r n_r (\theta - \theta_r) / \sum_r n_r
+
+    where :math:`\theta` is what all copies were before, and :math:`n_r` the rows of replica r since
+    then. The mean :math:`\theta - D` is local SGD (Lin et al., 2020); an outer step of Nesterov
+    momentum, :math:`v \leftarrow \mu v + D`, :math:`\theta \leftarrow \theta - \eta (D + \mu v)`,
+    is DiLoCo (Douillard et al., 2023). Both papers give all replicas as many rows.
 
     Parameters
     ----------
@@ -32,36 +48,69 @@ class AllReduce(Mode):
         only, 2 (N - 1) messages a step among N hosts. Both move as many bytes. A ring needs fewer
         connections at work, and takes N - 1 times as long for a message to come round: it is for
         many hosts and large models. Steps by keys, and L-BFGS, are direct.
+    period : int, default=1
+        Steps from one reduction to the next; the last step of an epoch ends with one, too. With
+        more than 1 there is no L-BFGS.
+    outer : {"average", "nesterov"}, default="average"
+        What is made of the copies.
+    outer_learning_rate : float, default=0.7
+        :math:`\eta`, of ``outer="nesterov"``.
+    outer_momentum : float, default=0.9
+        :math:`\mu`, in [0, 1), of ``outer="nesterov"``. Its velocity is 0 at the beginning of each
+        call of `fit` and `partial_fit`.
 
     Examples
     --------
     >>> AllReduce(algorithm="ring").shards_hold_parameters
     False
+    >>> AllReduce(period=16).takes_steps_only
+    True
     """
 
     algorithm: str = "direct"
+    period: int = 1
+    outer: str = "average"
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
 
     name: ClassVar[str] = "allreduce"
-    deterministic: ClassVar[bool] = True
-    end: ClassVar[type[AllReduceEnd]] = AllReduceEnd
     shards_hold_parameters: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.algorithm not in _ALGORITHMS:
-            raise ValueError(
-                "The 'algorithm' parameter of AllReduce must be a str among "
-                f"{list(_ALGORITHMS)}. Got {self.algorithm!r} instead."
-            )
+        for option, choices in (("algorithm", _ALGORITHMS), ("outer", _OUTER)):
+            if getattr(self, option) not in choices:
+                raise ValueError(
+                    f"The {option!r} parameter of AllReduce must be a str among {list(choices)}. "
+                    f"Got {getattr(self, option)!r} instead."
+                )
+        check_integer(self, "period", 1)
+        check_real(self, "outer_learning_rate", 0.0, float("inf"), closed="neither")
+        check_real(self, "outer_momentum", 0.0, 1.0, closed="left")
         if self.goes_round and self.access == "stream":
             raise ValueError(
                 "algorithm='ring' needs a window beside each replica: access='stream' has none"
             )
 
     @property
+    def deterministic(self) -> bool:
+        """All ranks hold the same bits, whenever they are brought together."""
+        return True
+
+    @property
     def goes_round(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour."""
         return self.algorithm == "ring"
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return AllReduceEnd
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """Whether replicas take steps of their own."""
+        return self.period > 1 or self.outer != "average"
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """All ranks take the same steps; a batch is shared out among them."""
@@ -69,6 +118,20 @@ class AllReduce(Mode):
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's copy of the parameters and its place in the reduction."""
+        if not self.takes_steps_only:
+            return self._reduction(spec)
+        assert spec.held is not None
+        outer: Optimizer = SGD()
+        if self.outer == "nesterov":
+            outer = Momentum(momentum=self.outer_momentum, nesterov=True)
+        whole = replace(spec, update=replace(spec.update, rates=None))
+        return LocalStep(
+            spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update,
+            spec.host, self._reduction(whole), self.period, outer,
+            self.outer_learning_rate if self.outer == "nesterov" else 1.0,
+        )  # fmt: skip
+
+    def _reduction(self, spec: StepSpec) -> AllReduceStep:
         assert spec.held is not None
         given = (
             spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update,

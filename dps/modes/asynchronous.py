@@ -1,49 +1,170 @@
 """Async: the shards hold the parameters, and a gradient is applied when it comes.
 
-Nobody waits for anybody while steps are taken. Reads are not coordinated with writes, and two
-replicas that push at once may each lose element updates of the other; what one replica alone does
-is bit for bit sequential training. The protocol is in ``_runtime/asynchronous.pyx``.
+Nobody waits for anybody while steps are taken, unless `max_delay` says so. Reads are not
+coordinated with writes, and two replicas that push at once may each lose element updates of the
+other; what one replica alone does is bit for bit sequential training. The protocols are in
+``_runtime/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+from dps._parameters import check_integer, check_real
+from dps._runtime.aggregate import GatheringEnd, GatheringStep
 from dps._runtime.asynchronous import AsynchronousEnd, AsynchronousStep
+from dps._runtime.bounded import BoundedEnd, BoundedStep
+from dps._runtime.compensation import AgedEnd, DelayedEnd
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
 
 __all__ = ["Async"]
+
+_COMPENSATIONS = ("age", "delay")
+#: Of the experiments of the paper, where it is constant.
+_STRENGTH = 0.04
 
 
 @dataclass(frozen=True)
 class Async(Mode):
-    """A shard applies each replica's gradient when it comes.
+    r"""A shard applies each replica's gradient when it comes.
+
+    Parameters
+    ----------
+    max_delay : int or None, default=None
+        Stale synchronous parallel (Ho et al. 2013): a replica begins a step when it is at most so
+        many steps ahead of the slowest, and else waits. None: nobody waits. With 0 each step
+        applies the gradients that all replicas have taken at the same parameters, one after the
+        other: with SGD, equal batches and no penalty that is the step of sync with `batch_size`
+        and learning rate multiplied by the number of replicas, to rounding.
+    aggregate : int or None, default=None
+        The shard gathers so many gradients and applies :math:`\sum g / \sum n` of them as one
+        update, n their rows; whoever brings the last one does it. At the end of an epoch the mean
+        of what there is is applied. None: each gradient is an update. It does not go together with
+        `max_delay`, which would not bound what has been gathered and not applied, nor with
+        `compensation`: a mean of gradients of several ages has none.
+    drop_after : int or None, default=None
+        With `aggregate`, gradients that miss more than so many updates are dropped, and their rows
+        counted as `rows_dropped` in ``history_``. With 0 that is what TensorFlow's
+        SyncReplicasOptimizer does, without its tokens. None: none are dropped.
+    compensation : {"age", "delay"} or None, default=None
+        What is done about a gradient that misses updates, see the notes.
+    compensation_strength : float, default=0.04
+        :math:`\lambda` of ``compensation="delay"``.
+
+    Notes
+    -----
+    With ``compensation="age"`` (Zhang, Gupta, Lian and Liu 2016) the learning rate of an update is
+    :math:`\alpha / \max(1, \tau)`, where :math:`\tau` updates came to the shard between the
+    replica's pull and its push. With ``"delay"`` (DC-ASGD-c, Zheng et al. 2017) the mean gradient
+    :math:`g` becomes :math:`g + \lambda\, g \odot g \odot (w_{now} - w_{pulled})`, where the
+    square of g stands for the diagonal of the Hessian.
 
     Examples
     --------
     >>> Async().steps([600, 400], batch_size=100)
     (6, 4)
+    >>> Async(max_delay=8).max_staleness(n_replicas=4)
+    51
     """
 
+    max_delay: int | None = None
+    aggregate: int | None = None
+    drop_after: int | None = None
+    compensation: str | None = None
+    compensation_strength: float = _STRENGTH
+
     name: ClassVar[str] = "async"
-    deterministic: ClassVar[bool] = False
     together: ClassVar[bool] = False
-    end: ClassVar[type[AsynchronousEnd]] = AsynchronousEnd
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("max_delay", 0), ("aggregate", 1), ("drop_after", 0)):
+            if getattr(self, name) is not None:
+                check_integer(self, name, least)
+        self._check_aggregate()
+        if self.compensation not in (None, *_COMPENSATIONS):
+            raise ValueError(
+                "The 'compensation' parameter of Async must be a str among "
+                f"{list(_COMPENSATIONS)} or None. Got {self.compensation!r} instead."
+            )
+        check_real(self, "compensation_strength", 0.0, float("inf"), closed="left")
+        if self.compensation != "delay" and self.compensation_strength != _STRENGTH:
+            raise ValueError(
+                "compensation_strength is of compensation='delay', got "
+                f"compensation={self.compensation!r}"
+            )
+
+    def _check_aggregate(self) -> None:
+        if self.aggregate is None:
+            if self.drop_after is not None:
+                raise ValueError(
+                    f"drop_after={self.drop_after} is of gathered gradients: give aggregate, too; "
+                    "aggregate=1 applies each by itself"
+                )
+        elif self.max_delay is not None:
+            raise ValueError(
+                "aggregate and max_delay do not go together: a step counts as taken when its "
+                "gradient has been gathered, so max_delay would not bound what replicas miss; use "
+                "drop_after"
+            )
+        elif self.compensation is not None:
+            raise ValueError(
+                f"aggregate and compensation={self.compensation!r} do not go together: a mean of "
+                "gradients of several ages has no age of its own; use drop_after"
+            )
+
+    @property
+    def gathers(self) -> bool:
+        """Whether shards hold gradients for a while before they apply them."""
+        return self.aggregate is not None
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        if self.aggregate is not None:
+            return partial(GatheringEnd, aggregate=self.aggregate, drop_after=self.drop_after)
+        if self.compensation == "age":
+            return partial(AgedEnd, max_delay=self.max_delay)
+        if self.compensation == "delay":
+            strength = float(self.compensation_strength)
+            return partial(DelayedEnd, max_delay=self.max_delay, strength=strength)
+        if self.max_delay is not None:
+            return partial(BoundedEnd, max_delay=self.max_delay)
+        return AsynchronousEnd
+
+    def max_staleness(self, n_replicas: int) -> int | None:
+        """The updates that a push may miss at the most; None where there is no bound.
+
+        Of each other replica these are 2 `max_delay` + 1.
+        """
+        return None if self.max_delay is None else (2 * self.max_delay + 1) * (n_replicas - 1)
+
+    @property
+    def deterministic(self) -> bool:
+        """It depends on who comes first."""
+        return False
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Each rank goes through its own rows at its own pace."""
         return tuple(-(-n // batch_size) for n in rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Every rank's steps are updates of their own."""
-        return sum(steps)
+        """Every rank's steps are updates of their own, or so many of them are one."""
+        return -(-sum(steps) // (self.aggregate or 1))
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's free line to the shards."""
-        return AsynchronousStep(
+        """A rank's line to the shards."""
+        given = (
             spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,
         )  # fmt: skip
+        if self.aggregate is not None:
+            return GatheringStep(*given)
+        if self.max_delay is None and self.compensation is None:
+            return AsynchronousStep(*given)
+        return BoundedStep(*given, epoch_steps=spec.epoch_steps)

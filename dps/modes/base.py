@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End, HostEnd, MappedEnd
+from dps._runtime.ends import End, HostEnd
 from dps._runtime.step import Step
 from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
+from dps.server.shard import EndKind
 
 __all__ = ["ACCESSES", "Mode", "StepSpec"]
 
@@ -50,6 +51,8 @@ class StepSpec:
         Where ranks of a host sum first.
     place : int
         Which of those this rank is that take part in steps; -1: another of its host does for it.
+    epoch_steps : int
+        Steps of an epoch of the rank that has most.
     """
 
     rank: int
@@ -62,6 +65,7 @@ class StepSpec:
     held: NDArray[np.floating] | None
     host: HostEnd | None = None
     place: int = 0
+    epoch_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,10 @@ class Mode(ABC):
 
     #: The name it is registered under.
     name: ClassVar[str]
-    #: Whether the same plan gives the same bits with several replicas.
-    deterministic: ClassVar[bool]
-    #: Whether replicas wait for each other at every step.
+    #: Whether replicas take the same steps, and all close an epoch together.
     together: ClassVar[bool] = True
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
-    #: What a rank's step does in the window of a shard.
-    end: ClassVar[type[MappedEnd]]
 
     def __post_init__(self) -> None:
         for option, choices in (("placement", sorted(PLACEMENTS)), ("access", list(ACCESSES))):
@@ -98,6 +98,35 @@ class Mode(ABC):
                     f"The {option!r} parameter of {type(self).__name__} must be a str among "
                     f"{choices}. Got {value!r} instead."
                 )
+
+    @property
+    @abstractmethod
+    def end(self) -> EndKind:
+        """What a rank's step does in the window of a shard."""
+
+    @property
+    @abstractmethod
+    def deterministic(self) -> bool:
+        """Whether the same plan gives the same bits with several replicas."""
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a step waits for every replica, so that those of a host may sum first."""
+        return self.together
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """Whether its options speak of stochastic steps, so that there is no L-BFGS."""
+        return False
+
+    def quorum(self, n_replicas: int) -> int:
+        """Gradients that an update is made of where others may come too late; 0: all of them."""
+        return 0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether shards hold gradients for a while before they apply them."""
+        return False
 
     @property
     def goes_round(self) -> bool:

@@ -1,7 +1,8 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
 One step applies ``sum_r g_r / sum_r n_r``, summed in rank order, so the result is bit
-for bit that of one process which sums the same sub-batches in the same order.
+for bit that of one process which sums the same sub-batches in the same order. With backups an
+update waits for the first ranks only, see ``_runtime/backups.pyx``.
 """
 
 from __future__ import annotations
@@ -10,34 +11,105 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dps._parameters import check_integer
+from dps._runtime.backups import BackupsEnd, BackupsStep
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
 from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
 
 __all__ = ["Sync"]
+
+_LATE = ("drop", "add")
 
 
 @dataclass(frozen=True)
 class Sync(Mode):
-    """Every update waits for all replicas (the default).
+    r"""Every update waits for all replicas (the default), or for all but the slowest.
+
+    With backups, of N replicas an update is the mean over those N - b that come first (Chen et
+    al., 2016):
+
+    .. math:: \sum_{r \in F} g_r / \sum_{r \in F} n_r
+
+    The others do not hold it up. They go on with the step at which the group is by then.
+
+    Parameters
+    ----------
+    backups : int, default=0
+        b, replicas that no update waits for; fewer than there are.
+    late : {"drop", "add"}, default="drop"
+        What becomes of a gradient that comes too late: it is dropped, or it counts in the step at
+        work, beside the N - b of that step, as old as it is.
 
     Examples
     --------
     >>> Sync().steps([600, 400], batch_size=100)
     (10, 10)
+    >>> Sync(backups=1).quorum(4)
+    3
     """
 
+    backups: int = 0
+    late: str = "drop"
+
     name: ClassVar[str] = "sync"
-    deterministic: ClassVar[bool] = True
-    end: ClassVar[type[SynchronousEnd]] = SynchronousEnd
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "backups", 0)
+        if self.late not in _LATE:
+            raise ValueError(
+                f"The 'late' parameter of Sync must be a str among {list(_LATE)}. "
+                f"Got {self.late!r} instead."
+            )
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return BackupsEnd if self.backups else SynchronousEnd
+
+    @property
+    def deterministic(self) -> bool:
+        """With backups it depends on who comes first."""
+        return not self.backups
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Without backups."""
+        return not self.backups
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """L-BFGS would wait for all."""
+        return self.backups > 0
+
+    def quorum(self, n_replicas: int) -> int:
+        """Gradients that an update is made of where others may come too late; 0: all of them.
+
+        Raises
+        ------
+        ValueError
+            Nobody is left to be waited for.
+        """
+        if self.backups >= n_replicas:
+            raise ValueError(
+                f"backups={self.backups} leaves none of {n_replicas} replicas to wait for: use "
+                "fewer backups, or a larger n_replicas"
+            )
+        return n_replicas - self.backups if self.backups else 0
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """All ranks take the same steps; a batch is shared out among them."""
+        self.quorum(len(rows))
         return (-(-sum(rows) // batch_size),) * len(rows)
 
     def step(self, spec: StepSpec) -> Step:
-        """A rank's part in updates that wait for all."""
-        return SynchronousStep(
+        """A rank's part in updates that wait for all, or for the first."""
+        given = (
             spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
-            spec.update.rates, spec.host,
+            spec.update.rates,
         )  # fmt: skip
+        if self.backups:
+            return BackupsStep(*given, self.late == "add")
+        return SynchronousStep(*given, spec.host)

@@ -49,6 +49,7 @@ __all__ = [
     "reduce",
     "report",
     "reported",
+    "rest",
     "snapshot_epoch",
     "version",
 ]
@@ -185,6 +186,12 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
     """
     if access.end is not None and not access.end.flush(epoch):
         raise NonFiniteError.of("update", rank=access.rank)
+
+
+def rest(access: Access, clock: int) -> None:
+    """The rank takes no more steps in this epoch; those of its end lie behind it."""
+    if access.end is not None:
+        access.end.rest(clock)
 
 
 def snapshot_epoch(

@@ -12,6 +12,7 @@ before that was frozen in the middle of an update writes where nobody reads when
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from dps.server.store import Store, StoreSpec
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 
 __all__ = [
+    "EndKind",
     "GroupSpec",
     "Initial",
     "ParameterShard",
@@ -39,6 +41,9 @@ __all__ = [
     "Watched",
     "WindowCard",
 ]
+
+#: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
+EndKind = Callable[..., MappedEnd]
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class GroupSpec:
     Parameters
     ----------
     window : WindowSpec
-    end : type of MappedEnd
+    end : callable
         What steps of a rank go through, as its mode has it.
     timeout : float
         Seconds without progress that a waiting rank tolerates.
@@ -137,7 +142,7 @@ class GroupSpec:
     """
 
     window: WindowSpec
-    end: type[MappedEnd]
+    end: EndKind
     timeout: float
     watched: Watched | None = None
 

@@ -99,6 +99,11 @@ class Watch:
         ranks = [rank for rank in range(self._window.spec.n_ranks) if rank != self._rank]
         if isinstance(wait.of, Field):
             return [r for r in ranks if words.rank_load(r, wait.of) < wait.value]
+        if (
+            wait.of == Word.TURN
+        ):  # it is that of whoever has the next ticket; before it says so, of any
+            turn = words.load(Word.TURN) + 1
+            return [r for r in ranks if words.rank_load(r, Field.TICKET) == turn] or ranks
         # A window's word is moved on by whichever rank comes last.
         fewest = min((words.rank_load(r, Field.ENDED) for r in ranks), default=0)
         return [r for r in ranks if words.rank_load(r, Field.ENDED) == fewest]

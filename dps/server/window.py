@@ -14,6 +14,10 @@ Words of a window
     CLOSED    epochs closed
     REPORTED  two words, for even and odd epochs: reports received
     ANSWERED  sequence number of the last answer that the ranks of a host share (`HostEnd`)
+    TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
+    TURN      tickets whose ranks have written
+    STEP      updates done and gradients taken, where an update is of the first (``backups.pyx``)
+    TAKEN     gradients that lie complete in slots, of those that STEP counts
 
 Words of a rank (only that rank, or the Actor on its behalf, writes them)
     CLAIM     the attempt that owns the rank; set once, 0 before (the fence)
@@ -28,7 +32,12 @@ Words of a rank (only that rank, or the Actor on its behalf, writes them)
     ENDED     epochs this rank has reported
     BEAT      heartbeats while it reads data
     ROWS      rows behind the gradient in the slot
+    LATE      the last step in which a gradient counts that has come too late for its own
+    LATE_ROWS rows behind it
     RING      number of the last message of a ring that this rank has put here (``ring.pyx``)
+    CLOCK     steps this rank has taken, where the distance of ranks is bounded (``bounded.pyx``)
+    GIVEN     steps of which it has handed the gradient over, where none may be ahead
+    TICKET    its last one of TICKETS, from 1
     WAITS     looks around while it waits for others, about one a second
 
 What a rank counts for those who watch the fit lies in `activity`; no protocol looks at it.
@@ -61,7 +70,7 @@ ABORTED = 2
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
 REPORT_WIDTH = 64
-RECORD_WIDTH = 16
+RECORD_WIDTH = 24
 
 _NEVER_AWAITED = 1 << 62
 
@@ -75,6 +84,10 @@ class Word(IntEnum):
     REPORTED_EVEN = words.W_REPORTED_EVEN
     REPORTED_ODD = words.W_REPORTED_ODD
     ANSWERED = words.W_ANSWERED
+    TICKETS = words.W_TICKETS
+    TURN = words.W_TURN
+    STEP = words.W_STEP
+    TAKEN = words.W_TAKEN
 
 
 class Field(IntEnum):
@@ -91,6 +104,11 @@ class Field(IntEnum):
     WAITS = words.R_WAITS
     LEASE = words.R_LEASE
     RING = words.R_RING
+    CLOCK = words.R_CLOCK
+    GIVEN = words.R_GIVEN
+    TICKET = words.R_TICKET
+    LATE = words.R_LATE
+    LATE_ROWS = words.R_LATE_ROWS
 
 
 _PROGRESS = (Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING)
@@ -123,6 +141,11 @@ class WindowSpec:
         Which of the fit's groups this is, from 0.
     ring : int
         Elements of the longest message where vectors go round; else 0.
+    quorum : int
+        Gradients that an update is of where others may come too late, and have slots of their own
+        then; 0: all of them.
+    gathers : bool
+        Whether gradients are summed in `total` before they are applied.
     """
 
     fit: str
@@ -132,6 +155,13 @@ class WindowSpec:
     members: tuple[int, ...] = ()
     generation: int = 0
     ring: int = 0
+    quorum: int = 0
+    gathers: bool = False
+
+    @property
+    def n_slots(self) -> int:
+        """Places for gradients."""
+        return 2 * self.n_ranks if self.quorum else self.n_ranks
 
     @property
     def key(self) -> tuple[str, int]:
@@ -179,14 +209,16 @@ class WindowSpec:
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, REPORT_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
-            "slots": ((self.n_ranks, stride), dtype),
+            "slots": ((self.n_slots, stride), dtype),
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
-            "keys": ((self.n_ranks, keyed * stride // (each or 1)), "int64"),
-            "key_counts": ((self.n_ranks, keyed * self.n_ranks), "int64"),
+            "keys": ((self.n_slots, keyed * stride // (each or 1)), "int64"),
+            "key_counts": ((self.n_slots, keyed * self.n_ranks), "int64"),
             "total_keys": ((n_keys,), "int64"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
+            "gathered": ((8 * self.gathers,), "float64"),
+            "marks": ((n_keys * self.gathers,), "int8"),
         }
 
 
@@ -208,22 +240,28 @@ class Window(Regions):
         The words named in this module's docstring.
     activity : (n_ranks, WIDTH) int64 array
         What each rank has done, see ``_runtime/activity.pyx``.
-    slots : (n_ranks, >= n) array
-        A gradient sum for each rank.
+    slots : (n_slots, >= n) array
+        A gradient sum for each rank, and one that has come late.
     total : (n,) array
         A mean over ranks: of gradients where parameters are not held, and of what ranks bring to
         L-BFGS; or what rank 0 has broadcast.
     ring : (2 (members - 1), spec.ring) array
     ring_rows : (2 (members - 1),) int64 array
         A place for each message of a step that goes round, and the rows behind it.
-    keys : (n_ranks, >= n / key_width) int64 array
+    keys : (n_slots, >= n / key_width) int64 array
         Where gradients are sparse, what the values in a slot belong to: those of the first
         rank's slice come first.
-    key_counts : (n_ranks, n_ranks) int64 array
+    key_counts : (n_slots, n_ranks) int64 array
         How many of a slot's keys (rows) are of each rank's slice (columns).
     total_keys : (n / key_width,) int64 array
     total_counts : (n_ranks,) int64 array
         The same of `total`; each rank's values begin where its slice does.
+    gathered : (8,) float64 array
+        Of the gradients in `total`, where they are gathered: how many they are, their rows, the
+        learning rate of the last one, their keys; and after how many epochs, and updates, all were
+        last applied.
+    marks : (n / key_width,) int8 array
+        1 where a key is among `total_keys`, in the same place.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     notes : (2, n_ranks, NOTES_WIDTH) float64 array
         What goes along with the values of a mean or a broadcast of even or odd number.
@@ -243,6 +281,8 @@ class Window(Regions):
     key_counts: NDArray[np.int64]
     total_keys: NDArray[np.int64]
     total_counts: NDArray[np.int64]
+    gathered: NDArray[np.float64]
+    marks: NDArray[np.int8]
     reductions: NDArray[np.float64]
     notes: NDArray[np.float64]
     reports: NDArray[np.float64]

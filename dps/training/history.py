@@ -39,6 +39,14 @@ class EpochReport:
         1: a pass over all rows at one point, which judges its progress itself.
     converged : int
         1: there is nothing left to gain.
+    clock_distance : float
+        Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
+    skipped : int
+        Rows that it has not seen, since others had taken the steps that these are of.
+    dropped : int
+        Rows that it has seen, whose gradients did not count.
+    late : int
+        Rows whose gradients came too late for their own step, whether or not they counted later.
     digest : int
         Of the rank's copy of parameters and state; 0 where it holds none.
     """
@@ -53,6 +61,10 @@ class EpochReport:
     steps: int
     full_batch: int = 0
     converged: int = 0
+    clock_distance: float = math.nan
+    skipped: int = 0
+    dropped: int = 0
+    late: int = 0
     digest: int = 0
 
     def row(self, scores: Sequence[float] = ()) -> tuple[float, ...]:
@@ -75,11 +87,19 @@ class EpochRecord:
     validation_score : float
         NaN where no score was asked for.
     rows : int
-        Training rows seen by all replicas.
+        Training rows of all replicas whose gradients counted.
     seconds : float
         Wall time of the slowest replica.
     staleness_mean, staleness_max : float
         Updates applied between a replica's pull and its push.
+    clock_distance_max : float
+        Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
+        counts them.
+    rows_dropped : int
+        Training rows of the epoch that did not count, because others were faster.
+    rows_late : int
+        Training rows whose gradients came too late for their own step; they are among the rows
+        dropped, or have counted in a later step.
     best : float
         Lowest monitored loss so far, or minus the highest score.
     kept : int
@@ -96,7 +116,7 @@ class EpochRecord:
     plateau : int
         The epoch after which steps gain so little that such passes follow; 0: not yet.
     rows_per_replica : tuple of int
-        Training rows that each replica has seen, in rank order; they sum to `rows`.
+        Those of each replica that counted, in rank order; they sum to `rows`.
     """
 
     epoch: int
@@ -107,6 +127,9 @@ class EpochRecord:
     seconds: float
     staleness_mean: float
     staleness_max: float
+    clock_distance_max: float
+    rows_dropped: int
+    rows_late: int
     best: float
     kept: int
     bad_epochs: int
@@ -125,20 +148,20 @@ class EpochRecord:
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
         (
-            epoch, loss, validation, score, rows, seconds, mean, largest, best, kept, bad, last,
-            converged, full_batch, plateau, n, *replicas,
+            epoch, loss, validation, score, rows, seconds, mean, largest, distance, dropped, late,
+            best, kept, bad, last, converged, full_batch, plateau, n, *replicas,
         ) = np.asarray(row).tolist()  # fmt: skip
         return cls(
-            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, best, int(kept),
-            int(bad), bool(last), bool(converged), bool(full_batch), int(plateau),
-            tuple(map(int, replicas[: int(n)])),
+            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, distance,
+            int(dropped), int(late), best, int(kept), int(bad), bool(last), bool(converged),
+            bool(full_batch), int(plateau), tuple(map(int, replicas[: int(n)])),
         )  # fmt: skip
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
         nan = math.nan
-        values = nan, nan, nan, 0, 0.0, nan, nan, nan, epoch, 0, False, False, False, 0
+        values = nan, nan, nan, 0, 0.0, nan, nan, nan, 0, 0, nan, epoch, 0, False, False, False, 0
         return cls(epoch, *values, (0,) * n_replicas)
 
     @property
@@ -154,7 +177,8 @@ class EpochRecord:
         Examples
         --------
         >>> EpochRecord(
-        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.5, 3, 0, False, False, False, 0, (1000,)
+        ...     3, 0.5, 0.625, 0.9, 1000, 0.25, 0.0, 0.0, 0.0, 0, 0, 0.5, 3, 0, False, False, False,
+        ...     0, (1000,),
         ... ).line()
         'epoch 3: loss 0.5, validation loss 0.625, score 0.9, 0.25 s, 4,000 rows/s'
         """
@@ -162,6 +186,8 @@ class EpochRecord:
         validation = f"validation loss {self.validation_loss:.6g}, " if validated else ""
         if not math.isnan(self.validation_score):
             validation += f"score {self.validation_score:.6g}, "
+        if self.rows_dropped:
+            validation += f"{self.rows_dropped:,} rows dropped, "
         return (
             f"epoch {self.epoch}: loss {self.loss:.6g}, {validation}{self.seconds:.2f} s, "
             f"{self.rows_per_second:,.0f} rows/s"
@@ -172,8 +198,9 @@ class EpochRecord:
         shown = dict(vars(self))  # of numbers and tuples
         for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
             del shown[internal]
-        if math.isnan(self.validation_score):
-            del shown["validation_score"]
+        for asked in ("validation_score", "clock_distance_max"):
+            if math.isnan(shown[asked]):
+                del shown[asked]
         shown["rows_per_second"] = self.rows_per_second
         return shown
 

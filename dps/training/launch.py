@@ -188,6 +188,8 @@ class Launch:
                 min(job.stopping.max_iter, HISTORY),
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
+                quorum=job.mode.quorum(len(plan.ranks)),
+                gathers=job.mode.gathers,
             )
             initial = Initial.of(where.take(shard, params), where.take(shard, state))
             runs = self.placement.segments(shard, layout.segments)
@@ -237,6 +239,7 @@ class Launch:
             for rank in ranks
         }
         tasks = []
+        longest = max(part.steps for part in self.plan.ranks)
         for rank, part in enumerate(self.plan.ranks):
             channel = ChannelSpec(
                 rank=rank,
@@ -249,6 +252,7 @@ class Launch:
                 timed=self.watched,
                 host=places.get(rank),
                 place=self.members.index(rank) if rank in self.members else -1,
+                epoch_steps=longest,
             )
             spec = ReplicaSpec(
                 fit=job.fit,
@@ -317,7 +321,8 @@ def hosts_of(job: Job, plan: Plan, cluster: Cluster) -> Hosts:
     """
     workers = [rank.worker for rank in plan.ranks]
     addresses = {worker.rpartition(":")[0] for worker in workers}
-    together = job.mode.together and job.mode.access == "auto" and job.model.layout.table is None
+    mode = job.mode
+    together = mode.waits_for_all and mode.access == "auto" and job.model.layout.table is None
     if not (together and 1 < len(addresses) < len(workers)):
         return ()
     groups: dict[str, list[int]] = {}

@@ -235,7 +235,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
         missed, weight, scores = validation
         report = EpochReport(
             loss_sum, seen, missed, weight, time.monotonic() - began, *channel.staleness(), pushes,
-            digest=channel.digest(),
+            0, 0, channel.clock_distance(), steps.skipped, *channel.lost(), digest=channel.digest(),
         )  # fmt: skip
         row = channel.end_epoch(epoch, report.row(scores), _decision(spec.stopping, epoch))
         activity.lap(PUSH)

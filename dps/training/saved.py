@@ -32,10 +32,14 @@ __all__ = ["KINDS", "count", "floats", "kinds_by_name"]
 
 _HISTORY = (
     "epoch", "loss", "validation_loss", "validation_score", "rows", "seconds", "staleness_mean",
-    "staleness_max", "full_batch", "rows_per_second",
+    "staleness_max", "clock_distance_max", "rows_dropped", "rows_late", "full_batch",
+    "rows_per_second",
 )  # fmt: skip
-_SCORE = "validation_score"  # of a history without one NaN
-_NO_FLOATS = {"epoch": np.int64, "rows": np.int64, "full_batch": np.bool_}
+_ASKED = "validation_score", "clock_distance_max"  # of a history without them NaN
+_NO_FLOATS = {
+    "epoch": np.int64, "rows": np.int64, "rows_dropped": np.int64, "rows_late": np.int64,
+    "full_batch": np.bool_,
+}  # fmt: skip
 _RANKS = "rows_per_replica"
 
 
@@ -280,8 +284,9 @@ def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
         for epoch in zip(*(lists[name] for name in names), strict=True)
     ]
     for record in epochs:
-        if np.isnan(record[_SCORE]):
-            del record[_SCORE]
+        for asked in _ASKED:
+            if np.isnan(record[asked]):
+                del record[asked]
     return History(epochs)
 
 

@@ -69,6 +69,11 @@ class Steps:
         self._rates = rates
         self._seed = seed
 
+    @property
+    def skipped(self) -> int:
+        """Rows of the last epoch in steps that others have taken without this rank."""
+        return self._loop.skipped
+
     def epoch(self, number: int) -> tuple[float, int, int]:
         """Take all steps of an epoch.
 
@@ -89,8 +94,11 @@ class Steps:
         NonFiniteError, StoppedError
         """
         loop, steps = self._loop, self._batches.steps
+        self._channel.step.expect(steps)
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
+        if self._channel.step.renews:
+            self._channel.pull()
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
         loop.begin(self._batches.source.rows, np.array(rates, np.float64), key)
@@ -100,6 +108,7 @@ class Steps:
                 group.clear()  # it may take as much memory as the next one, which is waited for
         self._run([])  # steps without rows
         assert loop.done
+        self._channel.rest()
         return loop.loss, loop.seen, loop.pushes
 
     def _run(self, group: Group) -> None:

@@ -47,7 +47,7 @@ class StoppingRule:
     Examples
     --------
     >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
-    >>> reports = np.zeros((2, 11))
+    >>> reports = np.zeros((2, 15))
     >>> reports[:, 0], reports[:, 1] = (6.0, 4.0), 10
     >>> rule.decide(0, None, reports).loss
     0.5
@@ -70,7 +70,7 @@ class StoppingRule:
         epoch : int
             Its number, from 0.
         previous : EpochRecord or None
-        reports : (n_ranks, >= 11) array
+        reports : (n_ranks, >= 15) array
             :class:`EpochReport` rows in rank order, with the sums of the score behind.
 
         Raises
@@ -130,10 +130,13 @@ class StoppingRule:
             loss=loss,
             validation_loss=validation,
             validation_score=score,
-            rows=int(summed.rows),
+            rows=int(summed.rows - summed.dropped),
             seconds=largest.seconds,
             staleness_mean=summed.stale_sum / max(1.0, summed.steps),
             staleness_max=largest.stale_max,
+            clock_distance_max=largest.clock_distance,
+            rows_dropped=int(summed.dropped + summed.skipped),
+            rows_late=int(summed.late),
             best=min(best, monitored),
             kept=epoch + 1 if not self.validate or monitored < best else previous_kept,
             bad_epochs=bad,
@@ -141,5 +144,7 @@ class StoppingRule:
             converged=converged,
             full_batch=summed.full_batch > 0,
             plateau=plateau,
-            rows_per_replica=tuple(int(seen) for seen in values[1]),
+            rows_per_replica=tuple(
+                int(report.rows - report.dropped) for report in (EpochReport(*r) for r in of_ranks)
+            ),
         )

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End, MappedEnd
+from dps._runtime.ends import End
 from dps.server.placement import Ranges
+from dps.server.shard import EndKind
 from dps.server.window import Window
 
 __all__ = ["Link"]
@@ -33,12 +34,12 @@ class Link(Protocol):
         """Take the rank for this attempt."""
         ...
 
-    def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> End:
+    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> End:
         """Make the end of the link that steps go through.
 
         Parameters
         ----------
-        kind : type of MappedEnd
+        kind : callable
             What the mode's steps do in a window.
         shard : int
             Its number.

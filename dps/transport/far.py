@@ -16,12 +16,12 @@ from distributed.comm import connect
 from distributed.protocol import pickle
 
 from dps._runtime.activity import WIDTH, Activity
-from dps._runtime.ends import FarEnd, MappedEnd
+from dps._runtime.ends import FarEnd
 from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, ServerLostError
 from dps.server.operations import claim, leave
 from dps.server.placement import Ranges
-from dps.server.shard import WindowCard
+from dps.server.shard import EndKind, WindowCard
 from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
@@ -116,7 +116,7 @@ class FarLink:
             pickle.loads, shard, activity,
         )  # fmt: skip
 
-    def end(self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
+    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
         """Make the end for steps, see :meth:`Link.end`; the shard has one of that kind."""
         self._end = self._made(shard, ranges, activity)
         return self._end

@@ -11,7 +11,7 @@ from dps.server.host import host_id
 from dps.server.lease import Lease
 from dps.server.operations import Access, claim
 from dps.server.placement import Ranges
-from dps.server.shard import WindowCard
+from dps.server.shard import EndKind, WindowCard
 from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import ABORTED, Window
@@ -54,9 +54,7 @@ class MappedLink:
         self.call(claim, self._fence)
         self._lease = Lease.of(self.window, self._access.rank)
 
-    def end(
-        self, kind: type[MappedEnd], shard: int, ranges: Ranges, activity: Activity
-    ) -> MappedEnd:
+    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> MappedEnd:
         """Make the end for steps, see :meth:`Link.end`."""
         self._watch.activity = activity
         rank, watch = self._access.rank, self._watch

@@ -30,13 +30,12 @@ from distributed.core import Status
 from distributed.protocol import pickle
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import MappedEnd
 from dps._runtime.service import Service
 from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, FencedError
 from dps.server.lease import LEFT, LOST
 from dps.server.operations import Access, check_fence
-from dps.server.shard import GroupSpec, ParameterShard, ShardGroup
+from dps.server.shard import EndKind, GroupSpec, ParameterShard, ShardGroup
 from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
@@ -103,7 +102,7 @@ class ServedShard(ParameterShard):
 class _Services:
     """The threads of a shard, one a far rank."""
 
-    def __init__(self, worker: Any, window: Window, kind: type[MappedEnd], timeout: float) -> None:
+    def __init__(self, worker: Any, window: Window, kind: EndKind, timeout: float) -> None:
         self.name = f"dps-shard-{window.token.hex()}"
         self.mailboxes: dict[int, Mailbox] = {}
         self._worker = worker
@@ -179,9 +178,7 @@ def _handler(method: weakref.WeakMethod[Any]) -> Callable[..., Any]:
     return take
 
 
-def serve_rank(
-    window: Window, kind: type[MappedEnd], rank: int, timeout: float, wire: Wire
-) -> None:
+def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: Wire) -> None:
     """Serve a rank in a shard's window until it closes its wire; a thread's whole life."""
     window.words.want_core()
     watch = Watch(window, timeout, rank)

@@ -79,6 +79,10 @@ class Group:
         The ranks of each host, where they sum there first.
     table : Table or None
         What the first keys are.
+    epoch_steps : int
+        Steps of an epoch of the rank that has most.
+    update : Update or None
+        Of the one shard, instead of that of the optimizer.
     """
 
     def __init__(
@@ -98,6 +102,8 @@ class Group:
         alive: Callable[[], None] | None = None,
         hosts: Sequence[tuple[int, ...]] = (),
         table: Table | None = None,
+        epoch_steps: int = 0,
+        update: Update | None = None,
     ) -> None:
         mode = mode or Sync()
         optimizer = optimizer or SGD()
@@ -115,14 +121,19 @@ class Group:
             held = StoreSpec(
                 "f00d", shard, part, dtype, rows, holds, key_width=key_width, arena=arena
             )
-            update = Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed) if holds else None
-            store = Store.create(held, np.zeros((1 + rows, held.behind)), update=update)
+            applied = update or Update(optimizer, 0.0, 0.0, ((0, part, False),), keyed)
+            store = Store.create(
+                held, np.zeros((1 + rows, held.behind)), update=applied if holds else None
+            )
             store.begin()
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
-            spec = WindowSpec("f00d", n_ranks, held, 16, members, ring=ring)
+            spec = WindowSpec(
+                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks),
+                gathers=mode.gathers,
+            )  # fmt: skip
             self.windows.append(Window.create(spec, store))
-        update = Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
+        update = update or Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}
         for ranks in hosts:
             if len(ranks) > 1:
@@ -144,7 +155,7 @@ class Group:
             active = self.windows[0].spec.active
             spec = ChannelSpec(
                 rank, n_ranks, self.placement, size, dtype, Constant(rate), update,
-                place=active.index(rank) if rank in active else -1,
+                place=active.index(rank) if rank in active else -1, epoch_steps=epoch_steps,
             )  # fmt: skip
             self.channels.append(Channel(mode, spec, links, near.get(rank)))
 

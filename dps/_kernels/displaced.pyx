@@ -1,0 +1,60 @@
+"""What local steps hand over: how far a vector has gone, in multiples of the rows behind it.
+
+Of parameters that have gone from ``old`` to ``new`` over some rows it is ``rows * (old - new)``, so
+that the sum over ranks over the sum of rows is the outer gradient; of a vector of the optimizer's
+state it is a multiple of it. It must not know who takes part.
+"""
+from cython cimport floating
+
+from dps._kernels.checks cimport same_length
+
+
+cdef void _displaced(
+    const floating* old, const floating* new, floating rows, floating* out, Py_ssize_t n
+) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = rows * (old[i] - new[i])
+
+
+cdef void _multiplied(const floating* x, floating by, floating* out, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = by * x[i]
+
+
+cdef void displaced(
+    bint single, const char* old, const char* new, double rows, char* out, Py_ssize_t n
+) noexcept nogil:
+    """out = rows * (old - new)"""
+    if single:
+        _displaced(<const float*> old, <const float*> new, <float> rows, <float*> out, n)
+    else:
+        _displaced(<const double*> old, <const double*> new, rows, <double*> out, n)
+
+
+cdef void multiplied(
+    bint single, const char* x, double by, char* out, Py_ssize_t n
+) noexcept nogil:
+    """out = by * x"""
+    if single:
+        _multiplied(<const float*> x, <float> by, <float*> out, n)
+    else:
+        _multiplied(<const double*> x, by, <double*> out, n)
+
+
+def displacement(
+    const floating[::1] old, const floating[::1] new, double rows, floating[::1] out
+):
+    cdef Py_ssize_t n = out.shape[0]
+    same_length("old", old.shape[0], n)
+    same_length("new", new.shape[0], n)
+    if n:
+        _displaced(&old[0], &new[0], <floating> rows, &out[0], n)
+
+
+def multiple(const floating[::1] x, double by, floating[::1] out):
+    cdef Py_ssize_t n = out.shape[0]
+    same_length("x", x.shape[0], n)
+    if n:
+        _multiplied(&x[0], <floating> by, &out[0], n)

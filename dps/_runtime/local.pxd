@@ -1,0 +1,27 @@
+from libc.stdint cimport int64_t
+
+from dps._kernels.room cimport Room
+from dps._runtime.allreduce cimport AllReduceStep
+from dps._runtime.updates cimport BoundUpdate
+
+
+cdef class LocalStep(AllReduceStep):
+    cdef AllReduceStep meeting
+    cdef int64_t period
+    cdef int64_t met                # the step after which copies were brought together
+    cdef int64_t rows               # since then
+    cdef int64_t epoch_rows
+    cdef int64_t meetings
+    cdef bint alone
+    cdef BoundUpdate outer
+    cdef double rate
+    cdef char* outer_state
+    cdef char* base                 # what all copies were when they last met
+    cdef char* given                # to the others
+    cdef Py_ssize_t state_rows
+    cdef Room part                  # of a gradient by keys
+
+    cdef int _step_here(self, const char* grad, int64_t rows, double rate) except -1 nogil
+    cdef int _meet_others(self) except -1 nogil
+    cdef int _average_state(self) except -1 nogil
+    cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil

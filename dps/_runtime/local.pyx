@@ -1,0 +1,170 @@
+"""Local steps: every rank trains its own copy, and all copies are brought together now and then.
+
+A rank applies the mean gradient of its own part of a batch to its copy, without a word to anybody.
+After every ``period`` steps, and after the last one of an epoch, ranks meet: ::
+
+    D = sum_r n_r (base - params_r) / sum_r n_r     n_r the rows that rank r has taken since
+    base = outer update of base by D                params_r = base
+
+``base`` is what all copies were when they last met, the same bits on all ranks; so are D, the state
+of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
+``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
+
+Protocol. A meeting is one exchange of an all-reduce (ends.pyx, ring.pyx), made by the very step
+that a rank would take at each batch (``meeting``): the same barriers, sums by hosts, and the same
+consequences of a crash. Exchanges and local steps are numbered apart: a local step is an update
+(`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
+meetings a rank says that it lives (BEAT), so that those who wait for it know it from one that
+hangs. A rank that dies leaves the others waiting at the next meeting until the fit is stopped; only
+the snapshot of the last closed epoch counts, and that is of a time when all copies were equal.
+
+The inner optimizer's state stays a rank's own between the meetings of an epoch. After the last one
+it is averaged, too, so that a snapshot has one state, which does not depend on who took it.
+
+By keys a local step touches what its batch touches. A meeting is of whole vectors: before it, each
+copy has been brought up to date everywhere, since penalties and momentum move what nobody touches.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from dataclasses import replace
+
+import numpy as np
+
+from dps._kernels.displaced cimport displaced, multiplied
+from dps._kernels.lazy cimport apply, flush
+from dps._kernels.room cimport Room
+from dps._runtime.activity cimport COMPUTE
+from dps._runtime.allreduce cimport AllReduceStep
+from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, End, PUSH, RAN
+
+from dps._runtime.updates import bind
+
+
+cdef class LocalStep(AllReduceStep):
+    """A rank's local steps.
+
+    Parameters
+    ----------
+    rank, ends, held, total, version, activity, update, host
+        As of an `AllReduceStep`.
+    meeting : AllReduceStep
+        Over the same ends, of whole vectors.
+    period : int
+        Steps from one meeting to the next.
+    outer : Optimizer
+    rate : float
+        Its learning rate.
+    """
+
+    def __init__(
+        self, rank, ends, held, total, version, activity, update, host, AllReduceStep meeting,
+        int64_t period, outer, double rate,
+    ):
+        AllReduceStep.__init__(self, rank, ends, held, total, version, activity, update, host)
+        self.meeting, self.period, self.rate = meeting, period, rate
+        # One copy alone is its own mean, bit for bit.
+        self.alone = ends[0].n_ranks == 1 and outer.state_rows == 0
+        free = replace(update, optimizer=outer, l1=0.0, l2=0.0, rates=None)
+        self.outer = bind(free, held.dtype, self.size)
+        self.outer_state = self.keep(np.zeros((outer.state_rows, self.size), held.dtype))
+        self.base = self.keep(held[0].copy())
+        self.given = self.keep(np.empty(self.size, held.dtype))
+        self.state_rows = len(held) - 1
+        self.part = Room()
+
+    cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        cdef bint last
+        cdef int number, status
+        self.sequence += 1
+        status = self._step_here(grad, rows, rate)
+        self.activity.spend(COMPUTE, -1)
+        if status != RAN:
+            return status
+        self.rows += rows
+        self.epoch_rows += rows
+        last = self.sequence == self.last
+        if last or self.sequence - self.met == self.period:
+            status = self._meet_others()
+            if status == RAN and last:
+                status = self._average_state()
+            return status
+        for number in range(self.n_shards):
+            (<End> self._ends[number]).say()
+        if self.host is not None:
+            self.host.say()
+        return RAN
+
+    cdef int _step_here(self, const char* grad, int64_t rows, double rate) except -1 nogil:
+        """Apply a gradient to the rank's own copy; without rows it is zero."""
+        cdef int64_t now = self.version + self.sequence
+        cdef Py_ssize_t n = self.size if self.keys is None else self.keys.keys.count
+        cdef char* mean = self.means
+        cdef bint finite
+        if self.keys is not None:
+            n *= self.key_width
+            mean = self.part.fit(n * self.numbers.itemsize)
+        if not self.numbers.copy_checked(mean, grad, n):
+            return BAD_GRADIENT
+        if rows > 1:
+            self.numbers.divide(mean, <double> rows, n)
+        if self.keys is None:
+            finite = self.update.apply(
+                self.params, mean, self.state, self.size, 0, self.size, now, rate
+            )
+        else:
+            finite = apply(
+                &self.lazy.lazy, self.numbers.single, &self.held, self.keys.keys.list,
+                self.keys.keys.count, now, mean,
+            )
+        return RAN if finite else BAD_UPDATE
+
+    cdef int _meet_others(self) except -1 nogil:
+        """Bring all copies together."""
+        cdef int status
+        self.met = self.sequence
+        if self.keys is not None:
+            if not flush(
+                &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size,
+                self.version + self.sequence,
+            ):
+                return BAD_UPDATE
+        if not self.alone:
+            displaced(
+                self.numbers.single, self.base, self.params, <double> self.rows, self.given,
+                self.size,
+            )
+            status = self._exchanged(self.rows, self.means)
+            if status != RAN:
+                return status
+            self.meetings += 1
+            if not self.outer.apply(
+                self.base, self.means, self.outer_state, self.size, 0, self.size, self.meetings,
+                self.rate,
+            ):
+                return BAD_UPDATE
+            memcpy(self.params, self.base, self.size * self.numbers.itemsize)
+        self.rows = 0
+        return RAN
+
+    cdef int _average_state(self) except -1 nogil:
+        """Have the mean of the states of all ranks that have had rows in this epoch."""
+        cdef int64_t weight = self.epoch_rows > 0
+        cdef char* state = self.state
+        cdef Py_ssize_t _row
+        cdef int status
+        self.epoch_rows = 0
+        if (<End> self._ends[0]).n_ranks == 1:
+            return RAN
+        for _row in range(self.state_rows):
+            multiplied(self.numbers.single, state, <double> weight, self.given, self.size)
+            status = self._exchanged(weight, state)
+            if status != RAN:
+                return status
+            state += self.size * self.numbers.itemsize
+        return RAN
+
+    cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil:
+        """The sum of what all ranks give over that of the rows."""
+        self.meeting.sequence += 1
+        return self.meeting._exchange(PUSH, self.given, rows, 0, taken)
