@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dps.modes import AllReduce, Async, Sync
+from dps.modes import AllReduce, Async, Hybrid, Sync
 
 if TYPE_CHECKING:
     from dps.estimators import (
@@ -34,6 +34,7 @@ __all__ = [
     "Async",
     "FMClassifier",
     "FMRegressor",
+    "Hybrid",
     "LinearClassifier",
     "LinearRegressor",
     "MLPClassifier",

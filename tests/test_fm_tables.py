@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 
 import dps
-from dps import FMClassifier, FMRegressor
+from dps import FMClassifier, FMRegressor, LinearClassifier
 from dps.errors import TableFullError
 from dps.estimators import lookups
 from dps.preprocessing import FrameEncoder
@@ -239,3 +239,28 @@ def test_a_large_table_is_on_its_own_shards_and_its_snapshots_on_disk(
     assert (len(small.plan_.shards), len(large.plan_.shards)) == (1, 2)
     assert facts(large) == facts(small)
     assert facts(large.partial_fit(*lazy)) == facts(small.partial_fit(*lazy))
+
+
+def test_a_model_without_a_table_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mode=Hybrid.* is for models with a table"):
+        LinearClassifier(mode="hybrid", optimizer="sgd").fit(np.eye(4), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="for models with a table"):
+        FMClassifier(mode="hybrid").fit(np.eye(40), np.arange(40) % 2)
+
+
+@pytest.mark.parametrize("access", ["auto", "stream"])
+def test_hybrid_learns_as_much_as_sync_and_alone_the_same_bits(access: str, client: Any) -> None:
+    lazy = dd.from_pandas(FRAME, 4), dd.from_pandas(pd.Series(LIKED), 4)
+    options = {**OPTIONS, "max_iter": 10, "expire": 5, "client": client}
+    mode = dps.Hybrid(access=access)
+    sync = FMClassifier(**options).fit(*lazy)
+    hybrid = FMClassifier(**options, mode=mode).fit(*lazy)
+    assert hybrid.embeddings().index.equals(sync.embeddings().index)
+    assert hybrid.loss_ < 1.3 * sync.loss_
+    assert hybrid.score(*lazy) > sync.score(*lazy) - 0.02
+    assert [sum(record["rows_per_replica"]) for record in hybrid.history_] == [3000] * 10
+    assert (hybrid.embeddings() != sync.embeddings()).any(axis=None)
+    alone = {**options, "n_replicas": 1, "hidden_layer_sizes": (8,), "max_iter": 2}
+    assert facts(FMClassifier(**alone, mode=mode).fit(*lazy)) == facts(
+        FMClassifier(**alone).fit(*lazy)
+    )

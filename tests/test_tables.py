@@ -15,8 +15,8 @@ from dps.errors import TableFullError
 from dps.group import Channel
 from dps.losses import SquaredError
 from dps.models import LinearModel, Table
-from dps.modes import Async, Mode, Sync
-from dps.optimizers import Adagrad, Constant
+from dps.modes import Async, Hybrid, Mode, Sync
+from dps.optimizers import SGD, Adagrad, Constant, Optimizer
 from dps.optimizers.update import Rates
 from dps.server.placement import Placement
 from dps.server.window import ABORTED
@@ -54,27 +54,34 @@ def steps(channel: Channel, rank: int, table: Table | None) -> None:
 
 def held(group: Group, placement: Placement) -> tuple[Any, Any, Any]:
     """Parameters, state, and ids of all keys."""
-    params, state = np.empty(SIZE), np.empty((1, SIZE))
+    rows = len(group.windows[0].store.state)
+    params, state = np.empty(SIZE), np.empty((rows, SIZE))
     ids = np.zeros(SIZE // OUTPUTS, np.int64)
     for shard, window in enumerate(group.windows):
         placement.put(shard, window.store.params, params)
         placement.put(shard, window.store.state, state)
         keys = placement.by_key()
         mine = np.zeros(keys.size(shard), np.int64)
-        rows = window.store.ids[0]
-        mine[: len(rows)] = rows
+        mine[: window.store.ids.shape[1]] = window.store.ids[0]
         keys.put(shard, mine, ids)
     return params.reshape(-1, OUTPUTS), state.reshape(-1, OUTPUTS), ids
 
 
-def trained(mode: Mode, table: Table | None, n_ranks: int = 2, **options: Any) -> Any:
+def trained(
+    mode: Mode,
+    table: Table | None,
+    n_ranks: int = 2,
+    optimizer: Optimizer | None = None,
+    **options: Any,
+) -> Any:
     """What is held after an epoch; a whole vector has what a table's new rows have."""
     with Group(
         mode, n_ranks, SIZE, placement="round_robin", table=table, keyed=rates(table),
-        optimizer=Adagrad(), **options,
+        optimizer=optimizer or Adagrad(), **options,
     ) as group:  # fmt: skip
         for window in group.windows:
-            window.store.state[:] = Adagrad().initial_accumulator
+            if optimizer is None:
+                window.store.state[:] = Adagrad().initial_accumulator
         ended = at_once(
             [lambda r=r, c=c: steps(c, r, table) for r, c in enumerate(group.channels)]  # type: ignore[misc]
         )
@@ -165,3 +172,33 @@ def test_a_table_that_is_full_is_an_error_that_says_what_to_do(mode: Mode, far: 
         ended = at_once([lambda r=r, c=c: work(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
         (error, *_) = [end for end in ended if isinstance(end, TableFullError)]
         assert "raise max_rows" in str(error)
+
+
+def by_id(found: Any) -> tuple[Any, Any]:
+    """The rows of ids, and what is behind the table."""
+    params, _, ids = found
+    at = np.flatnonzero(ids > 0)
+    return dict(zip(ids[at], map(tuple, params[at]), strict=True)), params[COLUMNS:]
+
+
+@pytest.mark.parametrize("far", [(), [(0, 0)]], ids=["mapped", "far"])
+def test_one_rank_has_the_bits_of_sync(far: Any) -> None:
+    found, wanted = (by_id(trained(mode, TABLE, 1, far=far)) for mode in (Hybrid(), Sync()))
+    assert found[0] == wanted[0]
+    np.testing.assert_array_equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize(
+    ("n_shards", "far"), [(1, ()), (3, [(0, 1), (1, 0), (1, 2)])], ids=["mapped", "mixed"]
+)
+def test_updates_of_ranks_together_are_those_of_sync_where_rates_are_small(
+    n_shards: int, far: Any
+) -> None:
+    options = {"n_shards": n_shards, "far": far}
+    found, wanted = (
+        by_id(trained(mode, TABLE, 2, optimizer=SGD(), **options)) for mode in (Hybrid(), Sync())
+    )
+    assert found[0].keys() == wanted[0].keys()
+    for id, row in wanted[0].items():
+        np.testing.assert_allclose(found[0][id], row, rtol=0.2, atol=0.02)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=0.05, atol=0.01)

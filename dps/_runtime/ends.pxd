@@ -176,6 +176,7 @@ cdef class MappedEnd(End):
     cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
     cdef int begin_epoch(self) except -1 nogil
+    cdef const char* values_of_picks(self) except? NULL nogil
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil

@@ -537,16 +537,19 @@ cdef class MappedEnd(End):
         if first < last:
             expire(&self.table, first, last, self.request.step - self.lasting + 1)
 
+    cdef const char* values_of_picks(self) except? NULL nogil:
+        """What is given at the picks, side by side."""
+        if self.given is NULL:  # it has been received
+            return self.values.at
+        if self.picks.at is NULL:
+            return self.given
+        self.values.fit(self.picks.n * self.key_bytes)
+        self.numbers.pick(self.values.at, self.given, self.picks.at, self.picks.n, self.key_width)
+        return self.values.at
+
     cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil:
         """Fill the slot with keys and values; whether these are finite."""
-        cdef const char* values = self.given
-        if values is NULL:  # they have been received
-            values = self.values.at
-        elif self.picks.at is not NULL:
-            values = self.values.fit(self.picks.n * self.key_bytes)
-            self.numbers.pick(
-                self.values.at, self.given, self.picks.at, self.picks.n, self.key_width
-            )
+        cdef const char* values = self.values_of_picks()
         if self.picks.n > self.key_stride:
             with gil:
                 raise TableFullError(

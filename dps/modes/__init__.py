@@ -9,12 +9,14 @@ from __future__ import annotations
 from dps.modes.allreduce import AllReduce
 from dps.modes.asynchronous import Async
 from dps.modes.base import Mode, StepSpec
+from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 
 __all__ = [
     "MODES",
     "AllReduce",
     "Async",
+    "Hybrid",
     "Mode",
     "StepSpec",
     "Sync",
@@ -22,7 +24,7 @@ __all__ = [
 ]
 
 #: Modes by name; a name stands for the mode's defaults.
-MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce)}
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllReduce, Hybrid)}
 
 
 def get_mode(mode: str | Mode) -> Mode:

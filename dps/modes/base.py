@@ -90,6 +90,9 @@ class Mode(ABC):
     #: Whether the shards hold the parameters, rather than every replica.
     shards_hold_parameters: ClassVar[bool] = True
 
+    #: Whether it is for models with a table, whose rows come when they are touched.
+    needs_table: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for option, choices in (("placement", sorted(PLACEMENTS)), ("access", list(ACCESSES))):
             value = getattr(self, option)

@@ -55,6 +55,11 @@ def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: 
 def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     """The rates of lazy updates, where batches touch so little that they go by keys."""
     table = job.model.layout.table
+    if table is None and job.mode.needs_table:
+        raise ValueError(
+            f"mode={job.mode!r} is for models with a table on the shards, such as "
+            "FMClassifier(max_rows=...): use mode='sync' or 'async'"
+        )
     if table is None and (job.full_batch is not None or not summary.sparse):
         return None
     kernel, native = job.model.kernel, job.optimizer.native

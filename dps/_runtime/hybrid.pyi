@@ -1,0 +1,4 @@
+from dps._runtime.synchronous import SynchronousEnd
+
+class HybridEnd(SynchronousEnd):
+    """A rank's end where rows of a table are updated when they come, all else synchronously."""

@@ -1,0 +1,73 @@
+"""Hybrid: rows of a table are updated when they come, all else synchronously.
+
+A push has two parts. The first half of the exchange (ends.pyx) applies the gradient at the table's
+ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with what is
+dense, which is summed, applied and waited for as in sync. So tables are never summed over ranks,
+and nobody waits for them. The gradient of a row is divided by the rows of all ranks' batches, taken
+as many as this rank has: where ranks touch other rows, their updates together are those of sync.
+
+When all have arrived, all rows of the step have been written. So the last step of an epoch may
+bring rows up to date and give them up, slice by slice, before DONE: nobody writes rows between
+ARRIVED and DONE. Between DONE and the next ARRIVED rows are read while others write them, and two
+ranks that write a row at once may each lose element updates of the other. A crash leaves what a
+crash in async and one in sync leave: half a step, of which only the last snapshot counts.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from dps._kernels.lazy cimport apply
+from dps._kernels.room cimport Room
+from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, MappedEnd, Picks, RAN, STOPPED
+from dps._runtime.synchronous cimport SynchronousEnd
+from dps._runtime.words cimport W_STOP, load
+
+
+cdef class HybridEnd(SynchronousEnd):
+    """A rank's end where rows of a table are updated when they come, all else synchronously."""
+
+    def __init__(self, *given):
+        SynchronousEnd.__init__(self, *given)
+        self.table_keys, self.table_values = Room(), Room()
+
+    cdef int push_keys(self) except -1 nogil:
+        cdef Picks whole = self.picks
+        cdef int status
+        self.begin_epoch()
+        if load(&self.words, W_STOP) != 0:
+            return STOPPED
+        status = self.apply_table()
+        if status == RAN:
+            status = MappedEnd.push_keys(self)
+        self.picks = whole
+        return status
+
+    cdef int apply_table(self) except -1 nogil:
+        """Apply what is of the table, and leave the rest to be pushed."""
+        cdef Py_ssize_t n = self.picks.n, each = self.key_bytes, i, rows = 0, rest = 0
+        cdef const char* values = self.values_of_picks()
+        cdef int64_t* keys = <int64_t*> self.table_keys.fit(2 * n * sizeof(int64_t))
+        cdef char* grad = self.table_values.fit(2 * n * each)
+        for i in range(n):
+            if self.picks.keys[i] < 0:
+                keys[rows] = self.picks.keys[i]
+                memcpy(grad + rows * each, values + i * each, each)
+                rows += 1
+            else:
+                keys[n + rest] = self.picks.keys[i]
+                memcpy(grad + (n + rest) * each, values + i * each, each)
+                rest += 1
+        self.picks.keys, self.picks.at, self.picks.n = keys + n, NULL, rest
+        self.given = grad + n * each
+        if rows == 0:
+            return RAN
+        if not self.numbers.is_finite(grad, rows * self.key_width):
+            return BAD_GRADIENT
+        self.numbers.divide(
+            grad, <double> (self.request.rows * self.n_places), rows * self.key_width
+        )
+        rows = self.make_rows(keys, grad, rows, self.request.step)
+        if not apply(
+            &self.lazy.lazy, self.numbers.single, &self.held, keys, rows, self.request.step, grad
+        ):
+            return BAD_UPDATE
+        return RAN

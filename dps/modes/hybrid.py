@@ -1,0 +1,64 @@
+"""Hybrid: tables are updated when a gradient comes, all else when all have come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dps._runtime.hybrid import HybridEnd
+from dps._runtime.step import Step
+from dps._runtime.synchronous import SynchronousStep
+from dps.modes.base import Mode, StepSpec
+from dps.server.shard import EndKind
+
+__all__ = ["Hybrid"]
+
+
+@dataclass(frozen=True)
+class Hybrid(Mode):
+    r"""Dense tensors are trained synchronously, tables of embeddings asynchronously.
+
+    For models with a table on the shards ("PERSIA", Lian et al., 2021). Every replica waits for
+    all, as in sync, for what is dense. Rows of a table are many, and few of them are in two
+    batches at once: each replica updates the rows of its own batch by
+
+    .. math:: g_r / (N n_r)
+
+    at once, of N replicas, and nobody sums or waits for them. A row that two replicas touch in one
+    step is penalised once for each.
+
+    Examples
+    --------
+    >>> Hybrid().steps([600, 400], batch_size=100)
+    (10, 10)
+    """
+
+    name: ClassVar[str] = "hybrid"
+    needs_table: ClassVar[bool] = True
+
+    @property
+    def end(self) -> EndKind:
+        """See `Mode`."""
+        return HybridEnd
+
+    @property
+    def deterministic(self) -> bool:
+        """Rows depend on who comes first."""
+        return False
+
+    @property
+    def takes_steps_only(self) -> bool:
+        """L-BFGS has no rows that come."""
+        return True
+
+    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
+        """All ranks take the same steps; a batch is shared out among them."""
+        return (-(-sum(rows) // batch_size),) * len(rows)
+
+    def step(self, spec: StepSpec) -> Step:
+        """A rank's part in updates that wait for all, but for rows of a table."""
+        return SynchronousStep(
+            spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
+            spec.update.rates, spec.host,
+        )  # fmt: skip
