@@ -119,6 +119,11 @@ class Async(Mode):
             )
 
     @property
+    def bound(self) -> int | None:
+        """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
+        return self.max_delay
+
+    @property
     def gathers(self) -> bool:
         """Whether shards hold gradients for a while before they apply them."""
         return self.aggregate is not None

@@ -88,9 +88,11 @@ def no_shared_memory(worker: str, why: str) -> str:
 def advise(
     accounts: Sequence[Account],
     *,
-    mode: str,
+    together: bool,
     full_batch: bool,
     staleness: float = 0.0,
+    max_delay: int | None = None,
+    dropped: float = 0.0,
     unshared: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
     """What to change, the most useful first; nothing where nothing stands out.
@@ -99,18 +101,23 @@ def advise(
     ----------
     accounts : sequence of Account
         Of all replicas.
-    mode : {"sync", "async", "allreduce"}
+    together : bool
+        Whether replicas wait for each other at every step.
     full_batch : bool
         Whether each epoch was one step from all rows (L-BFGS).
     staleness : float, default=0.0
         Mean staleness of pushes.
+    max_delay : int or None, default=None
+        Steps that a replica may be ahead of the slowest; None: there is no bound.
+    dropped : float, default=0.0
+        The share of rows that did not count.
     unshared : sequence of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
 
     Examples
     --------
     >>> busy = [Account(rank, "a", 10, 0.0, 3.0, 0.5, 6.5) for rank in range(2)]
-    >>> advise(busy, mode="sync", full_batch=False)
+    >>> advise(busy, together=True, full_batch=False)
     ["65% of the time is waiting: use mode='async', fewer replicas or a larger batch_size."]
     """
     part = shares(accounts)
@@ -123,17 +130,24 @@ def advise(
             f"{percent(part['load'])} of the time is reading and converting rows: persist the data "
             "in the form in which it is trained on (float32 or float64, or CSR) before the fit."
         )
-    waited_for = _waited_for(accounts, mode, full_batch)
+    in_step = together or full_batch
+    waited_for = _waited_for(accounts, together and not full_batch)
     if waited_for and part["wait"] > _SOME:
         said.append(f"{percent(part['wait'])} of the time is waiting for {waited_for}")
     elif part["wait"] > _MUCH:
-        said.append(f"{percent(part['wait'])} of the time is waiting{_remedy(mode, full_batch)}")
+        remedy = _remedy(together, full_batch, max_delay)
+        said.append(f"{percent(part['wait'])} of the time is waiting{remedy}")
     if part["communicate"] > _MUCH:
         said.append(_communicating(accounts, part["communicate"], full_batch))
-    if mode == "async" and staleness > _STALE * max(1, len(accounts) - 1):
+    if not in_step and staleness > _STALE * max(1, len(accounts) - 1):
         said.append(
             f"Gradients are {staleness:.1f} updates old on average: use fewer replicas, a larger "
-            "batch_size, or mode='sync'."
+            "batch_size, mode=dps.Async(max_delay=1), or mode='sync'."
+        )
+    if dropped > _SOME:
+        said.append(
+            f"{percent(dropped)} of the rows were dropped because they came late: use fewer "
+            "replicas, or let more of them count (drop_after=, backups=, late='add')."
         )
     if not said and part["compute"] > _MOST:
         said.append(
@@ -143,8 +157,11 @@ def advise(
     return said
 
 
-def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str | None:
-    """The one replica that is much later than the others, why it is, and what to do."""
+def _waited_for(accounts: Sequence[Account], at_steps: bool) -> str | None:
+    """The one replica that is much later than the others, why it is, and what to do.
+
+    `at_steps`: whether others wait for it at every step of a batch.
+    """
     slowest = max(accounts, key=lambda account: account.compute + account.load)
     others = [account for account in accounts if account is not slowest]
     if not others:
@@ -158,7 +175,7 @@ def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str
             "use rebalance=True, or repartition the data."
         )
     if slowest.compute + slowest.load > _UNEVEN * usual:
-        remedy = "" if mode == "async" or full_batch else ", or use mode='async'"
+        remedy = ", or use mode=dps.Sync(backups=1) or mode='async'" if at_steps else ""
         return (
             f"{name}, which computes {duration(slowest.compute + slowest.load)} where the others "
             f"take {duration(usual)}: see what else runs on that machine{remedy}."
@@ -166,10 +183,15 @@ def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str
     return None
 
 
-def _remedy(mode: str, full_batch: bool) -> str:
+def _remedy(together: bool, full_batch: bool, max_delay: int | None) -> str:
     if full_batch:
         return ": use fewer replicas; there is too little to compute between two meetings."
-    if mode == "async":
+    if max_delay is not None:
+        return (
+            f": let replicas be further apart, as with max_delay={max(4, 4 * max_delay)}, or use "
+            "fewer of them."
+        )
+    if not together:
         return ", for the slowest replica at the ends of epochs: use fewer replicas."
     return ": use mode='async', fewer replicas or a larger batch_size."
 

@@ -216,7 +216,6 @@ class Fit:
         if not self.started or (self.running and self.epochs == 0):
             return []
         full_batch = self.started["optimizer"] == "lbfgs"
-        mode = self.started["mode"]
         unshared = [
             (shard["worker"], shard["unshared"])
             for shard in self.started["shards"]
@@ -224,11 +223,26 @@ class Fit:
         ]
         return advise(
             self.accounts,
-            mode=mode,
+            together=self.started["together"],
             full_batch=full_batch,
             staleness=self.staleness,
+            max_delay=self.started["max_delay"],
+            dropped=self.dropped,
             unshared=unshared,
         )
+
+    @property
+    def dropped(self) -> float:
+        """The share of rows of the last epoch that did not count."""
+        if self._last_epoch is None:
+            return 0.0
+        dropped = self._last_epoch["rows_dropped"]
+        return float(dropped / max(1, dropped + self._last_epoch["rows"]))
+
+    @property
+    def lead(self) -> int:
+        """Steps that a replica was ahead of the slowest one, at most."""
+        return max((replica["lead_max"] for replica in self.replicas.values()), default=0)
 
     @property
     def rows_per_second(self) -> float:

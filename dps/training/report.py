@@ -53,6 +53,14 @@ class FitReport:
     shards : int
     accounts : tuple of Account
         Where the time of each replica went.
+    together : bool
+        Whether replicas waited for each other at every step.
+    max_delay : int or None
+        Steps that a replica might be ahead of the slowest one; None: there was no bound.
+    clock_distance : float or None
+        Steps that one was ahead, at most; None where nobody counted.
+    rows_dropped : int
+        Rows of all epochs that did not count.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
 
@@ -80,15 +88,21 @@ class FitReport:
     shards: int
     accounts: tuple[Account, ...]
     unshared: tuple[tuple[str, str], ...] = ()
+    together: bool = True
+    max_delay: int | None = None
+    clock_distance: float | None = None
+    rows_dropped: int = 0
 
     @property
     def advice(self) -> list[str]:
         """What to change, the most useful first."""
         return advise(
             self.accounts,
-            mode=self.mode,
+            together=self.together,
             full_batch=self.full_batch,
             staleness=self.staleness,
+            max_delay=self.max_delay,
+            dropped=self.rows_dropped / max(1, self.rows * self.epochs + self.rows_dropped),
             unshared=self.unshared,
         )
 
@@ -112,8 +126,13 @@ class FitReport:
             f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
             f"{self.shards} shard{'s' * (self.shards != 1)}",
         ]
-        if self.mode == "async":
+        if not self.together:
             figures.append(f"gradients {self.staleness:.2f} updates old on average")
+        if self.clock_distance is not None:
+            bound = "" if self.max_delay is None else f" of {self.max_delay} allowed"
+            figures.append(f"replicas up to {self.clock_distance:.0f} steps apart{bound}")
+        if self.rows_dropped:
+            figures.append(f"{self.rows_dropped:,} rows dropped")
         return ", ".join(figures)
 
     def _shown(self) -> Sequence[Account]:
@@ -201,6 +220,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     result : FitResult
     """
     last = result.history[-1]
+    distances = [r.clock_distance_max for r in result.history if r.clock_distance_max >= 0]
     return FitReport(
         name=name,
         mode=job.mode.name,
@@ -220,6 +240,10 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
             for worker, why in zip(result.plan.shards, result.unshared, strict=True)
             if why is not None
         ),
+        together=job.mode.together,
+        max_delay=job.mode.bound,
+        clock_distance=max(distances, default=None),
+        rows_dropped=sum(record.rows_dropped for record in result.history),
     )
 
 

@@ -130,8 +130,12 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     tiles.append(("taken", duration(fit.seconds(now))))
     if fit.remaining is not None:
         tiles.append(("left at most", duration(fit.remaining)))
-    if fit.started.get("mode") == "async" and fit.replicas:
+    if not fit.started.get("together", True) and fit.replicas:
         tiles.append(("updates stale, on average", f"{fit.staleness:.2f}"))
+    if (bound := fit.started.get("max_delay")) is not None:
+        tiles.append((f"steps ahead of at most {bound:,}", f"{fit.lead:,}"))
+    if fit.dropped:
+        tiles.append(("of rows dropped", f"{100 * fit.dropped:.0f}%"))
     return tiles
 
 
