@@ -245,7 +245,7 @@ def test_a_fit_learns_and_accounts_for_every_row(sparse: bool, late: str) -> Non
     for n_shards, more in ((1, {}), (3, {"optimizer": "momentum", "learning_rate": 1.0})):
         model = fitted(mode, X, y, n_shards=n_shards, **more)
         check(model, mode)
-        assert model.score(X, y) > 0.85
+        assert model.score(X, y) > 0.75
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "by keys"])
