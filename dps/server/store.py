@@ -8,6 +8,7 @@ Words of a store
     VERSION   updates applied
     SNAPSHOT  a word for each of the places of snapshots: one more than the epochs that were closed
               then; 0 while there is none
+    WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors.pyx``
 
 Protocol of a snapshot. Its word is 0 while it is written, and then says after how many epochs it
 was taken. A reader looks at the word before and after it has copied. It is written where the oldest
@@ -43,6 +44,9 @@ class StoreWord(IntEnum):
     SNAPSHOT_0 = words.S_SNAPSHOT_0
     SNAPSHOT_1 = words.S_SNAPSHOT_1
     SNAPSHOT_2 = words.S_SNAPSHOT_2
+    WRITES = words.S_WRITES
+    READS = words.S_READS
+    CLOSED = words.S_CLOSED
 
 
 #: The place of the snapshot after no epochs, which is the first to be written.
@@ -197,7 +201,8 @@ class Store(Regions):
                 seen = seen[:0]
             self.table = TableRows(
                 self.params, self.state, ids, self.counts, seen, self.since, width=table.width,
-                region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
+                region=arena.region, zeros=table.zeros, scale=table.scale, normal=table.normal,
+                seed=arena.seed,
                 min_count=table.min_count, start=arena.start,
             )  # fmt: skip
 

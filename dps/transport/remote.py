@@ -149,8 +149,11 @@ async def _execute(node: Any, address: str, message: dict[str, Any], direct: boo
             answer = await node.scheduler.proxy(
                 worker=address, msg={"op": "actor_execute", **message}
             )
-    except KeyError as error:
-        raise ServerLostError("the shard has been released", worker=address) from error
+    except Exception as error:
+        # The scheduler, which unpickles nothing, hands errors of a worker on as text.
+        if isinstance(error, KeyError) or str(error) == f"KeyError({message['actor']!r})":
+            raise ServerLostError("the shard has been released", worker=address) from error
+        raise
     if answer["status"] == "OK":
         return answer["result"]
     raise answer["exception"]
