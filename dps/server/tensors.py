@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps._kernels.table import owners
+from dps.errors import ServerLostError
 from dps.models.layout import Table
 from dps.optimizers import Optimizer
 from dps.optimizers.update import Update
@@ -137,6 +138,13 @@ class ServerSpec:
             for number, (owner, _, _) in enumerate(tensor.parts)
             if owner == shard
         ]
+
+    def lost(self, shard: int, what: str, worker: str) -> ServerLostError:
+        """The error of a shard that cannot be reached, which says what it holds."""
+        parts = ", ".join(tensor.where(number) for tensor, number in self.held(shard))
+        return ServerLostError(
+            f"shard {shard} of {self} cannot be reached ({what}): it holds {parts}", worker=worker
+        )
 
     def update(self, size: int) -> Update:
         """How gradients are applied to a part of so many elements."""

@@ -103,7 +103,7 @@ def _integers(tensor: TensorSpec, keys: Any) -> NDArray[np.int64]:
         )
     if found.ndim > 1:
         raise ValueError(f"keys of {tensor.name!r} must be of one dimension, got {found.ndim}")
-    wanted = np.ascontiguousarray(found, np.int64)
+    wanted = np.require(found, np.int64, ["C", "A"])
     most = 1 << 62 if tensor.table is not None else tensor.rows
     if wanted.size and (wanted.min() < 0 or wanted.max() >= most):
         wrong = wanted[(wanted < 0) | (wanted >= most)].flat[0]

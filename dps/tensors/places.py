@@ -92,11 +92,26 @@ class _OnCluster:
     """Shards on Actors."""
 
     def __init__(self, client: Any, card: Any, futures: Sequence[Any] = ()) -> None:
-        self._client, self._card, self._futures = client, card, list(futures)
+        self._client, self._given, self._futures = client, card, list(futures)
+        self._known = client is not None
+
+    @property
+    def _card(self) -> Any:
+        """The server, as it can be asked from here: found out when it is first asked.
+
+        The scheduler unpickles what is on its way to tasks, and asks nothing.
+        """
+        from dps.cluster.dask import active_client, inside_task, servers
+
+        if not self._known:
+            client = None if inside_task() else active_client()
+            self._client, self._given = client, servers.through(self._given, client)
+            self._known = True
+        return self._given
 
     @property
     def spec(self) -> ServerSpec:
-        spec: ServerSpec = self._card.spec
+        spec: ServerSpec = self._given.spec
         return spec
 
     def connect(self) -> list[Access]:
@@ -127,15 +142,7 @@ class _OnCluster:
             servers.forget(self._client or servers.task_client(), self.spec)
 
     def __reduce__(self) -> Any:
-        return _arrived, (self._card,)
-
-
-def _arrived(card: Any) -> _OnCluster:
-    """A server whose handle has been sent here: it is asked through this process's client."""
-    from dps.cluster.dask import active_client, inside_task, servers
-
-    client = None if inside_task() else active_client()
-    return _OnCluster(client, servers.through(card, client))
+        return _OnCluster, (None, self._given)
 
 
 def client_for(given: Any) -> Any:
@@ -209,8 +216,9 @@ def find(client: Any, name: str) -> Place:
     from dps.cluster.dask import inside_task, servers
 
     card = servers.find(client, name)
-    inside = inside_task()
-    return _OnCluster(client, servers.through(card, None) if inside else card)
+    if inside_task():
+        return _OnCluster(None, card)
+    return _OnCluster(client, servers.through(card, client))
 
 
 def names(client: Any) -> list[str]:

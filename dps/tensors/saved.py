@@ -117,9 +117,11 @@ def read_server(path: Any) -> SavedServer:
         It is damaged, or something else.
     """
     record, arrays = read_directory(path)
-    server = RecordReader(_KINDS, arrays)(record, "server")
-    if not isinstance(server, _Server) or not isinstance(server.optimizer, Optimizer):
+    if not isinstance(record, dict) or record.get("kind") != "parameter_server":
         raise ValueError(f"{path} holds no parameter server")
+    server = RecordReader(_KINDS, arrays)(record, "server")
+    if not isinstance(server.optimizer, Optimizer):
+        raise ValueError(f"{path} is damaged: its optimizer is none")
     try:
         rate = learning_rate_of(server.optimizer, server.learning_rate)
         rows = 1 + server.optimizer.state_rows

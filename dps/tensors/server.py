@@ -185,6 +185,7 @@ class ParameterServer:
         self._accesses: list[Access] = []
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._looked: dict[str, Any] | None = None
 
     def __reduce__(self) -> Any:
@@ -441,6 +442,7 @@ class ParameterServer:
 
     def close(self) -> None:
         """End the server, for all who use it; whoever asks it then is told so."""
+        self._closed = True
         self.disconnect()
         self._place.close()
 
@@ -470,6 +472,8 @@ class ParameterServer:
         """The way to the shard that has a part, and the part's number there."""
         if not self._accesses:
             with self._lock:
+                if self._closed:
+                    raise ServerLostError(f"{self._spec} has been closed")
                 if not self._accesses:
                     self._accesses = self._place.connect()
         shard, number = self._numbers[tensor.name, part]

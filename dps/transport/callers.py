@@ -139,11 +139,7 @@ class RemoteAccess:
 
     def lost(self, what: str) -> ServerLostError:
         """The error of a shard that cannot be reached, which says what it holds."""
-        parts = ", ".join(tensor.where(n) for tensor, n in self._spec.held(self._shard))
-        return ServerLostError(
-            f"shard {self._shard} of {self._spec} cannot be reached ({what}): it holds {parts}",
-            worker=self._remote.address,
-        )
+        return self._spec.lost(self._shard, what, self._remote.address)
 
     def _lost(self, what: str) -> ServerLostError:
         """The same of a wire that has ended: the shard's worker knows whether it is there."""
@@ -161,7 +157,13 @@ class RemoteAccess:
         held, alive = self._remote.submit(self._looked_for()).result(timeout)
         if not alive:
             raise self.lost("its worker has died")
-        if not held or not self._remote.call("there", timeout=timeout):
+        if not held:
+            raise self.lost(_CLOSED)
+        try:
+            there = self._remote.call("there", timeout=timeout)
+        except ServerLostError as error:  # meanwhile
+            raise self.lost(_CLOSED if "released" in error.message else error.message) from error
+        if not there:
             raise self.lost(_CLOSED)
 
     async def _looked_for(self) -> tuple[bool, bool]:

@@ -32,9 +32,9 @@ class Remote:
         Address of the worker.
     key : str
         Key of the Actor's task.
-    client : distributed.Client, optional
+    client : distributed.Client or distributed.Worker, optional
         Through which to call, in the client's process. It does not travel: in a task
-        the call goes out from its worker.
+        the call goes out from its worker, which other threads of the task must be given.
     """
 
     address: str

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from distributed import Client, Future, get_client
+from distributed import Client, Future, get_client, get_worker
 from distributed.protocol import pickle
 
 from dps.cluster.base import until_known
@@ -187,7 +187,7 @@ def names(client: Client) -> list[str]:
 
 
 def find(client: Client, name: str) -> ServerCard:
-    """A server by its name, to be asked through that client.
+    """A server by its name.
 
     Raises
     ------
@@ -200,30 +200,63 @@ def find(client: Client, name: str) -> ServerCard:
             f"there is no server with name={name!r} on {client.scheduler.address}; "
             f"there are {names(client)}"
         )
-    return through(cards[0], client)
+    return cards[0]
 
 
 def through(card: ServerCard, client: Client | None) -> ServerCard:
-    """The same, to be asked through a client, or the worker of this process."""
-    remotes = tuple(Remote(remote.address, remote.key, client) for remote in card.remotes)
+    """The same, to be asked through a client; without one by the worker whose task this is.
+
+    That is asked now: other threads of the task would not be told.
+    """
+    node = client or get_worker()
+    remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
     return replace(card, remotes=remotes)
 
 
 def status(card: ServerCard) -> list[dict[str, Any]]:
-    """What has been done at each shard, and who is connected."""
-    return [
-        {"worker": remote.address, **remote.call("status", timeout=card.timeout)}
-        for remote in card.remotes
-    ]
+    """What has been done at each shard, and who is connected.
+
+    Raises
+    ------
+    ServerLostError
+        A shard is lost.
+    """
+    alive = _alive(card)
+    found = []
+    for shard, remote in enumerate(card.remotes):
+        if remote.address not in alive:
+            raise card.spec.lost(shard, "its worker has died", remote.address)
+        try:
+            answer = remote.call("status", timeout=card.timeout)
+        except ServerLostError as error:
+            raise card.spec.lost(shard, error.message, remote.address) from error
+        found.append({"worker": remote.address, **answer})
+    return found
 
 
 def close(card: ServerCard, futures: Sequence[Future]) -> None:
     """End the shards, also where one is lost."""
+    alive = _alive(card)
     for remote in card.remotes:
-        with contextlib.suppress(DPSError):  # it has gone
-            remote.call("close", timeout=card.timeout)
+        if remote.address in alive:
+            with contextlib.suppress(DPSError):  # it has gone
+                remote.call("close", timeout=card.timeout)
     for future in futures:
         future.release()
+
+
+def _alive(card: ServerCard) -> dict[str, int]:
+    """The workers that the scheduler has now; none where it has gone."""
+    remote = card.remotes[0]
+
+    async def workers() -> Any:
+        return await remote.node.scheduler.ncores()
+
+    try:
+        found: dict[str, int] = remote.submit(workers()).result(card.timeout)
+    except ServerLostError:
+        return {}
+    return found
 
 
 def forget(client: Client, spec: ServerSpec) -> None:
