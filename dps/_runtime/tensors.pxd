@@ -70,6 +70,7 @@ cdef class TensorPart:
         self, int64_t order, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
         int64_t step
     ) except -1 nogil
+    cdef bint look(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil
     cdef void copy(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil
 
 

@@ -66,6 +66,7 @@ cdef extern from *:
 cdef enum:
     TRIES = 8           # copies that somebody has written into meanwhile
     PAUSES = 2000       # looks at a write that is under way
+    FEW = 4096          # elements that are copied in no time
     AT_ONCE = 256       # keys whose rows are asked for before they are read
 
 
@@ -172,8 +173,12 @@ cdef class TensorPart:
         cdef bint finite = True
         if asked.start < 0 and self.table.n_rows:
             for i in range(asked.n):
-                if make(&self.table, keys[i], step) < 0:
+                dps_prefetch(self.table.ids + dps_home(keys[i], self.table.n_homes))
+            for i in range(asked.n):
+                at = make(&self.table, keys[i], step)
+                if at < 0:
                     return FULL_TABLE
+                dps_prefetch(self.params + at * row)
         if asked.order == PUSH and asked.rows != 1:
             self.numbers.divide(
                 values, asked.rows, asked.n * (self.width if asked.start < 0 else 1)
@@ -244,8 +249,7 @@ cdef class TensorPart:
         cdef const int64_t[::1] picks = keys
         cdef const int64_t* wanted = &picks[0] if keys is not None and picks.shape[0] else NULL
         cdef char* into = <char*> <uintptr_t> out.ctypes.data
-        cdef int64_t before
-        cdef int tried = 0, waited = 0
+        cdef bint came
         cdef Asked asked
         asked.start = start
         asked.n = picks.shape[0] if start < 0 else out.size
@@ -253,26 +257,34 @@ cdef class TensorPart:
             return OUTSIDE
         if out.size != asked.n * (self.width if start < 0 else 1) or not out.flags.c_contiguous:
             raise ValueError(f"no room for {asked.n} keys in {out.size} elements")
-        with nogil:
-            while tried < TRIES and waited < PAUSES:
-                before = load(&self.words, S_WRITES)
-                if before & 1:
-                    dps_pause()
-                    waited += 1
-                    continue
-                self.copy(&asked, wanted, into)
-                dps_fence()
-                if load(&self.words, S_WRITES) == before:
-                    break
-                tried += 1
-            else:
-                tried = TRIES
+        if out.size <= FEW:  # giving the interpreter up takes longer than that
+            came = self.look(&asked, wanted, into)
+        else:
+            with nogil:
+                came = self.look(&asked, wanted, into)
         if load(&self.words, S_CLOSED):
             return GONE
-        if tried == TRIES:
+        if not came:
             return None
         add(&self.words, S_READS, 1)
         return DONE
+
+    cdef bint look(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil:
+        """Copy one state, while others may write; whether there was time for that."""
+        cdef int64_t before
+        cdef int tried = 0, waited = 0
+        while tried < TRIES and waited < PAUSES:
+            before = load(&self.words, S_WRITES)
+            if before & 1:
+                dps_pause()
+                waited += 1
+                continue
+            self.copy(asked, keys, out)
+            dps_fence()
+            if load(&self.words, S_WRITES) == before:
+                return True
+            tried += 1
+        return False
 
     def do(self, int64_t order, int64_t start, keys, values, double rows, out):
         """What `Counter` does for a caller, for one in this process; how it ended, and writes."""

@@ -1,6 +1,6 @@
 """A server in files: what it is made of as a record, whole tensors as arrays.
 
-Files say nothing of shards, so that any number of them may read one. See docs/saving.md.
+Files say nothing of shards, so that any number of them may read one.
 """
 
 from __future__ import annotations

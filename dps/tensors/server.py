@@ -376,7 +376,8 @@ class ParameterServer:
     def save(self, path: Any) -> None:
         """Write all tensors, tables and optimizer state to a directory, while others write on.
 
-        What is of one part is a state between two writes. See docs/saving.md for the files.
+        What is of one part is a state between two writes. Files are laid out as those of estimators
+        are, whatever the number of shards.
 
         Parameters
         ----------
