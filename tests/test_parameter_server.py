@@ -98,6 +98,9 @@ def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
         assert server.pull("w").tolist() == w.tolist()
         after = server.push_pull("w", np.full((2, 4), 10.0), [1, 1], rows=10)
         assert after.tolist() == (np.stack([w[1], w[1]]) - 2).tolist()
+        assert server.push_pull("w", np.ones((3, 4)), [5, 2, 5])[:, 0].tolist() == [7.0, 8.0, 7.0]
+        w[5] -= 2
+        w[2] -= 1
         before = server.pull("emb", [3, 4])
         assert server.push("emb", np.ones((2, 2)), [4, 4]) is None
         assert server.pull("emb", [3, 4]).tolist() == (before - np.float32([[0], [2]])).tolist()
@@ -108,15 +111,15 @@ def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
         assert handle.wait() is None
         assert handle.done
         assert server.pull("one", wait=False).wait(10) == 4.0
-        assert server.versions == {"w": 4, "one": 1, "emb": 1}
+        assert server.versions == {"w": 5, "one": 1, "emb": 1}
         stats = server.stats()
         assert stats["tensors"]["emb"]["rows"] == 1
-        assert stats["tensors"]["w"]["pushes"] == 1
+        assert stats["tensors"]["w"]["pushes"] == 2
         assert len(stats["shards"]) == 2
         if not way:
             return
         assert all(f":{os.getpid()}" in shard["callers"][0] for shard in stats["shards"])
-        found = {type(access) for access in server._accesses}
+        found = {type(access) for access in server._accesses.values()}
         assert found == {RemoteAccess}
 
 
@@ -501,8 +504,9 @@ def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
             ) as info:
                 call()
             assert info.value.worker == workers[1]
-        server.add("a", 1.0)
-        assert server.pull("a").tolist() == [1.0] * 3
+        for each in (server, dps.ParameterServer.connect("half", client=client)):
+            each.add("a", 1.0)
+        assert server.pull("a").tolist() == [2.0] * 3
         [listed] = dps.ParameterServer.list(client=client)
         assert "error" in listed
         server.close()

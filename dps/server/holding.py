@@ -143,8 +143,10 @@ class Holding:
                 )
             if not np.array_equal(values, rows[there]):
                 part.writing(True)
-                rows[there] = values
-                part.writing(False)
+                try:
+                    rows[there] = values
+                finally:
+                    part.writing(False)
         return result
 
     def take(self, at: int) -> Taken:

@@ -159,12 +159,19 @@ def values_for(
 
 def summed(
     keys: NDArray[np.int64], values: NDArray[np.floating]
-) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
-    """Gradients of keys, each key once: those of a key that comes several times are summed."""
+) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64] | None]:
+    """Gradients of keys, each key once: those of a key that comes several times are summed.
+
+    Returns
+    -------
+    keys, sums : arrays
+    again : array or None
+        Where each of the given keys stands among those; None where they are the same.
+    """
     order = np.sort(keys)
     if keys.size < 2 or (order[1:] != order[:-1]).all():
-        return keys, values
+        return keys, values, None
     found, back = np.unique(keys, return_inverse=True)
     sums = np.zeros((len(found), values.shape[1]), values.dtype)
     np.add.at(sums, back, values)
-    return found, sums
+    return found, sums, back

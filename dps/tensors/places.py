@@ -6,7 +6,7 @@ One object a place, with the same methods; whoever asks does not see which it is
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dps.errors import ClusterError
@@ -28,8 +28,8 @@ class Place(Protocol):
         """What it is made of."""
         ...
 
-    def connect(self) -> list[Access]:
-        """The way to each shard (`Access`)."""
+    def connect(self, shard: int) -> Access:
+        """The way to a shard."""
         ...
 
     def status(self) -> list[dict[str, Any]]:
@@ -56,8 +56,8 @@ class _Here:
         self.spec = spec
         self._holdings = [Holding(spec, shard, shared=False) for shard in range(spec.n_shards)]
 
-    def connect(self) -> list[Access]:
-        return [LocalAccess(holding) for holding in self._holdings]
+    def connect(self, shard: int) -> Access:
+        return LocalAccess(self._holdings[shard])
 
     def status(self) -> list[dict[str, Any]]:
         return [{"worker": HERE, "callers": [], **each.counts()} for each in self._holdings]
@@ -114,10 +114,10 @@ class _OnCluster:
         spec: ServerSpec = self._given.spec
         return spec
 
-    def connect(self) -> list[Access]:
+    def connect(self, shard: int) -> Access:
         from dps.cluster.dask import servers
 
-        return servers.connect(self._card)
+        return servers.connect(self._card, shard)
 
     def status(self) -> list[dict[str, Any]]:
         from dps.cluster.dask import servers
@@ -152,17 +152,26 @@ def client_for(given: Any) -> Any:
     ------
     TypeError
         It is no client.
+    ClusterError
+        This is its event loop.
     """
     if given is None:
         if "distributed" not in sys.modules:
             return None
         from dps.cluster.dask import active_client, inside_task
 
-        return None if inside_task() else active_client()
+        given = None if inside_task() else active_client()
+        if given is None:
+            return None
     from distributed import Client
 
     if not isinstance(given, Client):
         raise TypeError(f"client must be a distributed.Client or None, got {given!r}")
+    if given.asynchronous:
+        raise ClusterError(
+            "this would block the event loop of an asynchronous client: call it in another thread, "
+            "by await asyncio.to_thread(dps.ParameterServer.connect, name)"
+        )
     return given
 
 
@@ -178,7 +187,10 @@ def known(given: Any) -> Any:
 
 
 def shards_for(
-    client: Any, n_shards: int | None, workers: Sequence[str] | None, timeout: float
+    client: Any,
+    n_shards: int | None,
+    workers: Sequence[str] | Mapping[str, float] | None,
+    timeout: float,
 ) -> list[str]:
     """The worker of each shard."""
     if client is None:

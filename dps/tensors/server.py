@@ -68,8 +68,9 @@ class ParameterServer:
         Each tensor cut into equal runs of rows, one a shard; whole tensors, the largest first to
         the shard that has least; whole tensors in turn; or ``placement(name, shape)``, the shard
         of each. The rows of tables are on all shards, by a hash of the id.
-    workers : sequence of str, optional
-        Addresses of workers that have the shards.
+    workers : sequence of str or mapping of str to float, optional
+        Addresses of workers that have the shards; or the resources, in Dask's sense, that workers
+        need to have to be given one: ``workers={"server": 1}``.
     client : distributed.Client, optional
         The active one by default; inside of a task none, unless it is given.
     timeout : float, default=60
@@ -108,7 +109,7 @@ class ParameterServer:
         name: str | None = None,
         n_shards: int | str = "auto",
         placement: str | Rule = "contiguous",
-        workers: Sequence[str] | None = None,
+        workers: Sequence[str] | Mapping[str, float] | None = None,
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
@@ -127,7 +128,7 @@ class ParameterServer:
         name: str | None,
         n_shards: int | str,
         placement: str | Rule,
-        workers: Sequence[str] | None,
+        workers: Sequence[str] | Mapping[str, float] | None,
         client: Any,
         timeout: float,
     ) -> None:
@@ -182,7 +183,7 @@ class ParameterServer:
             for shard in range(self._spec.n_shards)
             for local, (tensor, part) in enumerate(self._spec.held(shard))
         }
-        self._accesses: list[Access] = []
+        self._accesses: dict[int, Access] = {}
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -400,7 +401,7 @@ class ParameterServer:
         name: str | None = None,
         n_shards: int | str = "auto",
         placement: str | Rule = "contiguous",
-        workers: Sequence[str] | None = None,
+        workers: Sequence[str] | Mapping[str, float] | None = None,
         client: Any = None,
         timeout: float = 60.0,
     ) -> Self:
@@ -434,11 +435,11 @@ class ParameterServer:
     def disconnect(self) -> None:
         """Give back what this object holds of the server, which goes on."""
         with self._lock:
-            accesses, self._accesses = self._accesses, []
+            accesses, self._accesses = self._accesses, {}
             later, self._later = self._later, None
         if later is not None:
             later.shutdown()
-        for access in accesses:
+        for access in accesses.values():
             access.close()
 
     def close(self) -> None:
@@ -471,14 +472,16 @@ class ParameterServer:
 
     def _access(self, tensor: TensorSpec, part: int) -> tuple[Access, int]:
         """The way to the shard that has a part, and the part's number there."""
-        if not self._accesses:
+        shard, number = self._numbers[tensor.name, part]
+        access = self._accesses.get(shard)
+        if access is None:
             with self._lock:
                 if self._closed:
                     raise ServerLostError(f"{self._spec} has been closed")
-                if not self._accesses:
-                    self._accesses = self._place.connect()
-        shard, number = self._numbers[tensor.name, part]
-        return self._accesses[shard], number
+                access = self._accesses.get(shard)
+                if access is None:
+                    access = self._accesses[shard] = self._place.connect(shard)
+        return access, number
 
     def _call(self, tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
         access, number = self._access(tensor, part)
@@ -488,23 +491,25 @@ class ParameterServer:
         tensor = self._tensor(name)
         chosen = choose(tensor, keys)
         found = np.empty((chosen.rows, tensor.width), tensor.dtype)
-        pending: list[tuple[Piece, NDArray[np.floating], Pending]] = []
-        for piece in chosen.pieces:
-            if piece.n == 0:
-                continue
-            into = found[piece.at]
-            if not isinstance(piece.at, slice):
-                into = np.empty((len(piece.at), tensor.width), tensor.dtype)
-            access, number = self._access(tensor, piece.part)
-            ended = access.peek(number, piece.start, piece.keys, into)
-            if ended is None:
-                sent = access.begin(Order.READ, number, piece.start, piece.keys, None, 1, into)
-                pending.append((piece, into, sent))
-                continue
-            self._judge(tensor, piece, ended)
-            if not isinstance(piece.at, slice):
-                found[piece.at] = into
-        self._collect(tensor, pending, found)
+        pending = []
+        try:
+            for piece in chosen.pieces:
+                if piece.n == 0:
+                    continue
+                into = found[piece.at]
+                if not isinstance(piece.at, slice):
+                    into = np.empty((len(piece.at), tensor.width), tensor.dtype)
+                access, number = self._access(tensor, piece.part)
+                ended = access.peek(number, piece.start, piece.keys, into)
+                if ended is None:
+                    sent = access.begin(Order.READ, number, piece.start, piece.keys, None, 1, into)
+                    pending.append((piece, None, into, sent))
+                    continue
+                self._judge(tensor, piece, ended)
+                if not isinstance(piece.at, slice):
+                    found[piece.at] = into
+        finally:
+            self._collect(tensor, pending, found)
         return found.reshape(chosen.shape)
 
     def _write(
@@ -522,14 +527,14 @@ class ParameterServer:
         try:
             # A write is counted at every part, so that all have had as many.
             for piece in chosen.pieces:
-                own, picks = given[piece.at], piece.keys
-                into = None if found is None else np.empty_like(own)
-                if order == Order.PUSH and picks is not None and not back:
-                    picks, own = summed(picks, own)
-                access, number = self._access(tensor, piece.part)
+                own, picks, again = given[piece.at], piece.keys, None
+                if order == Order.PUSH and picks is not None:
+                    picks, own, again = summed(picks, own)
                 own = np.ascontiguousarray(own)
+                into = None if found is None else np.empty_like(own)
+                access, number = self._access(tensor, piece.part)
                 sent = access.begin(order, number, piece.start, picks, own, rows, into)
-                pending.append((piece, into, sent))
+                pending.append((piece, again, into, sent))
         finally:
             self._collect(tensor, pending, found)
         return None if found is None else found.reshape(chosen.shape)
@@ -537,19 +542,21 @@ class ParameterServer:
     def _collect(
         self,
         tensor: TensorSpec,
-        pending: Sequence[tuple[Piece, NDArray[np.floating] | None, Pending]],
+        pending: Sequence[
+            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Pending]
+        ],
         found: NDArray[np.floating] | None,
     ) -> None:
         """Take all answers, and then raise the first error."""
         errors: list[Exception] = []
-        for piece, into, sent in pending:
+        for piece, again, into, sent in pending:
             try:
                 self._judge(tensor, piece, sent.result()[0])
             except Exception as error:
                 errors.append(error)
                 continue
             if found is not None and into is not None:
-                found[piece.at] = into
+                found[piece.at] = into if again is None else into[again]
         if errors:
             raise errors[0]
 

@@ -8,7 +8,7 @@ which the scheduler holds until the server is closed, whoever made it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from distributed.protocol import pickle
 
 from dps.cluster.base import until_known
 from dps.cluster.dask.calls import (
+    ask,
     await_futures,
     check_client,
     check_versions,
@@ -73,9 +74,14 @@ class ServerCard:
 
 
 def choose_workers(
-    client: Client, n_shards: int | None, workers: Sequence[str] | None, timeout: float
+    client: Client,
+    n_shards: int | None,
+    workers: Sequence[str] | Mapping[str, float] | None,
+    timeout: float,
 ) -> list[str]:
     """The worker of each shard: of those given, or one a host, or so many on all hosts in turn.
+
+    Workers may be given by Dask's resources that they have to have.
 
     Raises
     ------
@@ -84,6 +90,17 @@ def choose_workers(
     """
     check_client(client)
     alive = living(client, timeout) or first_workers(client, "server", timeout)
+    if isinstance(workers, Mapping):
+        known = ask(client, client.scheduler.identity, timeout)["workers"]
+        there = {worker: known[worker]["resources"] for worker in alive if worker in known}
+        wanted = workers
+        workers = sorted(
+            worker
+            for worker, has in there.items()
+            if all(has.get(each, 0) >= least for each, least in wanted.items())
+        )
+        if not workers:
+            raise ValueError(f"no worker has the resources {dict(wanted)}; there are {there}")
     if workers is not None:
         missing = sorted(set(workers) - set(alive))
         if missing or not workers:
@@ -93,10 +110,10 @@ def choose_workers(
             )
         chosen = list(workers)
         return chosen if n_shards is None else [chosen[n % len(chosen)] for n in range(n_shards)]
-    there = sorted(alive)
-    check_versions(client, set(there), timeout)
+    all_of_them = sorted(alive)
+    check_versions(client, set(all_of_them), timeout)
     hosts: dict[str, list[str]] = {}
-    for worker, host in zip(there, shared_memory(client, there, timeout), strict=True):
+    for worker, host in zip(all_of_them, shared_memory(client, all_of_them, timeout), strict=True):
         hosts.setdefault(host, []).append(worker)
     groups = list(hosts.values())
     n_shards = n_shards or len(groups)
@@ -163,12 +180,9 @@ def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None
         ) from error
 
 
-def connect(card: ServerCard) -> list[Access]:
-    """The way to each shard."""
-    return [
-        access_to(card.spec, shard, known, remote, card.timeout)
-        for shard, (known, remote) in enumerate(zip(card.cards, card.remotes, strict=True))
-    ]
+def connect(card: ServerCard, shard: int) -> Access:
+    """The way to a shard."""
+    return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
 
 
 def task_client() -> Client:
