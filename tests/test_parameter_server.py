@@ -19,7 +19,8 @@ from distributed import Client, LocalCluster
 
 import dps
 from dps._runtime.tensors import Ending, Order, TensorPart
-from dps.errors import NonFiniteError, ServerLostError, TableFullError
+from dps.data.directories import read_directory, write_directory
+from dps.errors import ClusterError, NonFiniteError, ServerLostError, TableFullError
 from dps.optimizers import SGD, Adam, Momentum, Optimizer
 from dps.server.memory import folder
 from dps.transport import callers
@@ -440,6 +441,29 @@ def test_other_files_are_no_server(tmp_path: Path) -> None:
         server.save(tmp_path / "own")
 
 
+FORGED = {
+    "shape": lambda tensor: tensor["shape"].update(items=[3]),
+    "version": lambda tensor: tensor.update(version=-1),
+    "ids": lambda tensor: tensor.update(ids=None),
+    "table": lambda tensor: tensor["table"].update(init="ones"),
+    "dim": lambda tensor: tensor["table"].update(dim=0),
+    "width": lambda tensor: tensor["table"].update(dim=3),
+    "field": lambda tensor: tensor.pop("values"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_file_is_refused(name: str, tmp_path: Path) -> None:
+    with dps.ParameterServer({"t": dps.Table(dim=2)}, optimizer="adam") as server:
+        server.push("t", np.ones((3, 2)), [4, 5, 6])
+        server.save(tmp_path / "saved")
+    content, arrays = read_directory(tmp_path / "saved")
+    FORGED[name](content["tensors"]["items"][0][1])
+    write_directory(tmp_path / "forged", content, arrays)
+    with pytest.raises(ValueError, match=r"forged|server"):
+        dps.ParameterServer.load(tmp_path / "forged")
+
+
 def test_an_optimizer_in_python_runs_on_the_shard(client: Client) -> None:
     @dataclass(frozen=True)
     class Halving(SGD):
@@ -468,6 +492,37 @@ def test_a_coroutine_awaits_a_handle(client: Client) -> None:
             asyncio.run(_awaited(server.pull("v", wait=False)))
 
 
+def test_an_asynchronous_client_is_asked_in_another_thread(client: Client) -> None:
+    async def use() -> list[float]:
+        address = client.scheduler.address
+        async with Client(address, asynchronous=True, set_as_default=False) as other:
+            with pytest.raises(ClusterError, match=r"asyncio.to_thread"):
+                dps.ParameterServer.connect("loop", client=other)
+            server = await asyncio.to_thread(dps.ParameterServer.connect, "loop", client=other)
+            with pytest.raises(ClusterError, match="block the event loop"):
+                server.pull("w")
+            found = await server.push_pull("w", np.ones(2), wait=False)
+            server.disconnect()
+            return list(found)
+
+    with dps.ParameterServer({"w": np.zeros(2)}, learning_rate=2.0, name="loop", client=client):
+        assert asyncio.run(use()) == [-2.0, -2.0]
+
+
+def in_threads(server: dps.ParameterServer) -> list[float]:
+    threads = [threading.Thread(target=server.add, args=("w", 1.0)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return list(server.add("w", 1.0, wait=False).wait() or server.pull("w"))  # type: ignore[union-attr]
+
+
+def test_threads_of_a_task_use_its_server(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(2)}, client=client) as server:
+        assert client.submit(in_threads, server, pure=False).result() == [6.0, 6.0]
+
+
 async def _awaited(handle: Any) -> Any:
     return await handle
 
@@ -486,12 +541,17 @@ def test_a_function_on_a_shard_that_asks_it_is_told_so(client: Client) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, resources={"server": 1}
+        ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         workers = sorted(client.nthreads())
+        for wrong in ({"server": 2}, ["tcp://127.0.0.1:1"], []):
+            with pytest.raises(ValueError, match=r"workers must be|has the resources"):
+                dps.ParameterServer({"a": [1.0]}, workers=wrong, client=client)
         server = dps.ParameterServer(
-            {"a": np.zeros(3), "b": np.zeros(3)}, n_shards=2, workers=workers,
+            {"a": np.zeros(3), "b": np.zeros(3)}, n_shards=2, workers={"server": 1},
             placement="round_robin", name="half", client=client, timeout=20,
         )  # fmt: skip
         assert {shard["worker"] for shard in server.stats()["shards"]} == set(workers)

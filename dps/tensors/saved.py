@@ -153,6 +153,8 @@ def _checked(name: str, tensor: Any, state_rows: int) -> _Tensor:
         known = ids.dtype == np.int64 and ids.ndim == 1 and np.unique(ids).size == ids.size
         if not known or (ids.size and not 0 <= ids.min() <= ids.max() < 1 << 62):
             raise ValueError(f"{name!r} has ids that are none")
+        if (tensor.table.rows, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
+            raise ValueError(f"{name!r} of the shape {shape} is {tensor.table}")
         rows = ids.size
     width = int(np.prod(shape[1:], dtype=np.int64))
     if values.shape != (state_rows, rows, width) or not np.isfinite(values).all():
