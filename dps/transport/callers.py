@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,14 @@ class RemoteAccess:
 
     def _connect(self) -> Caller:
         self._ask_whether_there()
-        look = Patience(self._remote, self._timeout, None)
+        patience = Patience(self._remote, self._timeout, None)
+
+        def look() -> None:
+            try:
+                patience()
+            except ServerLostError as error:
+                raise self.lost(error.message) from error
+
         name = _name()
         wire = None
         if not self._calls:
@@ -202,7 +210,7 @@ class RemoteAccess:
             wire = ObjectWire(over, look, self._lost)
         return Caller(wire)
 
-    async def _connection(self, name: str, look: Patience) -> Wire | None:
+    async def _connection(self, name: str, look: Callable[[], None]) -> Wire | None:
         """A connection to the shard; None where there is none to be had from here."""
         remote, self._looping = self._remote, threading.current_thread()
         try:
