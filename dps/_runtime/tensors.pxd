@@ -30,7 +30,7 @@ cpdef enum Ending:
     FAILED          # an exception follows
 
 # A request as it crosses a wire. Behind it: n keys where it is by keys, and the values.
-cdef struct Asked:
+cdef struct Request:
     int64_t order
     int64_t tensor
     int64_t start       # the first element; -1: by keys
@@ -39,7 +39,7 @@ cdef struct Asked:
     double rows         # behind a gradient that is a sum
 
 # Its answer; behind it: the elements that are wanted, or bytes.
-cdef struct Told:
+cdef struct Answer:
     int64_t ending
     int64_t nbytes
     int64_t writes      # of the part, so far
@@ -61,20 +61,20 @@ cdef class TensorPart:
 
     cdef int hold(self) except -1 nogil
     cdef void let_go(self) noexcept nogil
-    cdef bint fits(self, const Asked* asked, const int64_t* keys) noexcept nogil
+    cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil
     cdef int run(
-        self, const Asked* asked, int64_t* keys, char* values, char* back, Told* told
+        self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil
-    cdef int write(self, const Asked* asked, int64_t* keys, char* values) except -1 nogil
+    cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil
     cdef bint change(
         self, int64_t order, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
         int64_t step
     ) except -1 nogil
-    cdef bint look(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil
-    cdef void copy(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil
+    cdef bint look(self, const Request* request, const int64_t* keys, char* out) noexcept nogil
+    cdef void copy(self, const Request* request, const int64_t* keys, char* out) noexcept nogil
 
 
-cdef class Counter:
+cdef class TensorService:
     cdef list _kept
     cdef void** parts
     cdef int n_parts
@@ -82,8 +82,8 @@ cdef class Counter:
     cdef Room keys
     cdef Room values
     cdef Room results
-    cdef Asked asked
-    cdef Told told
+    cdef Request request
+    cdef Answer answer
     cdef bint working
 
     cdef bint serve(self) except -1 nogil
@@ -93,7 +93,9 @@ cdef class Counter:
 
 cdef class Caller:
     cdef Wire wire
-    cdef Told told
+    cdef Answer answer
     cdef readonly bint broken
 
-    cdef int begin(self, Asked* asked, const void* keys, const void* values, Py_ssize_t n) except -1
+    cdef int begin(
+        self, Request* request, const void* keys, const void* values, Py_ssize_t n
+    ) except -1

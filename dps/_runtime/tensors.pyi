@@ -61,9 +61,9 @@ class TensorPart:
         rows: float,
         out: NDArray[np.floating] | None,
     ) -> tuple[int, int]:
-        """What `Counter` does for a caller, for one in the shard's process: `Ending`, writes."""
+        """The same for a caller in the shard's process: `Ending`, and writes so far."""
 
-class Counter:
+class TensorService:
     """The shard's side of one caller.
 
     Parameters
@@ -74,11 +74,11 @@ class Counter:
 
     def __init__(self, parts: list[TensorPart], wire: Wire) -> None: ...
     def serve_all(
-        self, answer: Callable[[bytes], bytes], pickled: Callable[[Exception], bytes]
+        self, respond: Callable[[bytes], bytes], pickled: Callable[[Exception], bytes]
     ) -> None:
         """Serve until the caller closes the wire: a thread's whole life.
 
-        ``answer(bytes)`` calls what a message means, and does not raise; `pickled` are the bytes
+        ``respond(bytes)`` calls what a message means, and does not raise; `pickled` are the bytes
         of an exception.
         """
 

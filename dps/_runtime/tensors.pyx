@@ -47,7 +47,7 @@ cdef extern from *:
         pthread_mutexattr_t kind;
         int failed;
         pthread_mutexattr_init(&kind);
-        /* Whoever would wait for itself is told so. */
+        /* Whoever would wait for itself has an error. */
         pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK);
         failed = pthread_mutex_init(mutex, &kind);
         pthread_mutexattr_destroy(&kind);
@@ -124,79 +124,79 @@ cdef class TensorPart:
             dps_fence()
             add(&self.words, S_WRITES, 1)
 
-    cdef bint fits(self, const Asked* asked, const int64_t* keys) noexcept nogil:
+    cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
         """Whether all that is asked for is in the part."""
         cdef Py_ssize_t i
-        if asked.start >= 0:
+        if request.start >= 0:
             return (
-                self.table.n_rows == 0 and asked.n >= 0 and asked.start <= self.size
-                and asked.n <= self.size - asked.start
+                self.table.n_rows == 0 and request.n >= 0 and request.start <= self.size
+                and request.n <= self.size - request.start
             )
-        for i in range(asked.n):
+        for i in range(request.n):
             if keys[i] < 0 or (self.table.n_rows == 0 and keys[i] >= self.n_keys):
                 return False
         return True
 
     cdef int run(
-        self, const Asked* asked, int64_t* keys, char* values, char* back, Told* told
+        self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil:
         """Do what is asked for; ``keys`` and ``values`` are written over."""
-        cdef bint by_keys = asked.start < 0
-        cdef Py_ssize_t n = asked.n * (self.width if by_keys else 1)
-        told.nbytes = 0
-        told.ending = DONE
-        if not self.fits(asked, keys):
-            told.ending = OUTSIDE
+        cdef bint by_keys = request.start < 0
+        cdef Py_ssize_t n = request.n * (self.width if by_keys else 1)
+        answer.nbytes = 0
+        answer.ending = DONE
+        if not self.fits(request, keys):
+            answer.ending = OUTSIDE
             return 0
-        if asked.order != READ and not self.numbers.is_finite(values, n):
-            told.ending = NOT_FINITE
+        if request.order != READ and not self.numbers.is_finite(values, n):
+            answer.ending = NOT_FINITE
             return 0
         self.hold()
         try:
             if load(&self.words, S_CLOSED):
-                told.ending = GONE
+                answer.ending = GONE
             else:
-                if asked.order != READ:
-                    told.ending = self.write(asked, keys, values)
-                if asked.back and told.ending == DONE:
-                    self.copy(asked, keys, back)
-                    told.nbytes = n * self.numbers.itemsize
+                if request.order != READ:
+                    answer.ending = self.write(request, keys, values)
+                if request.back and answer.ending == DONE:
+                    self.copy(request, keys, back)
+                    answer.nbytes = n * self.numbers.itemsize
                     add(&self.words, S_READS, 1)
-            told.writes = load(&self.words, S_WRITES) // 2
+            answer.writes = load(&self.words, S_WRITES) // 2
         finally:
             self.let_go()
         return 0
 
-    cdef int write(self, const Asked* asked, int64_t* keys, char* values) except -1 nogil:
+    cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
         cdef Py_ssize_t i, row = self.width * self.numbers.itemsize
         cdef int64_t at, step = load(&self.words, S_VERSION) + 1
         cdef bint finite = True
-        if asked.start < 0 and self.table.n_rows:
-            for i in range(asked.n):
+        if request.start < 0 and self.table.n_rows:
+            for i in range(request.n):
                 dps_prefetch(self.table.ids + dps_home(keys[i], self.table.n_homes))
-            for i in range(asked.n):
+            for i in range(request.n):
                 at = make(&self.table, keys[i], step)
                 if at < 0:
                     return FULL_TABLE
                 dps_prefetch(self.params + at * row)
-        if asked.order == PUSH and asked.rows != 1:
+        if request.order == PUSH and request.rows != 1:
             self.numbers.divide(
-                values, asked.rows, asked.n * (self.width if asked.start < 0 else 1)
+                values, request.rows, request.n * (self.width if request.start < 0 else 1)
             )
         add(&self.words, S_WRITES, 1)
         dps_fence()
         try:
-            if asked.order == PUSH:
+            if request.order == PUSH:
                 add(&self.words, S_VERSION, 1)
-            if asked.start >= 0:
-                finite = self.change(asked.order, NULL, values, asked.n, asked.start, step)
+            if request.start >= 0:
+                finite = self.change(request.order, NULL, values, request.n, request.start, step)
             else:
-                for i in range(asked.n):
+                for i in range(request.n):
                     at = keys[i]
                     if self.table.n_rows:
                         at = find(&self.table, at)
                     finite &= self.change(
-                        asked.order, NULL, values + i * row, self.width, at * self.width, step
+                        request.order, NULL, values + i * row, self.width, at * self.width, step
                     )
         finally:
             dps_fence()
@@ -219,15 +219,15 @@ cdef class TensorPart:
         self.numbers.add(at, values, n)
         return self.numbers.is_finite(at, n)
 
-    cdef void copy(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil:
+    cdef void copy(self, const Request* request, const int64_t* keys, char* out) noexcept nogil:
         cdef int64_t rows[AT_ONCE]
         cdef Py_ssize_t i, j, n, row = self.width * self.numbers.itemsize
-        if asked.start >= 0:
-            memcpy(out, self.params + asked.start * self.numbers.itemsize,
-                   asked.n * self.numbers.itemsize)
+        if request.start >= 0:
+            memcpy(out, self.params + request.start * self.numbers.itemsize,
+                   request.n * self.numbers.itemsize)
             return
-        for i from 0 <= i < asked.n by AT_ONCE:
-            n = min(asked.n - i, <Py_ssize_t> AT_ONCE)
+        for i from 0 <= i < request.n by AT_ONCE:
+            n = min(request.n - i, <Py_ssize_t> AT_ONCE)
             if self.table.n_rows:
                 for j in range(n):
                     dps_prefetch(self.table.ids + dps_home(keys[i + j], self.table.n_homes))
@@ -250,18 +250,18 @@ cdef class TensorPart:
         cdef const int64_t* wanted = &picks[0] if keys is not None and picks.shape[0] else NULL
         cdef char* into = <char*> <uintptr_t> out.ctypes.data
         cdef bint came
-        cdef Asked asked
-        asked.start = start
-        asked.n = picks.shape[0] if start < 0 else out.size
-        if not self.fits(&asked, wanted):
+        cdef Request request
+        request.start = start
+        request.n = picks.shape[0] if start < 0 else out.size
+        if not self.fits(&request, wanted):
             return OUTSIDE
-        if out.size != asked.n * (self.width if start < 0 else 1) or not out.flags.c_contiguous:
-            raise ValueError(f"no room for {asked.n} keys in {out.size} elements")
+        if out.size != request.n * (self.width if start < 0 else 1) or not out.flags.c_contiguous:
+            raise ValueError(f"no room for {request.n} keys in {out.size} elements")
         if out.size <= FEW:  # giving the interpreter up takes longer than that
-            came = self.look(&asked, wanted, into)
+            came = self.look(&request, wanted, into)
         else:
             with nogil:
-                came = self.look(&asked, wanted, into)
+                came = self.look(&request, wanted, into)
         if load(&self.words, S_CLOSED):
             return GONE
         if not came:
@@ -269,7 +269,7 @@ cdef class TensorPart:
         add(&self.words, S_READS, 1)
         return DONE
 
-    cdef bint look(self, const Asked* asked, const int64_t* keys, char* out) noexcept nogil:
+    cdef bint look(self, const Request* request, const int64_t* keys, char* out) noexcept nogil:
         """Copy one state, while others may write; whether there was time for that."""
         cdef int64_t before
         cdef int tried = 0, waited = 0
@@ -279,7 +279,7 @@ cdef class TensorPart:
                 dps_pause()
                 waited += 1
                 continue
-            self.copy(asked, keys, out)
+            self.copy(request, keys, out)
             dps_fence()
             if load(&self.words, S_WRITES) == before:
                 return True
@@ -287,13 +287,13 @@ cdef class TensorPart:
         return False
 
     def do(self, int64_t order, int64_t start, keys, values, double rows, out):
-        """What `Counter` does for a caller, for one in this process; how it ended, and writes."""
+        """The same for a caller in this process: how it ended, and writes so far."""
         cdef Room own_keys = Room(), own_values = Room()
         cdef Py_ssize_t n = len(keys) if start < 0 else (values if out is None else out).size
         cdef Py_ssize_t size = n * (self.width if start < 0 else 1)
         cdef const int64_t[::1] picks = keys
-        cdef Asked asked = Asked(order, 0, start, n, out is not None, rows)
-        cdef Told told
+        cdef Request request = Request(order, 0, start, n, out is not None, rows)
+        cdef Answer answer
         cdef char* back = NULL
         dtype = "float32" if self.numbers.single else "float64"
         own_keys.fit(n * 8)
@@ -306,11 +306,11 @@ cdef class TensorPart:
         if out is not None:
             back = vector_of("out", out, dtype, size)
         with nogil:
-            self.run(&asked, <int64_t*> own_keys.at, own_values.at, back, &told)
-        return told.ending, told.writes
+            self.run(&request, <int64_t*> own_keys.at, own_values.at, back, &answer)
+        return answer.ending, answer.writes
 
 
-cdef class Counter:
+cdef class TensorService:
     """See the stub."""
 
     def __init__(self, parts, Wire wire):
@@ -330,7 +330,7 @@ cdef class Counter:
     def __dealloc__(self):
         free(self.parts)
 
-    def serve_all(self, answer, pickled):
+    def serve_all(self, respond, pickled):
         """Serve until the caller closes the wire; see the stub."""
         cdef bytes result
         while True:
@@ -340,43 +340,44 @@ cdef class Counter:
                     called = self.serve()
                 if not called:
                     return
-                result = answer(bytes(self.wire.receive_bytes(self.asked.n)))
-                self.told.ending = DONE
+                result = respond(bytes(self.wire.receive_bytes(self.request.n)))
+                self.answer.ending = DONE
             except Exception as error:
                 if not self.working:
                     raise
                 result = pickled(error)
-                self.told.ending = FAILED
-            self.told.nbytes, self.told.writes = len(result), 0
+                self.answer.ending = FAILED
+            self.answer.nbytes, self.answer.writes = len(result), 0
             self.reply(<const char*> result)
 
     cdef bint serve(self) except -1 nogil:
         """Answer what needs no interpreter; whether a call has come, else the caller has gone."""
         cdef Py_ssize_t size
         cdef int at
-        while self.wire.receive(&self.asked, sizeof(Asked)):
-            if self.asked.order == CALL:
+        while self.wire.receive(&self.request, sizeof(Request)):
+            if self.request.order == CALL:
                 return True
             if (
-                not 0 <= self.asked.tensor < self.n_parts or self.asked.n < 0
-                or not READ <= self.asked.order <= ASSIGN
+                not 0 <= self.request.tensor < self.n_parts or self.request.n < 0
+                or not READ <= self.request.order <= ASSIGN
             ):
                 with gil:
                     raise ConnectionError("a request that is none has come")
-            at = <int> self.asked.tensor
-            size = self.asked.n * (<TensorPart> self.parts[at]).numbers.itemsize
-            if self.asked.start < 0:
+            at = <int> self.request.tensor
+            size = self.request.n * (<TensorPart> self.parts[at]).numbers.itemsize
+            if self.request.start < 0:
                 size *= (<TensorPart> self.parts[at]).width
-                self.keys.fit(self.asked.n * 8)
-                self._expect(self.keys.at, self.asked.n * 8)
-            if self.asked.order != READ:
+                self.keys.fit(self.request.n * 8)
+                self._expect(self.keys.at, self.request.n * 8)
+            if self.request.order != READ:
                 self.values.fit(size)
                 self._expect(self.values.at, size)
-            if self.asked.back:
+            if self.request.back:
                 self.results.fit(size)
             self.working = True
             (<TensorPart> self.parts[at]).run(
-                &self.asked, <int64_t*> self.keys.at, self.values.at, self.results.at, &self.told
+                &self.request, <int64_t*> self.keys.at, self.values.at, self.results.at,
+                &self.answer,
             )
             self.working = False
             self.reply(self.results.at)
@@ -391,8 +392,8 @@ cdef class Counter:
     cdef int reply(self, const char* result) except -1 nogil:
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
-        parts[0], parts[1] = &self.told, result
-        sizes[0], sizes[1] = sizeof(Told), self.told.nbytes
+        parts[0], parts[1] = &self.answer, result
+        sizes[0], sizes[1] = sizeof(Answer), self.answer.nbytes
         self.wire.send(parts, sizes, 2)
         return 0
 
@@ -405,14 +406,14 @@ cdef class Caller:
         self.broken = False
 
     cdef int begin(
-        self, Asked* asked, const void* keys, const void* values, Py_ssize_t n
+        self, Request* request, const void* keys, const void* values, Py_ssize_t n
     ) except -1:
         cdef const void* parts[3]
         cdef Py_ssize_t sizes[3]
-        parts[0], parts[1], parts[2] = asked, keys, values
-        sizes[0], sizes[1], sizes[2] = sizeof(Asked), 0, n
+        parts[0], parts[1], parts[2] = request, keys, values
+        sizes[0], sizes[1], sizes[2] = sizeof(Request), 0, n
         if keys is not NULL:
-            sizes[1] = asked.n * 8
+            sizes[1] = request.n * 8
         self.broken = True  # until the answer has come
         with nogil:
             self.wire.send(parts, sizes, 3)
@@ -423,7 +424,7 @@ cdef class Caller:
     ):
         """Send a request, see the stub."""
         cdef int64_t n = len(keys) if start < 0 else (values if back is None else back).size
-        cdef Asked asked = Asked(order, tensor, start, n, back is not None, rows)
+        cdef Request request = Request(order, tensor, start, n, back is not None, rows)
         cdef const void* chosen = NULL
         cdef const void* given = NULL
         cdef Py_ssize_t nbytes = 0
@@ -432,7 +433,7 @@ cdef class Caller:
         if values is not None:
             given = vector_of("values", values, values.dtype.name, values.size)
             nbytes = values.nbytes
-        self.begin(&asked, chosen, given, nbytes)
+        self.begin(&request, chosen, given, nbytes)
 
     def hear(self, out):
         """Wait for the answer, see the stub."""
@@ -443,31 +444,31 @@ cdef class Caller:
             place = vector_of("out", out, out.dtype.name, out.size)
             room = out.nbytes
         with nogil:
-            came = self.wire.receive(&self.told, sizeof(Told))
-            if came and self.told.ending == DONE and room and self.told.nbytes == room:
+            came = self.wire.receive(&self.answer, sizeof(Answer))
+            if came and self.answer.ending == DONE and room and self.answer.nbytes == room:
                 came = self.wire.receive(place, room)
         if not came:
             raise self.wire.lost("it has been released")
-        if self.told.ending == FAILED:
-            result = bytes(self.wire.receive_bytes(self.told.nbytes))
-        elif self.told.nbytes != (room if self.told.ending == DONE else 0):
+        if self.answer.ending == FAILED:
+            result = bytes(self.wire.receive_bytes(self.answer.nbytes))
+        elif self.answer.nbytes != (room if self.answer.ending == DONE else 0):
             raise self.wire.lost("its answer is none")
         else:
             result = None
         self.broken = False
-        return self.told.ending, self.told.writes, result
+        return self.answer.ending, self.answer.writes, result
 
     def call(self, bytes message):
         """Have a function called, see the stub."""
-        cdef Asked asked = Asked(CALL, 0, 0, len(message), False, 1)
-        self.begin(&asked, NULL, <const char*> message, len(message))
+        cdef Request request = Request(CALL, 0, 0, len(message), False, 1)
+        self.begin(&request, NULL, <const char*> message, len(message))
         with nogil:
-            came = self.wire.receive(&self.told, sizeof(Told))
+            came = self.wire.receive(&self.answer, sizeof(Answer))
         if not came:
             raise self.wire.lost("it has been released")
-        result = self.wire.receive_bytes(self.told.nbytes)
+        result = self.wire.receive_bytes(self.answer.nbytes)
         self.broken = False
-        return self.told.ending, result
+        return self.answer.ending, result
 
     def close(self):
         """Leave."""

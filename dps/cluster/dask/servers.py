@@ -31,9 +31,9 @@ from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.server.holding import HoldingCard
 from dps.server.tensors import ServerSpec
 from dps.transport.access import Access
-from dps.transport.attending import TensorShard
 from dps.transport.callers import access_to
 from dps.transport.remote import Remote
+from dps.transport.tensor_shard import TensorShard
 
 __all__ = [
     "ServerCard",

@@ -26,7 +26,7 @@ from distributed import get_worker
 from distributed.core import Status
 from distributed.protocol import pickle
 
-from dps._runtime.tensors import Counter
+from dps._runtime.tensors import TensorService
 from dps._runtime.wire import ObjectWire, Wire
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
@@ -48,16 +48,16 @@ class TensorShard:
 
     def __init__(self, spec: ServerSpec, shard: int) -> None:
         self._holding = Holding(spec, shard, shared=True)
-        self._attendants = _Attendants(get_worker(), self._holding)
-        self._close = weakref.finalize(self, _close, self._attendants, self._holding)
+        self._services = _Services(get_worker(), self._holding)
+        self._close = weakref.finalize(self, _close, self._services, self._holding)
 
     def card(self) -> HoldingCard:
         """How callers reach it."""
-        return replace(self._holding.card(), handler=self._attendants.name)
+        return replace(self._holding.card(), handler=self._services.name)
 
     def status(self) -> dict[str, Any]:
         """What has been done here, and who is connected."""
-        return {**self._holding.counts(), "callers": self._attendants.callers()}
+        return {**self._holding.counts(), "callers": self._services.callers()}
 
     def version(self) -> int:
         """Nothing: that it answers is what is asked."""
@@ -69,27 +69,27 @@ class TensorShard:
 
     def serve_calls(self, caller: str) -> None:
         """Begin to serve a caller by Actor calls."""
-        self._attendants.serve_calls(caller)
+        self._services.serve_calls(caller)
 
     def leave(self, caller: str) -> None:
         """End that."""
-        self._attendants.leave(caller)
+        self._services.leave(caller)
 
     async def relay(self, caller: str, message: bytes) -> bytes:
         """The answer to a caller's request."""
-        return await self._attendants.mailboxes[caller].relay(message)
+        return await self._services.mailboxes[caller].relay(message)
 
     def close(self) -> None:
         """Refuse all callers, and give the memory back."""
         self._close()
 
 
-def _close(attendants: _Attendants, holding: Holding) -> None:
+def _close(services: _Services, holding: Holding) -> None:
     holding.close()
-    attendants.close()
+    services.close()
 
 
-class _Attendants:
+class _Services:
     """The threads of a shard, one a caller."""
 
     def __init__(self, worker: Any, holding: Holding) -> None:
@@ -144,7 +144,7 @@ class _Attendants:
     def _serve(self, wire: Wire) -> None:
         """Serve a caller until it closes its wire; a thread's whole life."""
         try:
-            Counter(self._holding.parts, wire).serve_all(self._answer, pickled)
+            TensorService(self._holding.parts, wire).serve_all(self._answer, pickled)
         except OSError:  # the caller has gone
             pass
         finally:
