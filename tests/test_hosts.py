@@ -21,16 +21,10 @@ import pytest
 import scipy.sparse
 from distributed import Client
 
-from dps import (
-    AllReduce,
-    FMClassifier,
-    LinearClassifier,
-    MLPClassifier,
-    ParameterServer,
-    Table,
-)
+from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier
 from dps.errors import WorkerLostError
 from dps.modes import MODES
+from dps.tensors import ParameterServer, Table
 from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
