@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ModelRegressor,
         load,
     )
+    from dps.tensors import ParameterServer, Table
 
 __version__ = "0.1.0"
 
@@ -41,22 +42,31 @@ __all__ = [
     "MLPRegressor",
     "ModelClassifier",
     "ModelRegressor",
+    "ParameterServer",
     "Sync",
+    "Table",
     "__version__",
     "load",
 ]
 
-_FACE = (
-    "FMClassifier",
-    "FMRegressor",
-    "LinearClassifier",
-    "LinearRegressor",
-    "MLPClassifier",
-    "MLPRegressor",
-    "ModelClassifier",
-    "ModelRegressor",
-    "load",
-)
+#: Where what users import is.
+_FACE = {
+    **dict.fromkeys(
+        (
+            "FMClassifier",
+            "FMRegressor",
+            "LinearClassifier",
+            "LinearRegressor",
+            "MLPClassifier",
+            "MLPRegressor",
+            "ModelClassifier",
+            "ModelRegressor",
+            "load",
+        ),
+        "dps.estimators",
+    ),
+    **dict.fromkeys(("ParameterServer", "Table"), "dps.tensors"),
+}
 
 
 #: Packages that users reach as ``dps.NAME``.
@@ -71,7 +81,7 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(str(error)) from error
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module("dps.estimators"), name)
+    found = globals()[name] = getattr(importlib.import_module(_FACE[name]), name)
     return found
 
 

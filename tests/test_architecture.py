@@ -21,6 +21,7 @@ BELOW = {
         "losses",
         "optimizers",
     },
+    "tensors": {"cluster", "transport", "server", "data", "models", "optimizers", "_runtime"},
     "training": {
         "cluster",
         "group",

@@ -27,6 +27,7 @@ NAMES = (
     "optima",
     "optimizers",
     "scaling",
+    "server",
     "skewed",
     "slow_replica",
     "spam",
@@ -106,6 +107,12 @@ def test_little() -> None:
     printed = run("little")
     assert "accuracy 0.97" in printed
     assert {"launching replicas", "all"} <= set(rows(printed))
+
+
+def test_server() -> None:
+    found = rows(run("server"))
+    assert {"pull, mapped", "push of 1,000 keys, on one host"} <= set(found)
+    assert "server: push_pulls a second through a stream" in found
 
 
 @needs_data

@@ -76,6 +76,16 @@ def test_the_examples_of_the_page_on_models_run() -> None:
             exec(example, names)
 
 
+def test_the_example_of_the_page_on_parameter_servers_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "parameter_servers.md", "python"):
+        exec(example, names)
+    assert "['ranker']" in capsys.readouterr().out
+
+
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6
@@ -96,8 +106,12 @@ def test_the_example_of_files_runs_without_a_cluster_too(
 
 EXAMPLES = {
     "compare_modes.py": "allreduce",
+    "count_min_sketch.py": "within the bound of 136: 100.00%",
+    "evolution.py": "ten networks: accuracy 0.97",
+    "gradient_queue.py": "of 800 gradients",
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",
     "numpy_only.py": "modified_huber  accuracy 0.965",
+    "shared_value.py": "the second sees       -0.229",
     "text.py": "of 1,600 mails are told apart",
 }
 

@@ -24,6 +24,8 @@ from distributed import Client
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier
 from dps.errors import WorkerLostError
 from dps.modes import MODES
+from dps.tensors import ParameterServer, Table
+from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
 pytestmark = [
@@ -118,6 +120,42 @@ def test_hosts_have_a_name_and_memory_of_their_own_and_an_error_ends_all() -> No
         started.extend(fails_in_hosts())
     assert links() == before
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+
+
+def push_to(server: ParameterServer, number: int) -> list[bool | None]:
+    """Push to a server; of each of its shards that is not in this process, whether it is mapped."""
+    rng = np.random.default_rng(number)
+    for _ in range(20):
+        server.push("w", rng.normal(size=101))
+        server.push("emb", rng.normal(size=(30, 3)), rng.integers(50, size=30))
+        server.add("n", 1.0)
+        server.pull("w")
+    ways = [way for _, way in sorted(server._accesses.items())]
+    return [way._mapped is not None if isinstance(way, RemoteAccess) else None for way in ways]
+
+
+def test_a_parameter_server_has_a_shard_a_host_and_the_bits_of_one(pair: ClusterOfHosts) -> None:
+    options = {
+        "tensors": {"w": np.ones(101), "emb": Table(dim=3, init="normal"), "n": np.zeros(7)},
+        "optimizer": "adam",
+    }
+
+    def state(server: ParameterServer) -> list[Any]:
+        return [server.pull("w"), server.pull("emb", np.arange(50)), server.pull("n")]
+
+    with ParameterServer(**options) as server:
+        for number in range(2):
+            push_to(server, number)
+        expected = state(server)
+    with ParameterServer(**options, client=pair.client, timeout=20) as server:
+        for number, host in enumerate(pair.hosts):
+            [worker] = pair.of(host)
+            task = pair.client.submit(push_to, server, number, workers=[worker], pure=False)
+            assert sorted(task.result(60), key=str) == [False, None]
+        found = state(server)
+    for here, there in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(here, there)
+    assert found[2].tolist() == [40.0] * 7
 
 
 def test_each_host_sees_what_its_cable_carries(pair: ClusterOfHosts) -> None:

@@ -2,6 +2,7 @@
 #ifndef DPS_TABLE_H
 #define DPS_TABLE_H
 
+#include <math.h>
 #include <time.h>
 
 #include "mix.h"
@@ -23,6 +24,13 @@ static inline double dps_drawn(uint64_t seed, int64_t id, int64_t c)
 {
     uint64_t bits = dps_mix(dps_mix(seed ^ (uint64_t) id) + (uint64_t) c);
     return (double) (int64_t) (bits >> 11) * 0x1p-52 - 1;
+}
+
+/* The same from the standard normal distribution, by Box and Muller. */
+static inline double dps_normal(uint64_t seed, int64_t id, int64_t c)
+{
+    double even = dps_drawn(seed, id, 2 * c), angle = dps_drawn(seed, id, 2 * c + 1);
+    return sqrt(-2 * log(0.5 - 0.5 * even)) * cos(3.14159265358979323846 * angle);
 }
 
 static inline int64_t dps_get(const int64_t *at)

@@ -28,6 +28,7 @@ cdef struct Table:
     Py_ssize_t width
     Py_ssize_t zeros        # elements of a new row that are zero, before those that are drawn
     double scale            # of the others
+    bint normal             # whether these are drawn from a normal distribution, not evenly
     uint64_t seed
     Py_ssize_t state_rows
     const double* start     # (state_rows,) state of a new row

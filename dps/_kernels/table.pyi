@@ -41,6 +41,8 @@ class TableRows:
     min_count : int
     start : sequence of float
         State of a new row, a number a row of state.
+    normal : bool, default=False
+        Whether elements are drawn from a normal distribution of that scale instead.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class TableRows:
         seed: int,
         min_count: int,
         start: Sequence[float],
+        normal: bool = False,
     ) -> None: ...
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each id, -1 where it has none."""

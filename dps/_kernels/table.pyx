@@ -23,6 +23,7 @@ from dps._kernels.checks cimport same_length, vector_of
 
 cdef extern from "table.h" nogil:
     double dps_drawn(uint64_t seed, int64_t id, int64_t c)
+    double dps_normal(uint64_t seed, int64_t id, int64_t c)
     int64_t dps_get(const int64_t* at)
     void dps_put(int64_t* at, int64_t value)
     int dps_swap(int64_t* at, int64_t before, int64_t value)
@@ -67,8 +68,12 @@ cdef void _draw(const Table* table, int64_t id, floating* out) noexcept nogil:
     cdef Py_ssize_t c
     for c in range(table.zeros):
         out[c] = 0
-    for c in range(table.zeros, table.width):
-        out[c] = <floating> (table.scale * dps_drawn(table.seed, id, c))
+    if table.normal:
+        for c in range(table.zeros, table.width):
+            out[c] = <floating> (table.scale * dps_normal(table.seed, id, c))
+    else:
+        for c in range(table.zeros, table.width):
+            out[c] = <floating> (table.scale * dps_drawn(table.seed, id, c))
 
 
 cdef void draw(const Table* table, int64_t id, void* out) noexcept nogil:
@@ -187,6 +192,7 @@ cdef class TableRows:
     def __init__(
         self, params, state, ids, counts, seen, since, *, Py_ssize_t width, Py_ssize_t region,
         Py_ssize_t zeros, double scale, uint64_t seed, int32_t min_count, start,
+        bint normal=False,
     ):
         cdef Table* table = &self.table
         dtype = params.dtype.name
@@ -211,6 +217,7 @@ cdef class TableRows:
         table.since = <int64_t*> _address(since)
         table.min_count = min_count
         table.width, table.zeros, table.scale, table.seed = width, zeros, scale, seed
+        table.normal = normal
         table.state_rows, table.start = len(starts), <const double*> _address(starts)
         table.single = dtype == "float32"
         table.size = params.size

@@ -6,6 +6,9 @@ cpdef enum:
     S_SNAPSHOT_0 = 1
     S_SNAPSHOT_1 = 2
     S_SNAPSHOT_2 = 3
+    S_WRITES = 4
+    S_READS = 5
+    S_CLOSED = 6
     # The words of a window, and of each rank in it; see dps/server/window.py.
     W_STOP = 0
     W_OPEN = 1

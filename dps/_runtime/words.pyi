@@ -10,6 +10,9 @@ S_VERSION: int
 S_SNAPSHOT_0: int
 S_SNAPSHOT_1: int
 S_SNAPSHOT_2: int
+S_WRITES: int
+S_READS: int
+S_CLOSED: int
 W_STOP: int
 W_OPEN: int
 W_CLOSED: int

@@ -75,6 +75,8 @@ class Table:
         Steps of an epoch in which an id has to be touched before it has a row.
     expire : int, default=0
         Epochs after which a row that nobody touches is given up; 0: never.
+    normal : bool, default=False
+        Whether what is drawn is from a normal distribution of that scale instead.
     """
 
     rows: int
@@ -83,6 +85,7 @@ class Table:
     scale: float = 0.0
     min_count: int = 1
     expire: int = 0
+    normal: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Words of a store
     VERSION   updates applied
     SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: one more than the
               epochs that were closed then; 0 while there is none
+    WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors.pyx``
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class StoreWord(IntEnum):
     SNAPSHOT_0 = words.S_SNAPSHOT_0
     SNAPSHOT_1 = words.S_SNAPSHOT_1
     SNAPSHOT_2 = words.S_SNAPSHOT_2
+    WRITES = words.S_WRITES
+    READS = words.S_READS
+    CLOSED = words.S_CLOSED
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ class Store(Regions):
                 seen = seen[:0]
             self.table = TableRows(
                 self.params, self.state, ids, self.counts, seen, self.since, width=table.width,
-                region=arena.region, zeros=table.zeros, scale=table.scale, seed=arena.seed,
+                region=arena.region, zeros=table.zeros, scale=table.scale, normal=table.normal,
+                seed=arena.seed,
                 min_count=table.min_count, start=arena.start,
             )  # fmt: skip
         if not spec.spilled:

@@ -197,12 +197,14 @@ def _factor_inputs(
     return inputs
 
 
-def _table(rows: Any, width: Any, zeros: Any, scale: Any, min_count: Any, expire: Any) -> Table:
+def _table(
+    rows: Any, width: Any, zeros: Any, scale: Any, min_count: Any, expire: Any, normal: Any
+) -> Table:
     if type(scale) is not float or not 0 <= scale < np.inf:
         raise ValueError(f"scale is {scale!r}, and must not be below 0")
     return Table(
         count(rows, "rows", 1), count(width, "width", 1), count(zeros, "zeros"), scale,
-        count(min_count, "min_count", 1), count(expire, "expire"),
+        count(min_count, "min_count", 1), count(expire, "expire"), _of(normal, bool, "normal"),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["FarLink"]
+__all__ = ["FarLink", "Patience"]
 
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
@@ -66,7 +66,7 @@ class FarLink:
         self._rank = rank
         self._fence = fence
         self._timeout = timeout
-        self._look = _Patience(remote, timeout, alive)
+        self._look = Patience(remote, timeout, alive)
         self._wire: Wire | None = None
         self._end: FarEnd | None = None
 
@@ -149,7 +149,7 @@ class FarLink:
         self._wire = None
 
 
-class _Patience:
+class Patience:
     """Whether it makes sense to go on waiting for a shard's answer: as long as the Actor lives.
 
     A shard may wait for others as long as it likes; one that has not answered a probe for
@@ -164,6 +164,7 @@ class _Patience:
         self._looked = self._answered = 0.0
 
     def __call__(self) -> None:
+        """Raise if it makes none."""
         if self._alive is not None:
             self._alive()
         now = time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from dps.errors import ServerLostError
+from dps.errors import ClusterError, ServerLostError
 
 __all__ = ["PendingCall", "Remote"]
 
@@ -32,9 +32,9 @@ class Remote:
         Address of the worker.
     key : str
         Key of the Actor's task.
-    client : distributed.Client, optional
+    client : distributed.Client or distributed.Worker, optional
         Through which to call, in the client's process. It does not travel: in a task
-        the call goes out from its worker.
+        the call goes out from its worker, which other threads of the task must be given.
     """
 
     address: str
@@ -67,7 +67,7 @@ class Remote:
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> PendingCall:
         """Run what talks to the Actor's worker in the event loop of this one."""
         loop = self.node.loop.asyncio_loop
-        return PendingCall(self, asyncio.run_coroutine_threadsafe(coroutine, loop))
+        return PendingCall(self, loop, asyncio.run_coroutine_threadsafe(coroutine, loop))
 
     def call(
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
@@ -91,12 +91,30 @@ class Remote:
 class PendingCall:
     """The answer of an Actor, to come."""
 
-    def __init__(self, remote: Remote, future: concurrent.futures.Future[Any]) -> None:
+    def __init__(
+        self,
+        remote: Remote,
+        loop: asyncio.AbstractEventLoop,
+        future: concurrent.futures.Future[Any],
+    ) -> None:
         self._remote = remote
+        self._loop = loop
         self._future = future
 
     def result(self, timeout: float, check: Callable[[], None] | None = None) -> Any:
-        """The answer, within `timeout` seconds; `check` is called meanwhile."""
+        """The answer, within `timeout` seconds; `check` is called meanwhile.
+
+        Raises
+        ------
+        ClusterError
+            The event loop that brings it would wait for itself.
+        """
+        if asyncio._get_running_loop() is self._loop:
+            self._future.cancel()
+            raise ClusterError(
+                "this would block the event loop that it waits for: await what is returned with "
+                "wait=False, or call it in another thread, by await asyncio.to_thread(...)"
+            )
         deadline = time.monotonic() + timeout
         try:
             while check is not None and time.monotonic() < deadline:
@@ -149,8 +167,11 @@ async def _execute(node: Any, address: str, message: dict[str, Any], direct: boo
             answer = await node.scheduler.proxy(
                 worker=address, msg={"op": "actor_execute", **message}
             )
-    except KeyError as error:
-        raise ServerLostError("the shard has been released", worker=address) from error
+    except Exception as error:
+        # The scheduler, which unpickles nothing, hands errors of a worker on as text.
+        if isinstance(error, KeyError) or str(error) == f"KeyError({message['actor']!r})":
+            raise ServerLostError("the shard has been released", worker=address) from error
+        raise
     if answer["status"] == "OK":
         return answer["result"]
     raise answer["exception"]

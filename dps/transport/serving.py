@@ -42,7 +42,7 @@ from dps.server.window import Field, Window
 from dps.transport.call import Mailbox
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["ServedGroup", "ServedShard", "serve_rank"]
+__all__ = ["ServedGroup", "ServedShard", "pickled", "serve_rank"]
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
@@ -190,12 +190,12 @@ def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: W
     def answer(message: bytes) -> bytes:
         try:
             operation, args = pickle.loads(message)
-            return _pickled((True, operation(access, *args)))
+            return pickled((True, operation(access, *args)))
         except Exception as error:
-            return _pickled((False, error))
+            return pickled((False, error))
 
     try:
-        Service(end, wire, answer).run(_pickled)
+        Service(end, wire, answer).run(pickled)
     except OSError:  # the rank has gone
         return
     finally:
@@ -208,11 +208,11 @@ def _nothing() -> None:
     """A service waits for its rank as long as that lives."""
 
 
-def _pickled(value: Any) -> bytes:
+def pickled(value: Any) -> bytes:
     """What a rank is answered; an exception that cannot travel is described."""
     try:
-        pickled: bytes = pickle.dumps(value)
-        return pickled
+        data: bytes = pickle.dumps(value)
+        return data
     except Exception:
         error = value[1] if isinstance(value, tuple) else value
         told = RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,297 @@
+"""Servers of named tensors on a Dask cluster: made, found by name, given back.
+
+An Actor holds each shard. Dask gives it back when nobody holds its Future any more: the client that
+made it does, until its server is closed; those of a named server are in a published dataset too,
+which the scheduler holds until the server is closed, whoever made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from distributed import Client, Future, get_client, get_worker
+from distributed.protocol import pickle
+
+from dps.cluster.base import until_known
+from dps.cluster.dask.calls import (
+    ask,
+    await_futures,
+    check_client,
+    check_versions,
+    first_workers,
+    living,
+    shared_memory,
+)
+from dps.data.sealed import sealed
+from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
+from dps.server.holding import HoldingCard
+from dps.server.tensors import ServerSpec
+from dps.transport.access import Access
+from dps.transport.callers import access_to
+from dps.transport.remote import Remote
+from dps.transport.tensor_shard import TensorShard
+
+__all__ = [
+    "ServerCard",
+    "choose_workers",
+    "close",
+    "connect",
+    "find",
+    "forget",
+    "names",
+    "publish",
+    "start",
+    "status",
+    "task_client",
+    "through",
+]
+
+#: What the names of published datasets begin with.
+_PREFIX = "dps-server-"
+
+
+@dataclass(frozen=True)
+class ServerCard:
+    """A server on a cluster, as whoever connects to it must know it; it travels.
+
+    Parameters
+    ----------
+    spec : ServerSpec
+    remotes : tuple of Remote
+    cards : tuple of HoldingCard
+        One a shard, as are the remotes.
+    timeout : float
+    """
+
+    spec: ServerSpec
+    remotes: tuple[Remote, ...]
+    cards: tuple[HoldingCard, ...]
+    timeout: float
+
+
+def choose_workers(
+    client: Client,
+    n_shards: int | None,
+    workers: Sequence[str] | Mapping[str, float] | None,
+    timeout: float,
+) -> list[str]:
+    """The worker of each shard: of those given, or one a host, or so many on all hosts in turn.
+
+    Workers may be given by Dask's resources that they have to have.
+
+    Raises
+    ------
+    ValueError
+        One of them is not there.
+    """
+    check_client(client)
+    alive = living(client, timeout) or first_workers(client, "server", timeout)
+    if isinstance(workers, Mapping):
+        known = ask(client, client.scheduler.identity, timeout)["workers"]
+        there = {worker: known[worker]["resources"] for worker in alive if worker in known}
+        wanted = workers
+        workers = sorted(
+            worker
+            for worker, has in there.items()
+            if all(has.get(each, 0) >= least for each, least in wanted.items())
+        )
+        if not workers:
+            raise ValueError(f"no worker has the resources {dict(wanted)}; there are {there}")
+    if workers is not None:
+        missing = sorted(set(workers) - set(alive))
+        if missing or not workers:
+            raise ValueError(
+                f"workers must be addresses of workers, of which there are {sorted(alive)}. "
+                f"Got {list(workers)!r} instead."
+            )
+        chosen = list(workers)
+        return chosen if n_shards is None else [chosen[n % len(chosen)] for n in range(n_shards)]
+    all_of_them = sorted(alive)
+    check_versions(client, set(all_of_them), timeout)
+    hosts: dict[str, list[str]] = {}
+    for worker, host in zip(all_of_them, shared_memory(client, all_of_them, timeout), strict=True):
+        hosts.setdefault(host, []).append(worker)
+    groups = list(hosts.values())
+    n_shards = n_shards or len(groups)
+    return [
+        groups[n % len(groups)][n // len(groups) % len(groups[n % len(groups)])]
+        for n in range(n_shards)
+    ]
+
+
+def start(
+    client: Client,
+    spec: ServerSpec,
+    workers: Sequence[str],
+    timeout: float,
+) -> tuple[ServerCard, list[Future]]:
+    """Make the shards; the Futures that hold them.
+
+    Raises
+    ------
+    WorkerLostError
+        A worker died meanwhile.
+    """
+    check_versions(client, set(workers), timeout)
+
+    def check() -> None:
+        gone = sorted(set(workers) - set(living(client, timeout)))
+        if gone:
+            raise WorkerLostError("a worker died while a server was made", worker=gone[0])
+
+    futures = [
+        client.submit(
+            sealed(partial(TensorShard, spec, shard)), actor=True, workers=[worker],
+            key=f"dps-server-{spec.id}-{shard}", pure=False,
+        )
+        for shard, worker in enumerate(workers)
+    ]  # fmt: skip
+    try:
+        await_futures(client, futures, timeout, check)
+        remotes = tuple(
+            Remote(worker, future.key, client)
+            for worker, future in zip(workers, futures, strict=True)
+        )
+        cards = tuple(remote.call("card", timeout=timeout, check=check) for remote in remotes)
+    except ServerLostError:
+        until_known(check)
+        raise
+    return ServerCard(spec, remotes, cards, timeout), futures
+
+
+def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None:
+    """Have the scheduler hold a server by its name.
+
+    Raises
+    ------
+    ValueError
+        There is one of that name.
+    """
+    name = f"{_PREFIX}{card.spec.name}"
+    try:
+        client.publish_dataset({name: (list(futures), pickle.dumps(card))})
+    except KeyError as error:
+        raise ValueError(
+            f"there is a server with name={card.spec.name!r}: connect to it, or close it"
+        ) from error
+
+
+def connect(card: ServerCard, shard: int) -> Access:
+    """The way to a shard."""
+    return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
+
+
+def task_client() -> Client:
+    """The client of the worker whose task this is."""
+    return get_client()
+
+
+def names(client: Client) -> list[str]:
+    """The names of all servers of a cluster."""
+    found = client.list_datasets()
+    return sorted(
+        name.removeprefix(_PREFIX)
+        for name in found
+        if isinstance(name, str) and name.startswith(_PREFIX)
+    )
+
+
+def find(client: Client, name: str) -> ServerCard:
+    """A server by its name.
+
+    Raises
+    ------
+    LookupError
+        There is none of that name.
+    """
+    cards = _cards(client, name)
+    if not cards:
+        raise LookupError(
+            f"there is no server with name={name!r} on {client.scheduler.address}; "
+            f"there are {names(client)}"
+        )
+    return cards[0]
+
+
+def through(card: ServerCard, client: Client | None) -> ServerCard:
+    """The same, to be asked through a client; without one by the worker whose task this is.
+
+    That is asked now: other threads of the task would not be told.
+    """
+    node = client or get_worker()
+    remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
+    return replace(card, remotes=remotes)
+
+
+def status(card: ServerCard) -> list[dict[str, Any]]:
+    """What has been done at each shard, and who is connected.
+
+    Raises
+    ------
+    ServerLostError
+        A shard is lost.
+    """
+    alive = _alive(card)
+    found = []
+    for shard, remote in enumerate(card.remotes):
+        if remote.address not in alive:
+            raise card.spec.lost(shard, "its worker has died", remote.address)
+        try:
+            answer = remote.call("status", timeout=card.timeout)
+        except ServerLostError as error:
+            raise card.spec.lost(shard, error.message, remote.address) from error
+        found.append({"worker": remote.address, **answer})
+    return found
+
+
+def close(card: ServerCard, futures: Sequence[Future]) -> None:
+    """End the shards, also where one is lost."""
+    alive = _alive(card)
+    for remote in card.remotes:
+        if remote.address in alive:
+            with contextlib.suppress(DPSError):  # it has gone
+                remote.call("close", timeout=card.timeout)
+    for future in futures:
+        future.release()
+
+
+def _alive(card: ServerCard) -> dict[str, int]:
+    """The workers that the scheduler has now; none where it has gone."""
+    remote = card.remotes[0]
+
+    async def workers() -> Any:
+        return await remote.node.scheduler.ncores()
+
+    try:
+        found: dict[str, int] = remote.submit(workers()).result(card.timeout)
+    except ServerLostError:
+        return {}
+    return found
+
+
+def forget(client: Client, spec: ServerSpec) -> None:
+    """Have the scheduler hold a server no longer.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler is gone.
+    """
+    try:
+        if spec.id in (card.spec.id for card in _cards(client, spec.name)):
+            client.unpublish_dataset(f"{_PREFIX}{spec.name}")
+    except OSError as error:
+        raise ClusterError(f"the scheduler cannot be reached ({error})") from error
+
+
+def _cards(client: Client, name: str | None) -> list[ServerCard]:
+    """What is known by a name: one server, or none."""
+    try:
+        _, data = client.get_dataset(f"{_PREFIX}{name}")
+    except KeyError:
+        return []
+    return [pickle.loads(data)]

@@ -1,0 +1,216 @@
+"""What one shard of a server of named tensors holds, and what callers may have called there.
+
+Reads and writes of elements are native (``_runtime/tensors.pyx``). Here is the rest: a user's
+function on a part, what goes into files and comes from them, counts. It must not know how callers
+reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.tensors import TensorPart
+from dps.errors import NonFiniteError, TableFullError
+from dps.server.host import host_id
+from dps.server.memory import sweep
+from dps.server.regions import MemoryCard
+from dps.server.store import Store, StoreWord
+from dps.server.tensors import ServerSpec
+
+__all__ = ["CALLABLE", "Holding", "HoldingCard", "Taken", "find_holding", "map_parts"]
+
+#: What callers may have called.
+CALLABLE = frozenset({"apply", "begin", "counts", "fill", "put_rows", "take"})
+
+
+@dataclass(frozen=True)
+class HoldingCard:
+    """How a caller finds out whether it can map a shard's parts: by trying.
+
+    Parameters
+    ----------
+    token : bytes
+        Of the shard, to know it in its own process.
+    host : str
+    memories : tuple of MemoryCard
+        Of the parts, in order.
+    handler : str or None
+        Where it may connect to; None where nobody serves connections.
+    """
+
+    token: bytes
+    host: str
+    memories: tuple[MemoryCard, ...]
+    handler: str | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A part as it was between two writes.
+
+    Attributes
+    ----------
+    values : (1 + state_rows, n, width) array
+        Rows and their optimizer state.
+    ids : (n,) int64 array or None
+        Of a table's rows.
+    version : int
+        Pushes behind it.
+    """
+
+    values: NDArray[np.floating]
+    ids: NDArray[np.int64] | None
+    version: int
+
+
+class Holding:
+    """What a shard holds.
+
+    Parameters
+    ----------
+    spec : ServerSpec
+    shard : int
+    shared : bool
+        Whether others on the host should be able to map it.
+    """
+
+    def __init__(self, spec: ServerSpec, shard: int, *, shared: bool) -> None:
+        sweep()
+        self.spec, self.shard = spec, shard
+        self._held = spec.held(shard)
+        self._began = time.monotonic()
+        self.token = os.urandom(16)
+        self.stores: list[Store] = []
+        for tensor, number in self._held:
+            store_spec = tensor.store(spec.id, number, spec.optimizer)
+            store = Store.make(store_spec, spec.id, shared=shared)
+            store.update = spec.update(store_spec.size)
+            if tensor.table is None:
+                spec.optimizer.initialize(store.state)
+            self.stores.append(store)
+        self.parts = [TensorPart(store, spec.rate) for store in self.stores]
+        _own[self.token] = self
+
+    def card(self) -> HoldingCard:
+        """How callers find it."""
+        cards = tuple(store.card for store in self.stores)
+        return HoldingCard(self.token, host_id(), cards)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call one of `CALLABLE`."""
+        if method not in CALLABLE:
+            raise ValueError(f"callers may not call {method!r}")
+        return getattr(self, method)(*args)
+
+    def counts(self) -> dict[str, Any]:
+        """What has been done to each part, and for how many seconds it has been there."""
+        parts = {}
+        for (tensor, number), store in zip(self._held, self.stores, strict=True):
+            load = store.words.load
+            parts[tensor.name] = {
+                "part": number,
+                "writes": load(StoreWord.WRITES) // 2,
+                "pushes": load(StoreWord.VERSION),
+                "reads": load(StoreWord.READS),
+                "rows": int((store.ids[0] > 0).sum()) if store.table else None,
+                "bytes": store.nbytes,
+            }
+        return {"parts": parts, "seconds": time.monotonic() - self._began}
+
+    def apply(self, at: int, function: Callable[..., Any]) -> Any:
+        """Call a function on a copy of a part, and put it back; see `ParameterServer.apply`."""
+        (tensor, number), store = self._held[at], self.stores[at]
+        with self.parts[at] as part:
+            there: Any = slice(None)
+            if store.table is not None:
+                there = np.flatnonzero(store.ids[0] > 0)
+            rows = store.params.reshape(-1, tensor.width)
+            values = np.array(rows[there])
+            shown = values if store.table is not None else values.reshape(_shape(tensor, number))
+            given = (store.ids[0, there] - 1, shown) if store.table is not None else (shown,)
+            result = function(*given)
+            if not np.isfinite(values).all():
+                raise NonFiniteError(
+                    f"the function has made {tensor.where(number)} NaN or infinite"
+                )
+            if not np.array_equal(values, rows[there]):
+                part.writing(True)
+                try:
+                    rows[there] = values
+                finally:
+                    part.writing(False)
+        return result
+
+    def take(self, at: int) -> Taken:
+        """A part as it is now."""
+        (tensor, _), store = self._held[at], self.stores[at]
+        with self.parts[at]:
+            there: Any = slice(None)
+            ids = None
+            if store.table is not None:
+                there = np.flatnonzero(store.ids[0] > 0)
+                ids = store.ids[0, there] - 1
+            rows = [row.reshape(-1, tensor.width)[there] for row in (store.params, *store.state)]
+            return Taken(np.stack(rows), ids, store.version)
+
+    def fill(self, at: int, row: int, start: int, values: NDArray[np.floating]) -> None:
+        """Begin with such elements, of parameters (row 0) or state; nobody else is there yet."""
+        store = self.stores[at]
+        held = store.state[row - 1] if row else store.params
+        held[start : start + len(values)] = values
+
+    def put_rows(self, at: int, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
+        """Begin with such rows of a table, (1 + state_rows, n, width); nobody else is there yet."""
+        (tensor, number), store = self._held[at], self.stores[at]
+        assert store.table is not None
+        rows = store.table.make(np.ascontiguousarray(ids))
+        if (rows < 0).any():
+            raise TableFullError(f"{tensor.where(number)} has no room for {len(ids)} rows")
+        for held, given in zip((store.params, *store.state), values, strict=True):
+            held.reshape(-1, tensor.width)[rows] = given
+
+    def begin(self, at: int, version: int) -> None:
+        """Count pushes from there on."""
+        self.stores[at].words.store(StoreWord.VERSION, version)
+
+    def close(self) -> None:
+        """Refuse who comes from now on, and give all memory back."""
+        for store in self.stores:
+            store.words.store(StoreWord.CLOSED, 1)
+            store.close()
+
+
+def _shape(tensor: Any, number: int) -> tuple[int, ...]:
+    _, first, last = tensor.parts[number]
+    return (last - first, *tensor.shape[1:]) if tensor.shape else ()
+
+
+_own: weakref.WeakValueDictionary[bytes, Holding] = weakref.WeakValueDictionary()
+
+
+def find_holding(card: HoldingCard) -> Holding | None:
+    """The shard itself, if it is in this process."""
+    return _own.get(card.token)
+
+
+def map_parts(
+    spec: ServerSpec, shard: int, card: HoldingCard
+) -> list[tuple[TensorPart, Store]] | None:
+    """The parts of a shard, to be read in this process's memory; None where that cannot be."""
+    if card.host != host_id():
+        return None
+    parts = []
+    for (tensor, number), memory in zip(spec.held(shard), card.memories, strict=True):
+        store = Store.find(tensor.store(spec.id, number, spec.optimizer), memory)
+        if store is None:
+            return None
+        parts.append((TensorPart(store), store))
+    return parts

@@ -1,0 +1,118 @@
+"""What a server is asked to be made of, checked."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.optimizers import Optimizer
+from dps.server.tensors import Rule, ServerSpec, TensorSpec, parts_of, table_parts
+from dps.tensors.table import Table
+
+__all__ = [
+    "Initial",
+    "check_name",
+    "check_shards",
+    "initial_values",
+    "learning_rate_of",
+    "spec_of",
+]
+
+Initial = dict[str, NDArray[np.floating] | Table]
+
+
+def initial_values(tensors: Any) -> Initial:
+    """Arrays and tables by name.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no mapping of names to arrays of finite real numbers.
+    """
+    if not isinstance(tensors, Mapping) or not tensors:
+        raise TypeError(f"tensors must be a mapping of names to arrays. Got {tensors!r} instead.")
+    made: Initial = {}
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"the name of a tensor must be a str, got {name!r}")
+        if isinstance(value, Table):
+            made[name] = value
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"the tensor {name!r} must hold real numbers, got {array.dtype}")
+        kept = array.dtype in (np.float32, np.float64)
+        floats: NDArray[np.floating] = np.require(
+            array, array.dtype if kept else np.float64, ["C", "A"]
+        )
+        if floats.size == 0:
+            raise ValueError(f"the tensor {name!r} of the shape {array.shape} has no elements")
+        if not np.isfinite(floats).all():
+            raise ValueError(f"the tensor {name!r} holds values that are NaN or infinite")
+        made[name] = floats
+    return made
+
+
+def learning_rate_of(optimizer: Optimizer, given: float | None) -> float:
+    """A number, or what the optimizer has by default."""
+    rate = optimizer.default_schedule(0.0) if given is None else given
+    if (
+        isinstance(rate, bool)
+        or not isinstance(rate, int | float | np.number)
+        or not (0 < rate < float("inf"))
+    ):
+        raise ValueError(
+            "The 'learning_rate' parameter of ParameterServer must be a float in the range "
+            f"(0.0, inf) or None. Got {given!r} instead."
+        )
+    return float(rate)
+
+
+def check_name(name: Any) -> None:
+    """Raise unless it is a name or None."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ValueError(
+            f"The 'name' parameter of ParameterServer must be a str or None. Got {name!r} instead."
+        )
+
+
+def check_shards(n_shards: Any) -> int | None:
+    """A number of shards, or None where it is left open."""
+    if isinstance(n_shards, str) and n_shards == "auto":
+        return None
+    if isinstance(n_shards, bool) or not isinstance(n_shards, int) or n_shards < 1:
+        raise ValueError(
+            "The 'n_shards' parameter of ParameterServer must be an int in the range [1, inf) or "
+            f"'auto'. Got {n_shards!r} instead."
+        )
+    return n_shards
+
+
+def spec_of(
+    tensors: Initial,
+    optimizer: Optimizer,
+    rate: float,
+    name: str | None,
+    n_shards: int,
+    placement: str | Rule,
+) -> ServerSpec:
+    """What a server is made of."""
+    shapes = {key: value.shape for key, value in tensors.items() if not isinstance(value, Table)}
+    parts = parts_of(shapes, n_shards, placement)
+    specs = []
+    for key, value in tensors.items():
+        if isinstance(value, Table):
+            rooms = table_parts(value.rows, n_shards)
+            specs.append(
+                TensorSpec(
+                    key, (value.rows, value.dim), value.dtype, rooms, value.layout(rooms[0][2]),
+                    value.seed,
+                )
+            )  # fmt: skip
+        else:
+            specs.append(TensorSpec(key, value.shape, value.dtype.name, tuple(parts[key])))
+    return ServerSpec(secrets.token_hex(8), name, tuple(specs), optimizer, rate, n_shards)

@@ -1,0 +1,177 @@
+"""Which rows of a tensor a call means, and which part has which of them.
+
+It must not know how parts are reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.server.tensors import TensorSpec
+
+__all__ = ["Chosen", "Piece", "choose", "summed", "values_for"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one part has of the rows that are meant.
+
+    Parameters
+    ----------
+    part : int
+    start : int
+        Its first element, or -1: by keys.
+    n : int
+        Elements.
+    keys : (k,) int64 array or None
+        In the part's own numbers.
+    at : slice or (k,) int64 array
+        Which of the rows these are.
+    """
+
+    part: int
+    start: int
+    n: int
+    keys: NDArray[np.int64] | None
+    at: Any
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rows that a call means.
+
+    Parameters
+    ----------
+    rows : int
+    shape : tuple of int
+        Of their values.
+    pieces : tuple of Piece
+        One a part, also where it has none of them.
+    """
+
+    rows: int
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+def choose(tensor: TensorSpec, keys: Any) -> Chosen:
+    """The rows of a tensor that are meant by None (all), a slice, a row number or several.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        They are none of these, or not there.
+    """
+    if tensor.table is not None:
+        if keys is None or isinstance(keys, slice):
+            raise ValueError(
+                f"{tensor.name!r} is a table: say which ids by keys=, an array of integers"
+            )
+        return _by_keys(tensor, _integers(tensor, keys))
+    if keys is None:
+        return _run(tensor, 0, tensor.rows, tensor.shape)
+    if not tensor.shape:
+        raise ValueError(f"{tensor.name!r} is a single number, which has no rows")
+    if isinstance(keys, slice):
+        first, last, step = keys.indices(tensor.rows)
+        if step == 1:
+            last = max(first, last)
+            return _run(tensor, first, last, (last - first, *tensor.shape[1:]))
+        keys = np.arange(first, last, step)
+    return _by_keys(tensor, _integers(tensor, keys))
+
+
+def _run(tensor: TensorSpec, first: int, last: int, shape: tuple[int, ...]) -> Chosen:
+    pieces = []
+    for number, (_, start, stop) in enumerate(tensor.parts):
+        a, b = min(max(first, start), stop), max(min(last, stop), start)
+        b = max(a, b)
+        at = slice(a - first, b - first) if a < b else slice(0, 0)
+        pieces.append(Piece(number, (a - start) * tensor.width, (b - a) * tensor.width, None, at))
+    return Chosen(last - first, shape, tuple(pieces))
+
+
+def _integers(tensor: TensorSpec, keys: Any) -> NDArray[np.int64]:
+    found = np.asarray(keys)
+    if found.size and found.dtype.kind not in "iu":
+        raise TypeError(
+            f"keys of {tensor.name!r} must be integers, a slice or None. Got {keys!r} instead."
+        )
+    if found.ndim > 1:
+        raise ValueError(f"keys of {tensor.name!r} must be of one dimension, got {found.ndim}")
+    wanted = np.require(found, np.int64, ["C", "A"])
+    most = 1 << 62 if tensor.table is not None else tensor.rows
+    if wanted.size and (wanted.min() < 0 or wanted.max() >= most):
+        wrong = wanted[(wanted < 0) | (wanted >= most)].flat[0]
+        raise IndexError(
+            f"key {wrong} of {tensor.name!r} is outside of "
+            f"{'0 to 2**62 - 1' if tensor.table is not None else f'its {tensor.rows} rows'}"
+        )
+    return wanted
+
+
+def _by_keys(tensor: TensorSpec, keys: NDArray[np.int64]) -> Chosen:
+    shape = (*keys.shape, *tensor.shape[1:])
+    flat = keys.reshape(-1)
+    if len(tensor.parts) == 1:
+        piece = Piece(0, -1, flat.size * tensor.width, flat, slice(None))
+        return Chosen(flat.size, shape, (piece,))
+    pieces = []
+    owner = tensor.part_of(flat)
+    for number, (_, first, _) in enumerate(tensor.parts):
+        at = np.flatnonzero(owner == number)
+        own = flat[at] - (0 if tensor.table is not None else first)
+        pieces.append(Piece(number, -1, at.size * tensor.width, own, at))
+    return Chosen(flat.size, shape, tuple(pieces))
+
+
+def values_for(
+    tensor: TensorSpec, chosen: Chosen, values: Any, *, spread: bool
+) -> NDArray[np.floating]:
+    """What a call was given for rows, as (rows, width) of the tensor's dtype.
+
+    Parameters
+    ----------
+    spread : bool
+        Whether a number may stand for all.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Another shape, or no real numbers.
+    """
+    given = np.asarray(values)
+    if given.dtype.kind not in "fiub":
+        raise TypeError(f"values for {tensor.name!r} must be real numbers, got {given.dtype}")
+    if given.shape != chosen.shape:
+        if not (spread and given.ndim == 0):
+            raise ValueError(
+                f"values for {tensor.name!r} must have the shape {chosen.shape}, got {given.shape}"
+            )
+        given = np.broadcast_to(given, chosen.shape)
+    made = np.require(given, tensor.dtype, ["C", "A"]).reshape(chosen.rows, tensor.width)
+    return made
+
+
+def summed(
+    keys: NDArray[np.int64], values: NDArray[np.floating]
+) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64] | None]:
+    """Gradients of keys, each key once: those of a key that comes several times are summed.
+
+    Returns
+    -------
+    keys, sums : arrays
+    again : array or None
+        Where each of the given keys stands among those; None where they are the same.
+    """
+    order = np.sort(keys)
+    if keys.size < 2 or (order[1:] != order[:-1]).all():
+        return keys, values, None
+    found, back = np.unique(keys, return_inverse=True)
+    sums = np.zeros((len(found), values.shape[1]), values.dtype)
+    np.add.at(sums, back, values)
+    return found, sums, back

@@ -1,0 +1,162 @@
+"""A server in files: what it is made of as a record, whole tensors as arrays.
+
+Files say nothing of shards, so that any number of them may read one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dps.data.directories import read_directory, write_directory
+from dps.data.records import RecordReader, RecordWriter, dataclass_kind
+from dps.optimizers import OPTIMIZERS, Optimizer
+from dps.server.holding import Taken
+from dps.server.tensors import ServerSpec
+from dps.tensors.arguments import Initial, initial_values, learning_rate_of
+from dps.tensors.table import Table
+from dps.tensors.whole import joined
+
+__all__ = ["SavedServer", "read_server", "write_server"]
+
+
+@dataclass(frozen=True)
+class SavedServer:
+    """What files say.
+
+    Parameters
+    ----------
+    tensors : dict of str to array or Table
+    whole : dict of str to Taken
+    optimizer : Optimizer
+    rate : float
+    """
+
+    tensors: Initial
+    whole: dict[str, Taken]
+    optimizer: Optimizer
+    rate: float
+
+    @property
+    def without_state(self) -> dict[str, Taken]:
+        """The same for another optimizer: parameters alone, whose updates count from 0."""
+        return {name: Taken(each.values[:1], each.ids, 0) for name, each in self.whole.items()}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor as a record.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    values : (1 + state_rows, rows, width) array
+    version : int
+    table : Table or None
+    ids : (rows,) int64 array or None
+    """
+
+    shape: tuple[int, ...]
+    values: Any
+    version: int
+    table: Table | None
+    ids: Any
+
+
+@dataclass(frozen=True)
+class _Server:
+    optimizer: Optimizer
+    learning_rate: float
+    tensors: dict[str, _Tensor]
+
+
+_KINDS = [
+    dataclass_kind("parameter_server", _Server),
+    dataclass_kind("tensor", _Tensor),
+    dataclass_kind("table", Table),
+    *(dataclass_kind(f"optimizer:{name}", cls) for name, cls in OPTIMIZERS.items()),
+]
+
+
+def write_server(path: Any, spec: ServerSpec, taken: Mapping[str, Sequence[Taken]]) -> None:
+    """Write what the parts of all tensors were.
+
+    Raises
+    ------
+    TypeError
+        The optimizer is one of the user's own.
+    """
+    tensors = {}
+    for tensor in spec.tensors:
+        whole = joined(tensor, taken[tensor.name])
+        table = None
+        if tensor.table is not None:
+            made = tensor.table
+            table = Table(
+                dim=made.width, scale=made.scale, rows=tensor.shape[0], seed=tensor.seed,
+                init="normal" if made.normal else "zeros" if made.zeros else "uniform",
+                dtype=tensor.dtype,
+            )  # fmt: skip
+        tensors[tensor.name] = _Tensor(tensor.shape, whole.values, whole.version, table, whole.ids)
+    writer = RecordWriter(_KINDS)
+    record = writer(_Server(spec.optimizer, spec.rate, tensors), "server")
+    write_directory(path, record, writer.arrays)
+
+
+def read_server(path: Any) -> SavedServer:
+    """Read what was written.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is nothing.
+    ValueError
+        It is damaged, or something else.
+    """
+    record, arrays = read_directory(path)
+    if not isinstance(record, dict) or record.get("kind") != "parameter_server":
+        raise ValueError(f"{path} holds no parameter server")
+    server = RecordReader(_KINDS, arrays)(record, "server")
+    if not isinstance(server.optimizer, Optimizer):
+        raise ValueError(f"{path} is damaged: its optimizer is none")
+    try:
+        rate = learning_rate_of(server.optimizer, server.learning_rate)
+        rows = 1 + server.optimizer.state_rows
+        tensors = {name: _checked(name, each, rows) for name, each in server.tensors.items()}
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    given = {
+        name: each.table or each.values[0].reshape(each.shape) for name, each in tensors.items()
+    }
+    whole = {name: Taken(each.values, each.ids, each.version) for name, each in tensors.items()}
+    return SavedServer(initial_values(given), whole, server.optimizer, rate)
+
+
+def _checked(name: str, tensor: Any, state_rows: int) -> _Tensor:
+    """A tensor of a file, whose arrays go together."""
+    if not isinstance(tensor, _Tensor):
+        raise ValueError(f"{name!r} is no tensor")
+    values, ids, shape = tensor.values, tensor.ids, tensor.shape
+    if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name!r} holds no numbers")
+    if not isinstance(shape, tuple) or any(type(n) is not int or n < 1 for n in shape):
+        raise ValueError(f"{name!r} has the shape {shape!r}")
+    if type(tensor.version) is not int or tensor.version < 0:
+        raise ValueError(f"{name!r} has had {tensor.version!r} pushes")
+    rows = shape[0] if shape else 1
+    if tensor.table is not None:
+        if not isinstance(tensor.table, Table) or not isinstance(ids, np.ndarray):
+            raise ValueError(f"{name!r} is no table")
+        known = ids.dtype == np.int64 and ids.ndim == 1 and np.unique(ids).size == ids.size
+        if not known or (ids.size and not 0 <= ids.min() <= ids.max() < 1 << 62):
+            raise ValueError(f"{name!r} has ids that are none")
+        if (tensor.table.rows, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
+            raise ValueError(f"{name!r} of the shape {shape} is {tensor.table}")
+        rows = ids.size
+    width = int(np.prod(shape[1:], dtype=np.int64))
+    if values.shape != (state_rows, rows, width) or not np.isfinite(values).all():
+        raise ValueError(f"{name!r} of the shape {shape} has values of the shape {values.shape}")
+    return tensor

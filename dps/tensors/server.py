@@ -1,0 +1,582 @@
+"""The parameter server, as users have it: named tensors and tables, from wherever they are.
+
+It knows which part has which rows, and says what went wrong in the words of the call. It must not
+know how a part is reached, or how rows are written there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.tensors import Ending, Order
+from dps.errors import NonFiniteError, ServerLostError, TableFullError
+from dps.optimizers import Optimizer, get_optimizer
+from dps.server.holding import Taken
+from dps.server.tensors import Rule, TensorSpec
+from dps.tensors import places
+from dps.tensors.arguments import (
+    Initial,
+    check_name,
+    check_shards,
+    initial_values,
+    learning_rate_of,
+    spec_of,
+)
+from dps.tensors.choosing import Piece, choose, summed, values_for
+from dps.tensors.handles import Handle
+from dps.tensors.reports import report
+from dps.tensors.saved import read_server, write_server
+from dps.tensors.whole import restore, whole_of
+from dps.transport.access import Access, Pending
+
+__all__ = ["ParameterServer"]
+
+
+class ParameterServer:
+    """Named tensors and tables on shards, that anybody on the cluster reads and writes.
+
+    With a Dask client the shards are Actors on its workers, without one they are in this process,
+    where threads share them. A server with a name lives until `close`, also when the client that
+    made it leaves; one without ends with that client.
+
+    A write is done by the process of the shard, one after another on each part of a tensor, so
+    counts are exact, and a caller that dies in the middle leaves nothing half done. A read of a
+    part is a state between two writes. What a call means for several shards is done on each by
+    itself.
+
+    Handles pickle: tasks that are given one use it, and `connect` makes one from a name.
+
+    Parameters
+    ----------
+    tensors : mapping of str to array or Table
+        Initial values, float32 or float64; integers and lists become float64.
+    optimizer : str or Optimizer, default="sgd"
+        Applies what is pushed.
+    learning_rate : float, optional
+        The optimizer's own by default.
+    name : str, optional
+        By which others connect.
+    n_shards : int or "auto", default="auto"
+        One a host, or one for each of `workers`.
+    placement : {"contiguous", "balanced", "round_robin"} or callable, default="contiguous"
+        Each tensor cut into equal runs of rows, one a shard; whole tensors, the largest first to
+        the shard that has least; whole tensors in turn; or ``placement(name, shape)``, the shard
+        of each. The rows of tables are on all shards, by a hash of the id.
+    workers : sequence of str or mapping of str to float, optional
+        Addresses of workers that have the shards; or the resources, in Dask's sense, that workers
+        need to have to be given one: ``workers={"server": 1}``.
+    client : distributed.Client, optional
+        The active one by default; inside of a task none, unless it is given.
+    timeout : float, default=60
+        Seconds without an answer that count as a loss.
+
+    Attributes
+    ----------
+    name : str or None
+    tensors : dict of str to tuple of int
+        The shape of each tensor; of a table the rows that there is room for, and its `dim`.
+
+    Examples
+    --------
+    >>> import dps, numpy as np
+    >>> server = dps.ParameterServer(
+    ...     {"w": np.zeros(4), "emb": dps.Table(dim=2)}, optimizer="sgd", learning_rate=0.5
+    ... )
+    >>> server.push("w", np.array([8.0, 0, 0, 4]), rows=4)
+    >>> server.pull("w")
+    array([-1. ,  0. ,  0. , -0.5])
+    >>> server.add("emb", np.ones((2, 2)), [7, 7])
+    >>> server.pull("emb", [7, 8])
+    array([[2., 2.],
+           [0., 0.]], dtype=float32)
+    >>> server.versions
+    {'w': 1, 'emb': 1}
+    >>> server.close()
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        *,
+        optimizer: str | Optimizer = "sgd",
+        learning_rate: float | None = None,
+        name: str | None = None,
+        n_shards: int | str = "auto",
+        placement: str | Rule = "contiguous",
+        workers: Sequence[str] | Mapping[str, float] | None = None,
+        client: Any = None,
+        timeout: float = 60.0,
+    ) -> None:
+        given = initial_values(tensors)
+        self._make(
+            given, whole_of(given), get_optimizer(optimizer), learning_rate, name, n_shards,
+            placement, workers, client, timeout,
+        )  # fmt: skip
+
+    def _make(
+        self,
+        given: Initial,
+        initial: Mapping[str, Taken],
+        optimizer: Optimizer,
+        learning_rate: float | None,
+        name: str | None,
+        n_shards: int | str,
+        placement: str | Rule,
+        workers: Sequence[str] | Mapping[str, float] | None,
+        client: Any,
+        timeout: float,
+    ) -> None:
+        check_name(name)
+        number = check_shards(n_shards)
+        rate = learning_rate_of(optimizer, learning_rate)
+        found = places.client_for(client)
+        homes = places.shards_for(found, number, workers, timeout)
+        spec = spec_of(given, optimizer, rate, name, len(homes), placement)
+        self._begin(places.make(found, spec, homes, timeout))
+        try:
+            for key, whole in initial.items():
+                restore(self._tensors[key], whole, self._call)
+            if name is not None:
+                self._place.publish()
+        except BaseException:
+            self.disconnect()
+            self._place.abandon()
+            raise
+
+    @classmethod
+    def connect(cls, name: str, *, client: Any = None) -> Self:
+        """The server of that name, from any client or task of its cluster.
+
+        Parameters
+        ----------
+        name : str
+        client : distributed.Client, optional
+            The active one by default; inside of a task that of the worker.
+
+        Raises
+        ------
+        LookupError
+            There is none; those that there are are named.
+        ServerLostError
+            A shard of it is lost.
+        """
+        return cls._of(places.find(places.known(client), name))
+
+    @classmethod
+    def _of(cls, place: places.Place) -> Self:
+        made = cls.__new__(cls)
+        made._begin(place)
+        return made
+
+    def _begin(self, place: places.Place) -> None:
+        self._place = place
+        self._spec = place.spec
+        self._tensors = {tensor.name: tensor for tensor in self._spec.tensors}
+        self._numbers = {
+            (tensor.name, part): (shard, local)
+            for shard in range(self._spec.n_shards)
+            for local, (tensor, part) in enumerate(self._spec.held(shard))
+        }
+        self._accesses: dict[int, Access] = {}
+        self._later: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._looked: dict[str, Any] | None = None
+
+    def __reduce__(self) -> Any:
+        return type(self)._of, (self._place,)
+
+    @property
+    def name(self) -> str | None:
+        """The name by which others connect."""
+        return self._spec.name
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor; of a table the rows that there is room for, and `dim`."""
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
+
+    def __repr__(self) -> str:
+        return f"ParameterServer(name={self.name!r}, tensors={self.tensors})"
+
+    def pull(
+        self, name: str, keys: Any = None, *, wait: bool = True
+    ) -> NDArray[np.floating] | Handle | Any:
+        """Read a tensor, or some of its rows.
+
+        Parameters
+        ----------
+        name : str
+        keys : None, slice, int or (k,) array of int
+            All; rows of the first axis; of a table ids from 0 to 2**62 - 1.
+        wait : bool, default=True
+            Otherwise a `Handle` is returned.
+
+        Returns
+        -------
+        array
+            A copy, of the tensor's shape, but for the first axis. What it has of one shard is
+            the state between two writes there.
+
+        Raises
+        ------
+        KeyError, IndexError, ValueError, TypeError
+            There is no such tensor, or no such rows.
+        ServerLostError
+            A shard is lost, or the server has been closed.
+        """
+        return self._run(wait, self._pull, name, keys)
+
+    def push(
+        self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
+    ) -> Handle | None:
+        """Have the optimizer apply a gradient, where the tensor lies.
+
+        By keys it updates the parameters and the state of these rows alone, also where the
+        optimizer has momentum; a key that comes several times brings the sum. Every push counts as
+        a step of the optimizer on the whole tensor.
+
+        Parameters
+        ----------
+        name : str
+        gradient : array
+            Of the shape that `pull` returns; a sum over `rows`.
+        keys : None, slice, int or (k,) array of int
+        rows : float, default=1
+            Rows of data behind the gradient, by which it is divided.
+        wait : bool, default=True
+            Otherwise a `Handle` is returned.
+
+        Raises
+        ------
+        NonFiniteError
+            The gradient is NaN or infinite, and nothing has been applied; or an update overflowed.
+        TableFullError
+            A table has no room for another row.
+        KeyError, IndexError, ValueError, TypeError, ServerLostError
+            See `pull`; nothing has been applied where the arguments are wrong.
+        """
+        done: Handle | None = self._run(
+            wait, self._write, Order.PUSH, name, gradient, keys, rows, False
+        )
+        return done
+
+    def push_pull(
+        self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
+    ) -> NDArray[np.floating] | Handle | Any:
+        """Push, and return the same rows as they are then, in one trip; see `push` and `pull`."""
+        return self._run(wait, self._write, Order.PUSH, name, gradient, keys, rows, True)
+
+    def add(self, name: str, values: Any, keys: Any = None, *, wait: bool = True) -> Handle | None:
+        """Add to a tensor, or to some of its rows; a key that comes twice is added to twice.
+
+        Parameters
+        ----------
+        name : str
+        values : array or float
+            Of the shape that `pull` returns, or a number for all.
+        keys : None, slice, int or (k,) array of int
+        wait : bool, default=True
+
+        Raises
+        ------
+        Errors of `push`.
+        """
+        args = Order.ADD, name, values, keys, 1, False
+        done: Handle | None = self._run(wait, self._write, *args)
+        return done
+
+    def assign(
+        self, name: str, values: Any, keys: Any = None, *, wait: bool = True
+    ) -> Handle | None:
+        """Put values in the place of a tensor, or of some of its rows; see `add`.
+
+        The optimizer's state stays as it is.
+        """
+        args = Order.ASSIGN, name, values, keys, 1, False
+        done: Handle | None = self._run(wait, self._write, *args)
+        return done
+
+    def apply(self, function: Callable[..., Any], name: str) -> list[Any]:
+        """Run a function on each shard, on its own part of a tensor.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(values)`` is called where the part lies, with a copy of its rows; of a table
+            ``function(ids, rows)``. It may change `values` in place: that is put back as one write
+            when it returns. Nobody else reads or writes the part meanwhile, but those who read in
+            mapped memory what was there before. It must not ask the server.
+        name : str
+
+        Returns
+        -------
+        list
+            What it returns on each part, in order of rows.
+
+        Raises
+        ------
+        NonFiniteError
+            It has made an element NaN or infinite; that part has not been changed.
+        Exception
+            Whatever the function raises; parts before that one have been changed.
+        """
+        tensor = self._tensor(name)
+        return [self._call(tensor, part, "apply", function) for part in range(len(tensor.parts))]
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How many writes each tensor has had: pushes, adds, assigns and functions."""
+        found = dict.fromkeys(self._tensors, 0)
+        for status in self._place.status():
+            for name, counts in status["parts"].items():
+                found[name] = max(found[name], counts["writes"])
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """What has been done, how much there is, and who is connected.
+
+        Returns
+        -------
+        dict
+            ``name``, ``seconds`` since it was made, ``bytes``; ``tensors``, of each its ``shape``,
+            ``dtype``, ``writes``, ``pushes``, ``reads``, of a table its ``rows``; the rates
+            ``writes_per_second`` and ``reads_per_second``, since the last call of this object, at
+            first since it was made; ``shards``, of each its ``worker`` and ``callers``.
+        """
+        self._looked = report(self._spec, self._place.status(), self._looked)
+        return self._looked
+
+    @staticmethod
+    def list(*, client: Any = None) -> list[dict[str, Any]]:
+        """All servers with names, as `stats` has them; of one that is lost the ``error``.
+
+        Parameters
+        ----------
+        client : distributed.Client, optional
+            Of the cluster; without one those of this process are listed.
+        """
+        found = []
+        chosen = places.known(client)
+        for name in places.names(chosen):
+            try:
+                place = places.find(chosen, name)
+                found.append(report(place.spec, place.status(), None))
+            except LookupError:  # it has been closed meanwhile
+                continue
+            except ServerLostError as error:
+                found.append({"name": name, "error": str(error)})
+        return found
+
+    def save(self, path: Any) -> None:
+        """Write all tensors, tables and optimizer state to a directory, while others write on.
+
+        What is of one part is a state between two writes. Files are laid out as those of estimators
+        are, whatever the number of shards.
+
+        Parameters
+        ----------
+        path : str or path
+            Any that fsspec knows.
+        """
+        taken = {
+            tensor.name: [self._call(tensor, part, "take") for part in range(len(tensor.parts))]
+            for tensor in self._spec.tensors
+        }
+        write_server(path, self._spec, taken)
+
+    @classmethod
+    def load(
+        cls,
+        path: Any,
+        *,
+        optimizer: str | Optimizer | None = None,
+        learning_rate: float | None = None,
+        name: str | None = None,
+        n_shards: int | str = "auto",
+        placement: str | Rule = "contiguous",
+        workers: Sequence[str] | Mapping[str, float] | None = None,
+        client: Any = None,
+        timeout: float = 60.0,
+    ) -> Self:
+        """A server with what another has saved, on any number of shards.
+
+        Parameters
+        ----------
+        path : str or path
+        optimizer : str or Optimizer, optional
+            That of the saved one by default. Its state is taken over if it is of the same kind.
+        learning_rate : float, optional
+            That of the saved one by default.
+        name, n_shards, placement, workers, client, timeout
+            As for `ParameterServer`. A name is not saved.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            There is none, or it is damaged.
+        """
+        saved = read_server(path)
+        chosen = saved.optimizer if optimizer is None else get_optimizer(optimizer)
+        whole = saved.whole if type(chosen) is type(saved.optimizer) else saved.without_state
+        rate = saved.rate if learning_rate is None else learning_rate
+        made = cls.__new__(cls)
+        made._make(
+            saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, client, timeout
+        )
+        return made
+
+    def disconnect(self) -> None:
+        """Give back what this object holds of the server, which goes on."""
+        with self._lock:
+            accesses, self._accesses = self._accesses, {}
+            later, self._later = self._later, None
+        if later is not None:
+            later.shutdown()
+        for access in accesses.values():
+            access.close()
+
+    def close(self) -> None:
+        """End the server, for all who use it; whoever asks it then is told so."""
+        self._closed = True
+        self.disconnect()
+        self._place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self, wait: bool, function: Callable[..., Any], *args: Any) -> Any:
+        if wait:
+            return function(*args)
+        with self._lock:
+            if self._later is None:
+                self._later = ThreadPoolExecutor(1, thread_name_prefix="dps-server")
+            return Handle(self._later.submit(function, *args))
+
+    def _tensor(self, name: str) -> TensorSpec:
+        try:
+            return self._tensors[name]
+        except (KeyError, TypeError):
+            raise KeyError(
+                f"there is no tensor {name!r} on {self._spec}; there are {sorted(self._tensors)}"
+            ) from None
+
+    def _access(self, tensor: TensorSpec, part: int) -> tuple[Access, int]:
+        """The way to the shard that has a part, and the part's number there."""
+        shard, number = self._numbers[tensor.name, part]
+        access = self._accesses.get(shard)
+        if access is None:
+            with self._lock:
+                if self._closed:
+                    raise ServerLostError(f"{self._spec} has been closed")
+                access = self._accesses.get(shard)
+                if access is None:
+                    access = self._accesses[shard] = self._place.connect(shard)
+        return access, number
+
+    def _call(self, tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
+        access, number = self._access(tensor, part)
+        return access.call(method, number, *args)
+
+    def _pull(self, name: str, keys: Any) -> NDArray[np.floating]:
+        tensor = self._tensor(name)
+        chosen = choose(tensor, keys)
+        found = np.empty((chosen.rows, tensor.width), tensor.dtype)
+        pending = []
+        try:
+            for piece in chosen.pieces:
+                if piece.n == 0:
+                    continue
+                into = found[piece.at]
+                if not isinstance(piece.at, slice):
+                    into = np.empty((len(piece.at), tensor.width), tensor.dtype)
+                access, number = self._access(tensor, piece.part)
+                ended = access.peek(number, piece.start, piece.keys, into)
+                if ended is None:
+                    sent = access.begin(Order.READ, number, piece.start, piece.keys, None, 1, into)
+                    pending.append((piece, None, into, sent))
+                    continue
+                self._judge(tensor, piece, ended)
+                if not isinstance(piece.at, slice):
+                    found[piece.at] = into
+        finally:
+            self._collect(tensor, pending, found)
+        return found.reshape(chosen.shape)
+
+    def _write(
+        self, order: Order, name: str, values: Any, keys: Any, rows: float, back: bool
+    ) -> NDArray[np.floating] | None:
+        tensor = self._tensor(name)
+        chosen = choose(tensor, keys)
+        given = values_for(tensor, chosen, values, spread=order != Order.PUSH)
+        if not 0 < rows < np.inf:
+            raise ValueError(f"rows must be a number above 0, got {rows!r}")
+        if not np.isfinite(given).all():
+            self._judge(tensor, None, Ending.NOT_FINITE)
+        found = np.empty_like(given) if back else None
+        pending = []
+        try:
+            # A write is counted at every part, so that all have had as many.
+            for piece in chosen.pieces:
+                own, picks, again = given[piece.at], piece.keys, None
+                if order == Order.PUSH and picks is not None:
+                    picks, own, again = summed(picks, own)
+                own = np.ascontiguousarray(own)
+                into = None if found is None else np.empty_like(own)
+                access, number = self._access(tensor, piece.part)
+                sent = access.begin(order, number, piece.start, picks, own, rows, into)
+                pending.append((piece, again, into, sent))
+        finally:
+            self._collect(tensor, pending, found)
+        return None if found is None else found.reshape(chosen.shape)
+
+    def _collect(
+        self,
+        tensor: TensorSpec,
+        pending: Sequence[
+            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Pending]
+        ],
+        found: NDArray[np.floating] | None,
+    ) -> None:
+        """Take all answers, and then raise the first error."""
+        errors: list[Exception] = []
+        for piece, again, into, sent in pending:
+            try:
+                self._judge(tensor, piece, sent.result()[0])
+            except Exception as error:
+                errors.append(error)
+                continue
+            if found is not None and into is not None:
+                found[piece.at] = into if again is None else into[again]
+        if errors:
+            raise errors[0]
+
+    def _judge(self, tensor: TensorSpec, piece: Piece | None, ended: int) -> None:
+        """Raise unless a request ended well."""
+        if ended == Ending.DONE:
+            return
+        if ended == Ending.NOT_FINITE:
+            raise NonFiniteError(
+                f"what was given for {tensor.name!r} is NaN or infinite; nothing has been changed"
+            )
+        assert piece is not None
+        where = f"{tensor.where(piece.part)} on shard {tensor.parts[piece.part][0]}"
+        if ended == Ending.OVERFLOWN:
+            raise NonFiniteError(f"what has come of it in {where} is infinite: lower learning_rate")
+        if ended == Ending.FULL_TABLE:
+            raise TableFullError(
+                f"{where}, has no room for another row: make it with more than "
+                f"rows={tensor.shape[0]}"
+            )
+        if ended == Ending.GONE:
+            raise ServerLostError(f"{self._spec} has been closed")
+        raise IndexError(f"what was asked for is outside of {where}")

@@ -1,0 +1,68 @@
+"""A table of embeddings, as users ask for one. It must not know where its rows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dps._parameters import check_integer, check_real
+from dps.models.layout import Table as TableLayout
+
+__all__ = ["Table"]
+
+_CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of a server, each made when its id is first written.
+
+    An id without a row reads as the row that it will have, which follows from `seed` and the id
+    alone.
+
+    Parameters
+    ----------
+    dim : int
+        Elements of a row.
+    init : {"zeros", "uniform", "normal"}, default="zeros"
+        What a new row holds: zeros; drawn evenly from [-scale, scale); or from a normal
+        distribution with standard deviation `scale`.
+    scale : float, default=0.05
+    rows : int, default=65536
+        Rows that there is room for, on all shards together. Room is taken when the server is made.
+    seed : int, default=0
+    dtype : {"float32", "float64"}, default="float32"
+
+    Examples
+    --------
+    >>> import dps
+    >>> dps.Table(dim=16, init="normal").rows
+    65536
+    """
+
+    dim: int
+    init: Literal["zeros", "uniform", "normal"] = "zeros"
+    scale: float = 0.05
+    rows: int = 1 << 16
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "rows"):
+            check_integer(self, name, 1)
+        check_integer(self, "seed", 0)
+        check_real(self, "scale", 0.0, float("inf"), closed="left")
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"The {name!r} parameter of Table must be a str among {list(choices)}. "
+                    f"Got {getattr(self, name)!r} instead."
+                )
+
+    def layout(self, rows: int) -> TableLayout:
+        """How rows come to be, where there is room for so many."""
+        zeros = self.dim if self.init == "zeros" else 0
+        return TableLayout(rows, self.dim, zeros, self.scale, normal=self.init == "normal")

@@ -1,0 +1,69 @@
+"""Whole tensors: what a server begins with, put on its shards, and what shards have, put together.
+
+It must not know how a shard is reached, or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dps.server.holding import Taken
+from dps.server.tensors import TensorSpec
+from dps.tensors.table import Table
+
+__all__ = ["joined", "restore", "whole_of"]
+
+#: Elements that are sent at a time.
+_PIECE = 1 << 20
+
+
+def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
+    """What tensors begin with; tables begin without rows."""
+    return {
+        name: Taken(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
+        for name, value in given.items()
+        if not isinstance(value, Table)
+    }
+
+
+def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
+    """Have the parts of a tensor begin with what it was.
+
+    Parameters
+    ----------
+    tensor : TensorSpec
+    whole : Taken
+        All rows; optimizer state that is not there stays as it is at first.
+    call : callable
+        ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
+    """
+    if whole.ids is not None:
+        owner = tensor.part_of(whole.ids)
+    for part, (_, first, last) in enumerate(tensor.parts):
+        if whole.ids is not None:
+            mine = np.flatnonzero(owner == part)
+            each = max(1, _PIECE // (tensor.width * len(whole.values)))
+            for start in range(0, len(mine), each):
+                rows = mine[start : start + each]
+                call(tensor, part, "put_rows", whole.ids[rows], whole.values[:, rows])
+        else:
+            for row, values in enumerate(whole.values):
+                flat = values[first:last].reshape(-1)
+                for start in range(0, len(flat), _PIECE):
+                    call(tensor, part, "fill", row, start, flat[start : start + _PIECE])
+        if whole.version:
+            call(tensor, part, "begin", whole.version)
+
+
+def joined(tensor: TensorSpec, taken: Sequence[Taken]) -> Taken:
+    """The parts of a tensor, put together; of a table in order of ids."""
+    values = np.concatenate([part.values for part in taken], axis=1)
+    version = max(part.version for part in taken)
+    if tensor.table is None:
+        return Taken(values, None, version)
+    ids = np.concatenate([part.ids for part in taken if part.ids is not None])
+    order = np.argsort(ids)
+    return Taken(values[:, order], ids[order], version)

@@ -1,0 +1,262 @@
+"""A caller's way to one shard of named tensors in another process: mapped memory, a wire.
+
+Where the shard's memory can be mapped, it is read
+there. All else goes over wires, of which a caller has as many as it has requests under way; a wire
+is a connection of Dask's that has been taken over, or Actor calls where there is none to be had.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from distributed.comm import connect
+from distributed.protocol import pickle
+from numpy.typing import NDArray
+
+from dps._runtime.tensors import Caller, Ending
+from dps._runtime.wire import ObjectWire, Wire
+from dps.errors import ServerLostError
+from dps.server.holding import HoldingCard, find_holding, map_parts
+from dps.server.host import host_id
+from dps.server.tensors import ServerSpec
+from dps.transport.access import Access, Keys, LocalAccess, Values
+from dps.transport.call import CallingWire
+from dps.transport.far import Patience
+from dps.transport.remote import Remote
+from dps.transport.stream import TICK, can_be_taken_over, wire_of
+
+__all__ = ["RemoteAccess", "access_to"]
+
+#: Seconds for which a file is believed to have an owner.
+_BELIEVED = 0.1
+#: Seconds that connecting, or an answer that nothing is waited for, may take.
+_CONNECTING = 5.0
+#: What has happened to a shard that its worker does not have.
+_CLOSED = "the server has been closed, or whoever made it has gone"
+
+
+class _Sent:
+    """A request on a wire."""
+
+    def __init__(self, access: RemoteAccess, caller: Caller, out: Values) -> None:
+        self._access, self._caller, self._out = access, caller, out
+
+    def result(self) -> tuple[int, int]:
+        """See `Pending`."""
+        try:
+            ended, writes, error = self._caller.hear(self._out)
+        finally:
+            self._access.give_back(self._caller)
+        if ended == Ending.FAILED:
+            assert error is not None
+            raise pickle.loads(error)
+        return ended, writes
+
+
+class RemoteAccess:
+    """A shard on an Actor in another process.
+
+    Parameters
+    ----------
+    spec : ServerSpec
+    shard : int
+    card : HoldingCard
+    remote : Remote
+    timeout : float
+        Seconds without an answer that count as a loss.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
+    ) -> None:
+        self._spec, self._shard, self._card = spec, shard, card
+        self._remote, self._timeout = remote, timeout
+        self._mapped = map_parts(spec, shard, card)
+        self._seen = 0.0
+        self._idle: list[Caller] = []
+        self._lock = threading.Lock()
+        self._calls = False  # where no connection can be made
+        self._looping: threading.Thread | None = None  # that of the event loop
+        self._leave = weakref.finalize(self, _leave, self._idle)
+        with self._lock:
+            self._idle.append(self._connect())
+
+    def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
+        """Read in mapped memory, see `Access.peek`."""
+        if self._mapped is None:
+            return None
+        held, store = self._mapped[part]
+        now = time.monotonic()
+        if now - self._seen > _BELIEVED and store.file is not None:
+            if store.file.owner_is_gone():
+                raise self.lost("its worker has died")
+            self._seen = now
+        return held.peek(start, keys, out)
+
+    def begin(
+        self,
+        order: int,
+        part: int,
+        start: int,
+        keys: Keys,
+        values: Values,
+        rows: float,
+        out: Values,
+    ) -> _Sent:
+        """Send a request, see `Access.begin`."""
+        caller = self._take()
+        try:
+            caller.ask(order, part, start, keys, values, rows, out)
+        except BaseException:
+            self.give_back(caller)
+            raise
+        return _Sent(self, caller, out)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call it, see `Access.call`."""
+        message = bytes(pickle.dumps((method, args)))
+        caller = self._take()
+        try:
+            ended, answer = caller.call(message)
+        finally:
+            self.give_back(caller)
+        done, value = (
+            pickle.loads(answer) if ended == Ending.DONE else (False, pickle.loads(answer))
+        )
+        if not done:
+            raise value
+        return value
+
+    def close(self) -> None:
+        """Leave."""
+        self._leave()
+
+    def lost(self, what: str) -> ServerLostError:
+        """The error of a shard that cannot be reached, which says what it holds."""
+        return self._spec.lost(self._shard, what, self._remote.address)
+
+    def _lost(self, what: str) -> ServerLostError:
+        """The same of a wire that has ended: the shard's worker knows whether it is there."""
+        if threading.current_thread() is self._looping:
+            return self.lost(what)
+        try:
+            self._ask_whether_there()
+        except ServerLostError as error:
+            return error
+        return self.lost(what)
+
+    def _ask_whether_there(self) -> None:
+        """Raise if the shard is not there any more."""
+        timeout = min(self._timeout, _CONNECTING)
+        held, alive = self._remote.submit(self._looked_for()).result(timeout)
+        if not alive:
+            raise self.lost("its worker has died")
+        if not held:
+            raise self.lost(_CLOSED)
+        try:
+            there = self._remote.call("there", timeout=timeout)
+        except ServerLostError as error:  # meanwhile
+            raise self.lost(_CLOSED if "released" in error.message else error.message) from error
+        if not there:
+            raise self.lost(_CLOSED)
+
+    async def _looked_for(self) -> tuple[bool, bool]:
+        """Whether the scheduler knows the shard, and its worker."""
+        remote = self._remote
+        held = await remote.node.scheduler.who_has(keys=[remote.key])
+        return bool(held.get(remote.key)), remote.address in await remote.node.scheduler.ncores()
+
+    def _take(self) -> Caller:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def give_back(self, caller: Caller) -> None:
+        """Keep a wire for the next request, unless it is of no more use."""
+        if caller.broken or not self._leave.alive:
+            caller.close()
+            return
+        with self._lock:
+            self._idle.append(caller)
+
+    def _connect(self) -> Caller:
+        self._ask_whether_there()
+        patience = Patience(self._remote, self._timeout, None)
+
+        def look() -> None:
+            try:
+                patience()
+            except ServerLostError as error:
+                raise self.lost(error.message) from error
+
+        name = _name()
+        wire = None
+        if not self._calls:
+            pending = self._remote.submit(self._connection(name, look))
+            wire = pending.result(self._timeout)
+        if wire is None:
+            self._calls = True
+            name = f"{name} {uuid.uuid4().hex[:8]}"
+            self._remote.call("serve_calls", name, timeout=self._timeout)
+            over = _LeavingWire(self._remote, (name,), TICK)
+            wire = ObjectWire(over, look, self._lost)
+        return Caller(wire)
+
+    async def _connection(self, name: str, look: Callable[[], None]) -> Wire | None:
+        """A connection to the shard; None where there is none to be had from here."""
+        remote, self._looping = self._remote, threading.current_thread()
+        try:
+            comm = await connect(
+                remote.address, timeout=min(self._timeout, _CONNECTING),
+                **remote.node.connection_args,
+            )  # fmt: skip
+        except (OSError, ValueError):  # a client need not have a way to workers
+            return None
+        try:
+            if not can_be_taken_over(comm):
+                comm.abort()
+                return None
+            await comm.write({"op": self._card.handler, "caller": name})
+            answer = await comm.read()
+            if not isinstance(answer, tuple | list) or not answer[0]:
+                raise self.lost(_CLOSED)
+            return wire_of(comm, look, self._lost, min(TICK, self._timeout / 4))
+        except BaseException:
+            comm.abort()
+            raise
+
+
+class _LeavingWire(CallingWire):
+    """Actor calls that end in good order."""
+
+    def close(self) -> None:
+        """Have the thread at the shard end."""
+        self._remote.start("leave", *self._sender)
+
+
+def _leave(idle: list[Caller]) -> None:
+    while idle:
+        idle.pop().close()
+
+
+def _name() -> str:
+    """Of this process, for those who look at who is connected."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def access_to(
+    spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
+) -> Access:
+    """The way to a shard, found out by trying."""
+    holding = find_holding(card)
+    if holding is not None and card.host == host_id():
+        return LocalAccess(holding)
+    return RemoteAccess(spec, shard, card, remote, timeout)

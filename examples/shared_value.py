@@ -1,0 +1,40 @@
+"""Two networks and one parameter server: what one worker changes, the other one sees."""
+
+import numpy as np
+from distributed import Client
+
+import dps
+
+
+def network(server, x):
+    """A network of two layers, whose parameters are on the server."""
+    return np.maximum(x @ server.pull("hidden"), 0) @ server.pull("output")
+
+
+def look(x):
+    """What the network makes of x, on any worker."""
+    return network(dps.ParameterServer.connect("shared"), x).round(3)
+
+
+def change_and_look(x):
+    """The same, once a layer has been changed."""
+    server = dps.ParameterServer.connect("shared")
+    server.assign("output", 10 * server.pull("output"))
+    return network(server, x).round(3)
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=3)
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
+        first, second = client.nthreads()
+        tensors = {"hidden": rng.normal(size=(3, 4)), "output": rng.normal(size=4)}
+        with dps.ParameterServer(tensors, name="shared") as server:
+            for what, worker, task in (
+                ("at first", second, look),
+                ("the first changes it", first, change_and_look),
+                ("the second sees", second, look),
+            ):
+                found = client.submit(task, x, workers=[worker], pure=False).result()
+                print(f"{what:21} {found}")
+            print(f"writes: {server.versions}")

@@ -1,0 +1,587 @@
+"""The parameter server for everybody: what it promises to many who use it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dps
+from dps._runtime.tensors import Ending, Order, TensorPart
+from dps.data.directories import read_directory, write_directory
+from dps.errors import ClusterError, NonFiniteError, ServerLostError, TableFullError
+from dps.optimizers import SGD, Adam, Momentum, Optimizer
+from dps.server.memory import folder
+from dps.transport import callers
+from dps.transport.callers import RemoteAccess
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(params=["this process", "mapped", "stream", "calls"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Options of a server that is reached in that way."""
+    if request.param == "this process":
+        yield {}
+        return
+    client = request.getfixturevalue("client")
+    if request.param != "mapped":
+        monkeypatch.setattr(callers, "map_parts", lambda *args: None)
+    if request.param == "calls":
+        monkeypatch.setattr(callers, "can_be_taken_over", lambda comm: False)
+    yield {"client": client}
+
+
+def twin(optimizer: Optimizer, params: np.ndarray, pushes: Any, rate: float) -> np.ndarray:
+    """What pushes make of a tensor: the optimizer on the rows that each of them touches."""
+    params = params.copy()
+    state = np.zeros((optimizer.state_rows, *params.shape), params.dtype)
+    optimizer.initialize(state)
+    for step, (keys, gradient) in enumerate(pushes, 1):
+        for key, given in zip(keys, gradient, strict=True):
+            row = state[:, key].copy()
+            optimizer.update(params[key], given, row, step=step, lr=rate, l1=0.0, l2=0.0)
+            state[:, key] = row
+    return params
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+def test_pushes_are_the_optimizer_s_updates_on_any_number_of_shards(
+    optimizer: str, n_shards: int
+) -> None:
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(7, 4))
+    pushes = []
+    for number in range(12):
+        rows = np.arange(7) if number % 3 == 0 else rng.permutation(7)[:3]
+        pushes.append((rows, rng.normal(size=(len(rows), 4))))
+    made = dps.optimizers.get_optimizer(optimizer)
+    with dps.ParameterServer(
+        {"w": first, "other": np.zeros(2)}, optimizer=optimizer, learning_rate=0.1,
+        n_shards=n_shards,
+    ) as server:  # fmt: skip
+        for rows, gradient in pushes:
+            whole = len(rows) == 7
+            server.push("w", gradient * 8, None if whole else rows, rows=8)
+        found, versions = server.pull("w"), server.versions
+    expected = twin(made, first, pushes, 0.1)
+    np.testing.assert_array_equal(found, expected)
+    assert versions == {"w": 12, "other": 0}
+
+
+def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
+    w = np.arange(24.0).reshape(6, 4)
+    with dps.ParameterServer(
+        {"w": w, "one": 3.0, "emb": dps.Table(dim=2, init="normal", scale=1.0)},
+        optimizer=SGD(), learning_rate=1.0, n_shards=2, **way,
+    ) as server:  # fmt: skip
+        assert server.pull("w", slice(1, 5)).tolist() == w[1:5].tolist()
+        assert server.pull("w", slice(None, None, -2)).tolist() == w[::-2].tolist()
+        assert server.pull("w", [5, 0, 5]).tolist() == w[[5, 0, 5]].tolist()
+        assert server.pull("w", 4).tolist() == w[4].tolist()
+        assert server.pull("one") == 3.0
+        server.add("w", 1.0, slice(2, 4))
+        server.assign("w", np.full((2, 4), 9.0), [0, 5])
+        w[2:4] += 1
+        w[[0, 5]] = 9
+        assert server.pull("w").tolist() == w.tolist()
+        after = server.push_pull("w", np.full((2, 4), 10.0), [1, 1], rows=10)
+        assert after.tolist() == (np.stack([w[1], w[1]]) - 2).tolist()
+        assert server.push_pull("w", np.ones((3, 4)), [5, 2, 5])[:, 0].tolist() == [7.0, 8.0, 7.0]
+        w[5] -= 2
+        w[2] -= 1
+        before = server.pull("emb", [3, 4])
+        assert server.push("emb", np.ones((2, 2)), [4, 4]) is None
+        assert server.pull("emb", [3, 4]).tolist() == (before - np.float32([[0], [2]])).tolist()
+        assert server.apply(lambda values: (len(values), values.fill(0))[0], "w") == [3, 3]
+        assert not server.pull("w").any()
+        assert sorted(server.apply(lambda ids, rows: ids.tolist(), "emb")) == [[], [4]]
+        handle = server.add("one", 1.0, wait=False)
+        assert handle.wait() is None
+        assert handle.done
+        assert server.pull("one", wait=False).wait(10) == 4.0
+        assert server.versions == {"w": 5, "one": 1, "emb": 1}
+        stats = server.stats()
+        assert stats["tensors"]["emb"]["rows"] == 1
+        assert stats["tensors"]["w"]["pushes"] == 2
+        assert len(stats["shards"]) == 2
+        if not way:
+            return
+        assert all(f":{os.getpid()}" in shard["callers"][0] for shard in stats["shards"])
+        found = {type(access) for access in server._accesses.values()}
+        assert found == {RemoteAccess}
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_rows_of_tables_follow_from_their_ids_alone(n_shards: int) -> None:
+    table = dps.Table(dim=3, init="normal", scale=2.0, rows=20_000, seed=5)
+    rng = np.random.default_rng(1)
+    ids = rng.choice(1 << 40, 10_000, replace=False)
+    with dps.ParameterServer({"t": table}, optimizer="adagrad", n_shards=n_shards) as server:
+        unseen = server.pull("t", ids)
+        assert abs(unseen.mean()) < 0.05
+        assert abs(unseen.std() - 2) < 0.05
+        assert 0.66 < (abs(unseen) < 2).mean() < 0.70
+        for at in range(0, 10_000, 500):
+            server.push("t", np.ones((500, 3)), ids[at : at + 500])
+        # One step of Adagrad from 0.1, each: lr / sqrt(1.1).
+        np.testing.assert_allclose(server.pull("t", ids), unseen - 0.5 / 1.1**0.5, rtol=1e-5)
+        assert server.stats()["tensors"]["t"]["rows"] == 10_000
+        again = server.pull("t", ids)
+    with dps.ParameterServer({"t": table}, optimizer="adagrad") as server:
+        server.push("t", np.ones((10_000, 3)), ids)
+        np.testing.assert_array_equal(server.pull("t", ids), again)
+
+
+def test_what_is_wrong_is_refused_in_words_and_nothing_is_applied(way: dict[str, Any]) -> None:
+    with dps.ParameterServer(
+        {"w": np.zeros((4, 2)), "t": dps.Table(dim=2, rows=8)}, n_shards=2, **way
+    ) as server:
+        bad = np.zeros((4, 2))
+        bad[3, 1] = np.nan
+        refused = [
+            (KeyError, "'v'.*'t', 'w'", lambda: server.pull("v")),
+            (ValueError, r"'w' must have the shape \(4, 2\), got \(3,\)",
+             lambda: server.push("w", np.zeros(3))),
+            (TypeError, "real numbers", lambda: server.add("w", np.full((4, 2), "a"))),
+            (NonFiniteError, "'w' is NaN or infinite; nothing", lambda: server.push("w", bad)),
+            (IndexError, "key 4 of 'w' is outside of its 4 rows", lambda: server.pull("w", [0, 4])),
+            (IndexError, "key -1 of 't'", lambda: server.pull("t", [-1])),
+            (TypeError, "must be integers", lambda: server.pull("w", [0.5])),
+            (ValueError, "'t' is a table", lambda: server.pull("t")),
+            (ValueError, "rows must be", lambda: server.push("w", np.zeros((4, 2)), rows=0)),
+            (TableFullError, "'t', ids of part . of 2 on shard .*more than rows=8",
+             lambda: server.add("t", 1.0, np.arange(1000))),
+            (ZeroDivisionError, "division", lambda: server.apply(lambda values: 1 / 0, "w")),
+            (NonFiniteError, r"w\[0:2\]", lambda: server.apply(lambda v: v.fill(np.inf), "w")),
+        ]  # fmt: skip
+        for kind, words, call in refused:
+            with pytest.raises(kind, match=words):
+                call()
+        assert not server.pull("w").any()
+        assert server.versions["w"] == 0
+    with pytest.raises(ServerLostError, match="has been closed"):
+        server.pull("w")
+
+
+def test_what_a_server_is_made_of_is_checked() -> None:
+    make = dps.ParameterServer
+    for kind, words, args in [
+        (TypeError, "mapping", ([1.0],)),
+        (TypeError, "'w' must hold real numbers", ({"w": ["a"]},)),
+        (ValueError, "no elements", ({"w": np.zeros((0, 3))},)),
+        (ValueError, "NaN", ({"w": [np.inf]},)),
+    ]:
+        with pytest.raises(kind, match=words):
+            make(*args)
+    for words, options in [
+        ("optimizer", {"optimizer": "sdg"}),
+        ("learning_rate", {"learning_rate": 0}),
+        ("n_shards", {"n_shards": 0}),
+        ("placement", {"placement": "random"}),
+        ("from 0 to 1", {"placement": lambda name, shape: 2, "n_shards": 2}),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make({"w": np.zeros(3)}, **options)
+    with pytest.raises(ValueError, match="'init' parameter of Table"):
+        dps.Table(dim=2, init="ones")
+    with make({"w": [1, 2]}, name="here"), pytest.raises(ValueError, match="name='here'"):
+        make({"w": [1, 2]}, name="here")
+    with pytest.raises(LookupError, match=r"name='here' in this process; there are \[\]"):
+        make.connect("here")
+
+
+def test_threads_of_this_process_share_a_server() -> None:
+    with dps.ParameterServer({"n": np.zeros(50)}, name="counts", n_shards=2) as server:
+
+        def count() -> None:
+            mine = dps.ParameterServer.connect("counts")
+            for _ in range(300):
+                mine.add("n", 1.0)
+                assert len(set(mine.pull("n")[:25])) == 1
+
+        threads = [threading.Thread(target=count) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.pull("n").tolist() == [2400.0] * 50
+        assert [each["name"] for each in dps.ParameterServer.list()] == ["counts"]
+    assert dps.ParameterServer.list() == []
+
+
+def test_a_read_in_mapped_memory_is_never_torn() -> None:
+    """Many looks at a part that is written without a pause: each is a state between two writes."""
+    server = dps.ParameterServer({"n": np.zeros(3000)})
+    held: TensorPart = server._place._holdings[0].parts[0]  # type: ignore[attr-defined]
+    ending = threading.Event()
+
+    def write() -> None:
+        ones = np.ones(3000)
+        while not ending.is_set():
+            held.do(Order.ADD, 0, None, ones, 1.0, None)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    out, seen = np.empty(3000), set()
+    while len(seen) < 20:
+        if held.peek(0, None, out) == Ending.DONE:
+            assert (out == out[0]).all()
+            seen.add(out[0])
+    ending.set()
+    writer.join()
+    server.close()
+
+
+def in_task(name: str) -> tuple[float, int]:
+    server = dps.ParameterServer.connect(name)
+    server.add("w", np.ones(3))
+    return float(server.pull("w").sum()), os.getpid()
+
+
+def given(server: dps.ParameterServer) -> float:
+    return float(server.push_pull("w", np.full(3, -1.0)).sum())
+
+
+def test_tasks_and_other_clients_connect_by_name(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(3)}, name="ranker", learning_rate=1.0, client=client):
+        workers = sorted(client.nthreads())
+        found = [
+            client.submit(in_task, "ranker", workers=[worker], pure=False).result()
+            for worker in workers
+        ]
+        assert [total for total, _ in found] == [3.0, 6.0]
+        assert len({process for _, process in found}) == 2
+        with Client(client.scheduler.address, set_as_default=False) as other:
+            second = dps.ParameterServer.connect("ranker", client=other)
+            assert second.pull("w").tolist() == [2.0] * 3
+            assert other.submit(given, second, pure=False).result() == 9.0
+            [listed] = dps.ParameterServer.list(client=other)
+            assert listed["name"] == "ranker"
+            assert listed["tensors"]["w"]["writes"] == 3
+            assert listed["writes_per_second"] > 0
+            with pytest.raises(ValueError, match="there is a server with name='ranker'"):
+                dps.ParameterServer({"w": np.ones(1)}, name="ranker", client=other)
+            assert second.pull("w").tolist() == [3.0] * 3
+            with pytest.raises(LookupError, match="there are \\['ranker'\\]"):
+                dps.ParameterServer.connect("rankor", client=other)
+            second.disconnect()
+    assert dps.ParameterServer.list(client=client) == []
+    assert client.list_datasets() == ()
+
+
+MAKER = """
+import sys, numpy as np, dps
+from distributed import Client
+
+if __name__ == "__main__":
+    client = Client(sys.argv[1])
+    named = dps.ParameterServer({"w": np.zeros(4)}, name="heirloom")
+    other = dps.ParameterServer({"w": np.zeros(4)})
+    other.add("w", 1.0)
+    named.add("w", 2.0)
+    print(*(memory.path for memory in other._place._card.cards[0].memories), flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(script: str, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.05)):
+        if condition():
+            return
+        waiting.wait(0.05)
+    raise AssertionError("it has not come")
+
+
+def test_a_named_server_outlives_its_maker_and_another_does_not(client: Client) -> None:
+    maker = start(MAKER, client.scheduler.address)
+    assert maker.stdout is not None
+    path = Path(maker.stdout.readline().strip())
+    assert path.exists()
+    maker.kill()
+    maker.communicate()
+    until(lambda: not path.exists())
+    server = dps.ParameterServer.connect("heirloom", client=client)
+    server.add("w", 1.0)
+    assert server.pull("w").tolist() == [3.0] * 4
+    server.close()
+
+
+PUSHER = r"""
+import sys, threading, numpy as np, dps
+from distributed import Client
+
+def push(number):
+    server = dps.ParameterServer.connect("counts", client=client)
+    for done in range(int(sys.argv[3])):
+        server.add("n", 1.0)
+        server.add("t", 1.0, [number, 7])
+        if sys.argv[3] != "60":
+            sys.stdout.write(f"{number}\n")
+            sys.stdout.flush()
+        elif done % 20 == 0:
+            assert len(set(server.pull("n").tolist())) == 1
+    server.disconnect()
+
+if __name__ == "__main__":
+    client = Client(sys.argv[1], set_as_default=False)
+    threads = [threading.Thread(target=push, args=(n,)) for n in range(int(sys.argv[2]))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print("done", flush=True)
+"""
+
+
+def test_counts_of_fifty_clients_are_exact_while_one_is_killed(
+    client: Client, tmp_path: Path
+) -> None:
+    """They are read and saved meanwhile; only the one that is killed has an error."""
+    with dps.ParameterServer(
+        {"n": np.zeros(5000), "t": dps.Table(dim=4)}, name="counts", client=client
+    ) as server:
+        address = client.scheduler.address
+        pushers = [start(PUSHER, address, "16", "60") for _ in range(3)]
+        victim = start(PUSHER, address, "2", "1000000")
+        assert victim.stdout is not None
+        told = [int(victim.stdout.readline()) for _ in range(100)]
+        saves = 0
+        victim.send_signal(signal.SIGKILL)
+        told += list(map(int, victim.communicate()[0].split()))
+        while any(pusher.poll() is None for pusher in pushers):
+            now = server.pull("n")
+            assert (now == now[0]).all()
+            server.save(tmp_path / "saved")
+            saves += 1
+            with dps.ParameterServer.load(tmp_path / "saved", n_shards=saves % 3 + 1) as saved:
+                kept = saved.pull("n")
+                assert (kept == kept[0]).all()
+                assert kept[0] >= now[0]
+        assert saves > 0
+        for pusher in pushers:
+            assert pusher.communicate()[0] == "done\n"
+            assert pusher.returncode == 0
+        counted, rows = server.pull("n"), server.pull("t", np.arange(16))
+        assert (counted == counted[0]).all()
+        of_victim = counted[0] - 3 * 16 * 60
+        assert len(told) <= of_victim <= len(told) + 2
+        # Two threads of the victim push rows 0 and 1, all push row 7 too.
+        assert (rows == rows[:, :1]).all()
+        assert rows[2:7, 0].tolist() == rows[8:, 0][:5].tolist() == [180.0] * 5
+        assert len(told) <= rows[:2, 0].sum() - 360 <= of_victim
+        assert rows[7, 0] - 48 * 60 - 180 == rows[:2, 0].sum() - 360
+        until(lambda: len(server.stats()["shards"][0]["callers"]) == 1)
+
+
+@pytest.mark.parametrize("n_shards", [1, 2, 3])
+def test_what_is_saved_goes_on_on_any_number_of_shards(n_shards: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    first = {"w": rng.normal(size=(5, 3)).astype(np.float32), "b": 1.5,
+             "t": dps.Table(dim=3, init="uniform", seed=9)}  # fmt: skip
+    ids = rng.integers(0, 1 << 50, 40)
+    steps = [(rng.normal(size=(5, 3)), rng.normal(size=(40, 3))) for _ in range(6)]
+
+    def push(server: dps.ParameterServer, some: Any) -> None:
+        for dense, sparse in some:
+            server.push("w", dense)
+            server.push("t", sparse, ids)
+
+    with dps.ParameterServer(first, optimizer=Adam(beta1=0.8), n_shards=2) as server:
+        push(server, steps[:3])
+        server.save(tmp_path / "saved")
+        push(server, steps[3:])
+        expected = server.pull("w"), server.pull("t", ids), server.pull("t", [1, 2])
+    with dps.ParameterServer.load(tmp_path / "saved", n_shards=n_shards) as server:
+        push(server, steps[3:])
+        found = server.pull("w"), server.pull("t", ids), server.pull("t", [1, 2])
+        assert server.pull("b") == 1.5
+    for each, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(each, wanted)
+    with dps.ParameterServer.load(
+        tmp_path / "saved", optimizer="sgd", learning_rate=1.0, name="again"
+    ) as server:
+        assert dps.ParameterServer.connect("again").pull("b") == 1.5
+        before = server.pull("w")
+        server.push("w", np.ones((5, 3)))
+        np.testing.assert_array_equal(server.pull("w"), before - np.float32(1))
+
+
+@pytest.mark.filterwarnings("ignore:the loss still improved")
+def test_other_files_are_no_server(tmp_path: Path) -> None:
+    dps.LinearRegressor(max_iter=1).fit(np.eye(3), [1.0, 2, 3]).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="no parameter server"):
+        dps.ParameterServer.load(tmp_path / "model")
+
+    @dataclass(frozen=True)
+    class Own(Momentum):
+        pass
+
+    with (
+        dps.ParameterServer({"w": np.zeros(2)}, optimizer=Own()) as server,
+        pytest.raises(TypeError, match="Own"),
+    ):
+        server.save(tmp_path / "own")
+
+
+FORGED = {
+    "shape": lambda tensor: tensor["shape"].update(items=[3]),
+    "version": lambda tensor: tensor.update(version=-1),
+    "ids": lambda tensor: tensor.update(ids=None),
+    "table": lambda tensor: tensor["table"].update(init="ones"),
+    "dim": lambda tensor: tensor["table"].update(dim=0),
+    "width": lambda tensor: tensor["table"].update(dim=3),
+    "field": lambda tensor: tensor.pop("values"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_file_is_refused(name: str, tmp_path: Path) -> None:
+    with dps.ParameterServer({"t": dps.Table(dim=2)}, optimizer="adam") as server:
+        server.push("t", np.ones((3, 2)), [4, 5, 6])
+        server.save(tmp_path / "saved")
+    content, arrays = read_directory(tmp_path / "saved")
+    FORGED[name](content["tensors"]["items"][0][1])
+    write_directory(tmp_path / "forged", content, arrays)
+    with pytest.raises(ValueError, match=r"forged|server"):
+        dps.ParameterServer.load(tmp_path / "forged")
+
+
+def test_an_optimizer_in_python_runs_on_the_shard(client: Client) -> None:
+    @dataclass(frozen=True)
+    class Halving(SGD):
+        def update(self, params: Any, grad: Any, state: Any, **options: Any) -> bool:
+            if (grad < 0).any():
+                raise ZeroDivisionError("of the user's")
+            params[:] = params / 2 - grad
+            return True
+
+    with dps.ParameterServer({"w": np.ones(4)}, optimizer=Halving(), client=client) as server:
+        assert server.push_pull("w", np.ones(4)).tolist() == [-0.5] * 4
+        with pytest.raises(ZeroDivisionError, match="of the user's"):
+            server.push("w", -np.ones(4))
+        assert server.push_pull("w", np.ones(2), [1, 2]).tolist() == [-1.25] * 2
+
+
+def test_a_coroutine_awaits_a_handle(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(2)}, client=client) as server:
+
+        async def both() -> Any:
+            await server.add("w", 1.0, wait=False)
+            return await server.pull("w", wait=False)
+
+        assert asyncio.run(both()).tolist() == [1.0, 1.0]
+        with pytest.raises(KeyError, match="'v'"):
+            asyncio.run(_awaited(server.pull("v", wait=False)))
+
+
+def test_an_asynchronous_client_is_asked_in_another_thread(client: Client) -> None:
+    async def use() -> list[float]:
+        address = client.scheduler.address
+        async with Client(address, asynchronous=True, set_as_default=False) as other:
+            with pytest.raises(ClusterError, match=r"asyncio.to_thread"):
+                dps.ParameterServer.connect("loop", client=other)
+            server = await asyncio.to_thread(dps.ParameterServer.connect, "loop", client=other)
+            with pytest.raises(ClusterError, match="block the event loop"):
+                server.pull("w")
+            found = await server.push_pull("w", np.ones(2), wait=False)
+            server.disconnect()
+            return list(found)
+
+    with dps.ParameterServer({"w": np.zeros(2)}, learning_rate=2.0, name="loop", client=client):
+        assert asyncio.run(use()) == [-2.0, -2.0]
+
+
+def in_threads(server: dps.ParameterServer) -> list[float]:
+    threads = [threading.Thread(target=server.add, args=("w", 1.0)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return list(server.add("w", 1.0, wait=False).wait() or server.pull("w"))  # type: ignore[union-attr]
+
+
+def test_threads_of_a_task_use_its_server(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(2)}, client=client) as server:
+        assert client.submit(in_threads, server, pure=False).result() == [6.0, 6.0]
+
+
+async def _awaited(handle: Any) -> Any:
+    return await handle
+
+
+def test_a_function_on_a_shard_that_asks_it_is_told_so(client: Client) -> None:
+    def recursive(values: Any) -> None:
+        dps.ParameterServer.connect("self").add("w", 1.0)
+
+    with (
+        dps.ParameterServer({"w": np.zeros(2)}, name="self", client=client) as server,
+        pytest.raises(RuntimeError, match="must not ask that shard"),
+    ):
+        server.apply(recursive, "w")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, resources={"server": 1}
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        workers = sorted(client.nthreads())
+        for wrong in ({"server": 2}, ["tcp://127.0.0.1:1"], []):
+            with pytest.raises(ValueError, match=r"workers must be|has the resources"):
+                dps.ParameterServer({"a": [1.0]}, workers=wrong, client=client)
+        server = dps.ParameterServer(
+            {"a": np.zeros(3), "b": np.zeros(3)}, n_shards=2, workers={"server": 1},
+            placement="round_robin", name="half", client=client, timeout=20,
+        )  # fmt: skip
+        assert {shard["worker"] for shard in server.stats()["shards"]} == set(workers)
+        processes = client.run(os.getpid)
+        os.kill(processes[workers[1]], signal.SIGKILL)
+        until(lambda: workers[1] not in client.nthreads())
+        for call in (lambda: server.pull("b"), lambda: server.add("b", 1.0)):
+            with pytest.raises(
+                ServerLostError, match=r"shard 1 of server 'half'.*b\[0:3\]"
+            ) as info:
+                call()
+            assert info.value.worker == workers[1]
+        for each in (server, dps.ParameterServer.connect("half", client=client)):
+            each.add("a", 1.0)
+        assert server.pull("a").tolist() == [2.0] * 3
+        [listed] = dps.ParameterServer.list(client=client)
+        assert "error" in listed
+        server.close()
+        assert dps.ParameterServer.list(client=client) == []
+
+
+def test_nothing_is_left_of_a_closed_server(client: Client) -> None:
+    server = dps.ParameterServer({"w": np.zeros(3)}, client=client)
+    name = server._spec.id
+    assert list(folder().glob(f"dps-{name}-*"))
+    server.close()
+    assert not list(folder().glob(f"dps-{name}-*"))
+
+    def handlers(dask_worker: Any) -> list[str]:
+        return [each for each in dask_worker.handlers if each.startswith("dps-server-")]
+
+    until(lambda: not any(client.run(handlers).values()))
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("dps-")]
