@@ -27,7 +27,8 @@ def started(fit: str, **fields: Any) -> dict[str, Any]:
     replicas = [{"rank": r, "worker": f"tcp://h:{r}", "rows": 50, "steps": 5} for r in range(2)]
     shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6, "unshared": "no room"}]
     given = {
-        "name": "LinearClassifier", "mode": "sync", "optimizer": "adagrad", "loss": "log_loss",
+        "name": "LinearClassifier", "mode": "sync", "waits": True, "optimizer": "adagrad",
+        "loss": "log_loss",
         "dtype": "float64", "parameters": 6, "rows": 100, "batch_rows": 20, "updates": 5,
         "max_epochs": 10, "epochs_before": 0, "replicas": replicas, "shards": shards,
     }  # fmt: skip
@@ -49,7 +50,8 @@ def epochs(fit: str, *numbers: int, validation: float | None = None) -> dict[str
     closed = [
         {
             "epoch": number, "loss": 1 / number, "validation_loss": validation, "rows": 100,
-            "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0,
+            "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0, "rows_dropped": 0,
+            "rows_late": 0,
         }
         for number in numbers
     ]  # fmt: skip

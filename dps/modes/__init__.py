@@ -30,8 +30,8 @@ def get_mode(mode: str | Mode) -> Mode:
 
     Examples
     --------
-    >>> get_mode("sync")
-    Sync(placement='contiguous', access='auto')
+    >>> get_mode("sync").described
+    'sync'
     """
     if isinstance(mode, Mode):
         return mode

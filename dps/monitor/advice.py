@@ -88,9 +88,10 @@ def no_shared_memory(worker: str, why: str) -> str:
 def advise(
     accounts: Sequence[Account],
     *,
-    mode: str,
+    waits: bool,
     full_batch: bool,
     staleness: float = 0.0,
+    dropped: float = 0.0,
     unshared: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
     """What to change, the most useful first; nothing where nothing stands out.
@@ -99,18 +100,21 @@ def advise(
     ----------
     accounts : sequence of Account
         Of all replicas.
-    mode : {"sync", "async", "allreduce"}
+    waits : bool
+        Whether replicas wait for each other while they take steps.
     full_batch : bool
         Whether each epoch was one step from all rows (L-BFGS).
     staleness : float, default=0.0
         Mean staleness of pushes.
+    dropped : float, default=0.0
+        The share of the rows that did not count, because others were faster.
     unshared : sequence of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
 
     Examples
     --------
     >>> busy = [Account(rank, "a", 10, 0.0, 3.0, 0.5, 6.5) for rank in range(2)]
-    >>> advise(busy, mode="sync", full_batch=False)
+    >>> advise(busy, waits=True, full_batch=False)
     ["65% of the time is waiting: use mode='async', fewer replicas or a larger batch_size."]
     """
     part = shares(accounts)
@@ -123,14 +127,19 @@ def advise(
             f"{percent(part['load'])} of the time is reading and converting rows: persist the data "
             "in the form in which it is trained on (float32 or float64, or CSR) before the fit."
         )
-    waited_for = _waited_for(accounts, mode, full_batch)
+    waited_for = _waited_for(accounts, waits and not full_batch)
     if waited_for and part["wait"] > _SOME:
         said.append(f"{percent(part['wait'])} of the time is waiting for {waited_for}")
     elif part["wait"] > _MUCH:
-        said.append(f"{percent(part['wait'])} of the time is waiting{_remedy(mode, full_batch)}")
+        said.append(f"{percent(part['wait'])} of the time is waiting{_remedy(waits, full_batch)}")
     if part["communicate"] > _MUCH:
         said.append(_communicating(accounts, part["communicate"], full_batch))
-    if mode == "async" and staleness > _STALE * max(1, len(accounts) - 1):
+    if dropped > _SOME and not _is_uneven(accounts):
+        said.append(
+            f"{percent(dropped)} of the rows did not count because others came first, though no "
+            "replica is much slower than the others: use fewer backups."
+        )
+    if staleness > _STALE * max(1, len(accounts) - 1):
         said.append(
             f"Gradients are {staleness:.1f} updates old on average: use fewer replicas, a larger "
             "batch_size, or mode='sync'."
@@ -143,8 +152,17 @@ def advise(
     return said
 
 
-def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str | None:
-    """The one replica that is much later than the others, why it is, and what to do."""
+def _is_uneven(accounts: Sequence[Account]) -> bool:
+    """Whether a replica takes much longer for a row than the others."""
+    paces = [account.compute / account.rows for account in accounts if account.rows]
+    return len(paces) < len(accounts) or max(paces) > _UNEVEN * median(paces)
+
+
+def _waited_for(accounts: Sequence[Account], steps: bool) -> str | None:
+    """The one replica that is much later than the others, why it is, and what to do.
+
+    Where replicas wait for each other at steps, there are modes in which they do not.
+    """
     slowest = max(accounts, key=lambda account: account.compute + account.load)
     others = [account for account in accounts if account is not slowest]
     if not others:
@@ -158,7 +176,7 @@ def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str
             "use rebalance=True, or repartition the data."
         )
     if slowest.compute + slowest.load > _UNEVEN * usual:
-        remedy = "" if mode == "async" or full_batch else ", or use mode='async'"
+        remedy = ", or use dps.Sync(backups=1) or mode='async'" if steps else ""
         return (
             f"{name}, which computes {duration(slowest.compute + slowest.load)} where the others "
             f"take {duration(usual)}: see what else runs on that machine{remedy}."
@@ -166,10 +184,10 @@ def _waited_for(accounts: Sequence[Account], mode: str, full_batch: bool) -> str
     return None
 
 
-def _remedy(mode: str, full_batch: bool) -> str:
+def _remedy(waits: bool, full_batch: bool) -> str:
     if full_batch:
         return ": use fewer replicas; there is too little to compute between two meetings."
-    if mode == "async":
+    if not waits:
         return ", for the slowest replica at the ends of epochs: use fewer replicas."
     return ": use mode='async', fewer replicas or a larger batch_size."
 
@@ -179,5 +197,5 @@ def _communicating(accounts: Sequence[Account], share: float, full_batch: bool) 
     near = len({host(account.worker).rpartition(":")[0] for account in accounts}) == 1
     if full_batch:
         return f"{begins}: use fewer replicas."
-    where = "" if near else ", or workers on one host, which share memory"
+    where = "" if near else ", dps.AllReduce(period=16), or workers on one host, which share memory"
     return f"{begins}: use a larger batch_size, fewer replicas{where}."

@@ -105,7 +105,10 @@ class StartedEvent(Event):
     name : str
         Of the estimator's class.
     mode, optimizer, loss : str
-        ``optimizer`` is ``"lbfgs"`` where each epoch is a step from all rows.
+        Of the mode also the options that are not as they are by default. ``optimizer`` is
+        ``"lbfgs"`` where each epoch is a step from all rows.
+    waits : bool
+        Whether replicas wait for each other while they take steps.
     dtype : str
     parameters : int
     rows : int
@@ -122,6 +125,7 @@ class StartedEvent(Event):
 
     name: str
     mode: str
+    waits: bool
     optimizer: str
     loss: str
     dtype: str
@@ -273,6 +277,8 @@ class EpochFields(TypedDict):
     seconds: float
     staleness_mean: float
     staleness_max: float
+    rows_dropped: int
+    rows_late: int
 
 
 class EpochsEvent(Event):

@@ -211,12 +211,18 @@ class Fit:
         return float(stale / pushes) if pushes else 0.0
 
     @property
+    def dropped(self) -> float:
+        """The share of the last epoch's rows that did not count."""
+        last = self._last_epoch or {}
+        lost = last.get("rows_dropped", 0)
+        return float(lost / (lost + last["rows"])) if lost else 0.0
+
+    @property
     def advice(self) -> list[str]:
         """What to change; nothing before enough is known."""
         if not self.started or (self.running and self.epochs == 0):
             return []
         full_batch = self.started["optimizer"] == "lbfgs"
-        mode = self.started["mode"]
         unshared = [
             (shard["worker"], shard["unshared"])
             for shard in self.started["shards"]
@@ -224,9 +230,10 @@ class Fit:
         ]
         return advise(
             self.accounts,
-            mode=mode,
+            waits=self.started["waits"],
             full_batch=full_batch,
             staleness=self.staleness,
+            dropped=self.dropped,
             unshared=unshared,
         )
 

@@ -106,7 +106,8 @@ def _started(
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
-        "mode": job.mode.name,
+        "mode": job.mode.described,
+        "waits": job.mode.together,
         "optimizer": job.method.replace("-", "").lower(),
         "loss": type(job.targets.loss).__name__,
         "dtype": str(job.model.dtype),
@@ -136,6 +137,8 @@ def _fields(record: EpochRecord) -> EpochFields:
         seconds=record.seconds,
         staleness_mean=record.staleness_mean,
         staleness_max=record.staleness_max,
+        rows_dropped=record.rows_dropped,
+        rows_late=record.rows_late,
     )
 
 

@@ -55,6 +55,10 @@ class FitReport:
         Where the time of each replica went.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
+    waits : bool
+        Whether replicas wait for each other while they take steps.
+    rows_dropped, rows_late : int
+        Training rows of all epochs that did not count, and those that came too late for their step.
 
     Examples
     --------
@@ -80,17 +84,26 @@ class FitReport:
     shards: int
     accounts: tuple[Account, ...]
     unshared: tuple[tuple[str, str], ...] = ()
+    waits: bool = True
+    rows_dropped: int = 0
+    rows_late: int = 0
 
     @property
     def advice(self) -> list[str]:
         """What to change, the most useful first."""
         return advise(
             self.accounts,
-            mode=self.mode,
+            waits=self.waits,
             full_batch=self.full_batch,
             staleness=self.staleness,
+            dropped=self._dropped,
             unshared=self.unshared,
         )
+
+    @property
+    def _dropped(self) -> float:
+        offered = self.rows * self.epochs
+        return self.rows_dropped / offered if offered else 0.0
 
     @property
     def summary(self) -> str:
@@ -105,15 +118,20 @@ class FitReport:
 
     @property
     def _figures(self) -> str:
-        speed = self.rows * self.epochs / self.seconds if self.seconds else math.inf
+        counted = self.rows * self.epochs - self.rows_dropped
+        speed = counted / self.seconds if self.seconds else math.inf
         figures = [
             f"{self.rows:,} rows an epoch",
             f"{count(speed)} rows/s",
             f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
             f"{self.shards} shard{'s' * (self.shards != 1)}",
         ]
-        if self.mode == "async":
+        if self.staleness or not self.waits:
             figures.append(f"gradients {self.staleness:.2f} updates old on average")
+        if self.rows_dropped or self.rows_late:
+            figures.append(
+                f"{percent(self._dropped)} of the rows dropped, {self.rows_late:,} came late"
+            )
         return ", ".join(figures)
 
     def _shown(self) -> Sequence[Account]:
@@ -203,14 +221,17 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     last = result.history[-1]
     return FitReport(
         name=name,
-        mode=job.mode.name,
+        mode=job.mode.described,
+        waits=job.mode.together,
         method=_method(job, result),
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
         loss=last.loss,
         validation_loss=None if math.isnan(last.validation_loss) else last.validation_loss,
-        rows=last.rows,
+        rows=result.plan.rows,
+        rows_dropped=sum(record.rows_dropped for record in result.history),
+        rows_late=sum(record.rows_late for record in result.history),
         seconds=sum(record.seconds for record in result.history),
         staleness=last.staleness_mean,
         shards=len(result.plan.shards),

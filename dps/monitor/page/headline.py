@@ -8,7 +8,7 @@ from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import count, duration, host, loss, plural
+from dps.monitor.words import count, duration, host, loss, percent, plural
 
 __all__ = ["Headline"]
 
@@ -130,8 +130,10 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     tiles.append(("taken", duration(fit.seconds(now))))
     if fit.remaining is not None:
         tiles.append(("left at most", duration(fit.remaining)))
-    if fit.started.get("mode") == "async" and fit.replicas:
+    if fit.replicas and (fit.staleness or not fit.started.get("waits", True)):
         tiles.append(("updates stale, on average", f"{fit.staleness:.2f}"))
+    if fit.dropped:
+        tiles.append(("rows of an epoch dropped", percent(fit.dropped)))
     return tiles
 
 
