@@ -17,8 +17,8 @@ def account(rank: int = 0, **parts: Any) -> Account:
     return Account(rank, **{**given, **parts})
 
 
-def advice(*accounts: Account, waits: bool = True, **how: Any) -> str:
-    said = advise(accounts, waits=waits, **{"full_batch": False, **how})
+def advice(*accounts: Account, together: bool = True, **how: Any) -> str:
+    said = advise(accounts, together=together, **{"full_batch": False, **how})
     return " ".join(said)
 
 
@@ -39,7 +39,7 @@ def test_who_trains_on_all_rows_at_once_is_not_told_of_batches() -> None:
 
 
 def test_waiting_in_async_is_for_the_end_of_epochs() -> None:
-    assert "ends of epochs" in advice(*WAITING, waits=False)
+    assert "ends of epochs" in advice(*WAITING, together=False)
 
 
 def test_a_replica_with_more_rows_is_named_with_the_remedy() -> None:
@@ -53,9 +53,7 @@ def test_a_slow_machine_is_named_where_rows_are_even() -> None:
     others = [account(rank, compute=1.0, wait=3.0) for rank in range(3)]
     said = advice(*others, account(3, compute=4.0))
     assert "replica 3 on 10.0.0.1:3, which computes 4.0 s where the others take 1.0 s" in said
-    assert said.endswith("or use dps.Sync(backups=1) or mode='async'.")
-    said = advice(*others, account(3, compute=4.0), waits=False)
-    assert "mode='async'" not in said
+    assert said.endswith("or use mode=dps.Sync(backups=1) or mode='async'.")
 
 
 def test_the_slower_one_of_two_is_named_though_its_own_time_is_not_waiting() -> None:
@@ -71,25 +69,31 @@ def test_communication_asks_for_larger_batches_and_for_one_host_where_there_are_
     )
     far = [near[0], account(1, communicate=2.0, worker="tcp://10.0.0.2:1")]
     assert "share memory" in advice(*far)
-    assert "dps.AllReduce(period=16)" in advice(*far)
+    assert "mode=dps.AllReduce(period=16)" in advice(*far)
 
 
 def test_loading_asks_for_data_in_the_form_it_is_trained_on() -> None:
     assert "persist the data" in advice(account(load=2.0))
 
 
-@pytest.mark.parametrize(("staleness", "told"), [(9.0, True), (1.0, False)])
-def test_old_gradients_are_told_of(staleness: float, told: bool) -> None:
-    said = advice(account(0), account(1), waits=False, staleness=staleness)
-    assert (f"Gradients are {staleness} updates old" in said) is told
+@pytest.mark.parametrize("together", [False, True])
+def test_old_gradients_are_told_of_where_replicas_do_not_wait(together: bool) -> None:
+    said = advice(account(0), account(1), together=together, staleness=9.0)
+    assert ("Gradients are 9.0 updates old" in said) is not together
+    assert ("mode=dps.Async(max_delay=1)" in said) is not together
 
 
-def test_rows_that_are_dropped_though_nobody_is_slow_ask_for_fewer_backups() -> None:
-    even = [account(rank) for rank in range(4)]
-    assert "25% of the rows did not count" in advice(*even, dropped=0.25)
-    assert "use fewer backups" in advice(*even, dropped=0.25)
-    slow = account(4, rows=25)
-    assert "did not count" not in advice(*even, slow, dropped=0.25)
+@pytest.mark.parametrize(("max_delay", "next_one"), [(0, 4), (2, 8)])
+def test_waiting_within_a_bound_asks_for_a_wider_one(max_delay: int, next_one: int) -> None:
+    said = advice(*WAITING, together=False, max_delay=max_delay)
+    assert f"max_delay={next_one}" in said
+
+
+def test_rows_that_are_dropped_are_told_of_unless_a_replica_is_slow() -> None:
+    busy = account(0), account(1)
+    assert "dropped" not in advice(*busy, dropped=0.01)
+    assert advice(*busy, dropped=0.4).startswith("40% of the rows were dropped")
+    assert "dropped" not in advice(*busy, account(2), account(3, rows=25), dropped=0.25)
 
 
 def test_a_fit_that_computes_needs_workers_and_no_settings() -> None:

@@ -377,7 +377,8 @@ def started(fit: str) -> dict[str, Any]:
     numbers = ("parameters", "rows", "batch_rows", "updates", "max_epochs", "epochs_before")
     texts = ("mode", "optimizer", "loss", "dtype")
     return events.event(
-        "started", fit, name="LinearClassifier", replicas=[], shards=[], waits=True,
+        "started", fit, name="LinearClassifier", replicas=[], shards=[], together=True,
+        max_delay=None,
         **dict.fromkeys(numbers, 1), **dict.fromkeys(texts, "sync"),
     )  # fmt: skip
 

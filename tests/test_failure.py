@@ -82,6 +82,7 @@ EVERY_MODE = [
     dps.Async(access="stream"),
     dps.Async(max_delay=2),
     dps.Async(max_delay=0, access="stream"),
+    dps.Async(aggregate=2),
 ]
 
 

@@ -27,8 +27,8 @@ def started(fit: str, **fields: Any) -> dict[str, Any]:
     replicas = [{"rank": r, "worker": f"tcp://h:{r}", "rows": 50, "steps": 5} for r in range(2)]
     shards = [{"shard": 0, "worker": "tcp://h:0", "parameters": 6, "unshared": "no room"}]
     given = {
-        "name": "LinearClassifier", "mode": "sync", "waits": True, "optimizer": "adagrad",
-        "loss": "log_loss",
+        "name": "LinearClassifier", "mode": "sync", "together": True, "max_delay": None,
+        "optimizer": "adagrad", "loss": "log_loss",
         "dtype": "float64", "parameters": 6, "rows": 100, "batch_rows": 20, "updates": 5,
         "max_epochs": 10, "epochs_before": 0, "replicas": replicas, "shards": shards,
     }  # fmt: skip
@@ -40,7 +40,7 @@ def replicas(fit: str, seconds: float = 1.0, epoch: int = 1, **fields: Any) -> d
     given = {
         "epoch": epoch, "step": 3, "rows": 30, "epoch_rows": 30, "rows_per_second": 40.0,
         "loss": 0.7, "seconds": spent, "staleness": [], "staleness_mean": 0.0,
-        "staleness_max": 0.0, **fields,
+        "staleness_max": 0.0, "lead_max": 0, **fields,
     }  # fmt: skip
     ranks = [{"rank": rank, "worker": f"tcp://h:{rank}", **given} for rank in range(2)]
     return event("replicas", fit, seconds=seconds, final=False, replicas=ranks)
@@ -50,8 +50,8 @@ def epochs(fit: str, *numbers: int, validation: float | None = None) -> dict[str
     closed = [
         {
             "epoch": number, "loss": 1 / number, "validation_loss": validation, "rows": 100,
-            "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0, "rows_dropped": 0,
-            "rows_late": 0,
+            "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0,
+            "clock_distance_max": None, "rows_dropped": 0, "rows_late": 0,
         }
         for number in numbers
     ]  # fmt: skip

@@ -165,6 +165,8 @@ class Channel:
         self._reductions = 0
         self._aligned = False
         self._together = mode.together
+        # Whether updates may be left behind that are applied at an epoch's end.
+        self._lags = spec.update.rates is not None or mode.gathers
 
     def _alive(self) -> None:
         """While it waits for ranks of its own host, the shards hear of this rank."""
@@ -309,7 +311,7 @@ class Channel:
         if not self._together:
             # All ranks meet; nobody pushes again before the epoch is closed.
             self.reduce([0.0])
-            if self._spec.update.rates is not None:
+            if self._lags:
                 if self._spec.rank == 0:
                     for link in self._links:
                         link.call(operations.bring_up_to_date, epoch)

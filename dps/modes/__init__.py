@@ -30,8 +30,8 @@ def get_mode(mode: str | Mode) -> Mode:
 
     Examples
     --------
-    >>> get_mode("sync").described
-    'sync'
+    >>> get_mode("async").name
+    'async'
     """
     if isinstance(mode, Mode):
         return mode

@@ -3,7 +3,7 @@
 Nobody waits for anybody while steps are taken, unless `max_delay` says so. Reads are not
 coordinated with writes, and two replicas that push at once may each lose element updates of the
 other; what one replica alone does is bit for bit sequential training. The protocols are in
-``_runtime/asynchronous.pyx``, ``bounded.pyx`` and ``compensation.pyx``.
+``_runtime/asynchronous.pyx``, ``bounded.pyx``, ``aggregate.pyx`` and ``compensation.pyx``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from dps._parameters import check_integer, check_real
+from dps._runtime.aggregate import GatheringEnd, GatheringStep
 from dps._runtime.asynchronous import AsynchronousEnd, AsynchronousStep
 from dps._runtime.bounded import BoundedEnd, BoundedStep
 from dps._runtime.compensation import AgedEnd, DelayedEnd
@@ -40,6 +41,16 @@ class Async(Mode):
         applies the gradients that all replicas have taken at the same parameters, one after the
         other: with SGD, equal batches and no penalty that is the step of sync with `batch_size`
         and learning rate multiplied by the number of replicas, to rounding.
+    aggregate : int or None, default=None
+        The shard gathers so many gradients and applies :math:`\sum g / \sum n` of them as one
+        update, n their rows; whoever brings the last one does it. At the end of an epoch the mean
+        of what there is is applied. None: each gradient is an update. It does not go together with
+        `max_delay`, which would not bound what has been gathered and not applied, nor with
+        `compensation`: a mean of gradients of several ages has none.
+    drop_after : int or None, default=None
+        With `aggregate`, gradients that miss more than so many updates are dropped, and their rows
+        counted as `rows_dropped` in ``history_``. With 0 that is what TensorFlow's
+        SyncReplicasOptimizer does, without its tokens. None: none are dropped.
     compensation : {"age", "delay"} or None, default=None
         What is done about a gradient that misses updates, see the notes.
     compensation_strength : float, default=0.04
@@ -62,6 +73,8 @@ class Async(Mode):
     """
 
     max_delay: int | None = None
+    aggregate: int | None = None
+    drop_after: int | None = None
     compensation: str | None = None
     compensation_strength: float = _STRENGTH
 
@@ -70,8 +83,10 @@ class Async(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_delay is not None:
-            check_integer(self, "max_delay", 0)
+        for name, least in (("max_delay", 0), ("aggregate", 1), ("drop_after", 0)):
+            if getattr(self, name) is not None:
+                check_integer(self, name, least)
+        self._check_aggregate()
         if self.compensation not in (None, *_COMPENSATIONS):
             raise ValueError(
                 "The 'compensation' parameter of Async must be a str among "
@@ -84,9 +99,40 @@ class Async(Mode):
                 f"compensation={self.compensation!r}"
             )
 
+    def _check_aggregate(self) -> None:
+        if self.aggregate is None:
+            if self.drop_after is not None:
+                raise ValueError(
+                    f"drop_after={self.drop_after} is of gathered gradients: give aggregate, too; "
+                    "aggregate=1 applies each by itself"
+                )
+        elif self.max_delay is not None:
+            raise ValueError(
+                "aggregate and max_delay do not go together: a step counts as taken when its "
+                "gradient has been gathered, so max_delay would not bound what replicas miss; use "
+                "drop_after"
+            )
+        elif self.compensation is not None:
+            raise ValueError(
+                f"aggregate and compensation={self.compensation!r} do not go together: a mean of "
+                "gradients of several ages has no age of its own; use drop_after"
+            )
+
+    @property
+    def bound(self) -> int | None:
+        """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
+        return self.max_delay
+
+    @property
+    def gathers(self) -> bool:
+        """Whether shards hold gradients for a while before they apply them."""
+        return self.aggregate is not None
+
     @property
     def end(self) -> EndKind:
         """See `Mode`."""
+        if self.aggregate is not None:
+            return partial(GatheringEnd, aggregate=self.aggregate, drop_after=self.drop_after)
         if self.compensation == "age":
             return partial(AgedEnd, max_delay=self.max_delay)
         if self.compensation == "delay":
@@ -113,8 +159,8 @@ class Async(Mode):
         return tuple(-(-n // batch_size) for n in rows)
 
     def updates(self, steps: Sequence[int]) -> int:
-        """Every rank's steps are updates of their own."""
-        return sum(steps)
+        """Every rank's steps are updates of their own, or so many of them are one."""
+        return -(-sum(steps) // (self.aggregate or 1))
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's line to the shards."""
@@ -122,6 +168,8 @@ class Async(Mode):
             spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,
         )  # fmt: skip
+        if self.aggregate is not None:
+            return GatheringStep(*given)
         if self.max_delay is None and self.compensation is None:
             return AsynchronousStep(*given)
         return BoundedStep(*given, epoch_steps=spec.epoch_steps)

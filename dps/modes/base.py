@@ -124,6 +124,16 @@ class Mode(ABC):
         return 0
 
     @property
+    def bound(self) -> int | None:
+        """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
+        return None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether shards hold gradients for a while before they apply them."""
+        return False
+
+    @property
     def goes_round(self) -> bool:
         """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False

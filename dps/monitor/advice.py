@@ -88,9 +88,10 @@ def no_shared_memory(worker: str, why: str) -> str:
 def advise(
     accounts: Sequence[Account],
     *,
-    waits: bool,
+    together: bool,
     full_batch: bool,
     staleness: float = 0.0,
+    max_delay: int | None = None,
     dropped: float = 0.0,
     unshared: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
@@ -100,21 +101,23 @@ def advise(
     ----------
     accounts : sequence of Account
         Of all replicas.
-    waits : bool
-        Whether replicas wait for each other while they take steps.
+    together : bool
+        Whether replicas wait for each other at every step.
     full_batch : bool
         Whether each epoch was one step from all rows (L-BFGS).
     staleness : float, default=0.0
         Mean staleness of pushes.
+    max_delay : int or None, default=None
+        Steps that a replica may be ahead of the slowest; None: there is no bound.
     dropped : float, default=0.0
-        The share of the rows that did not count, because others were faster.
+        The share of rows that did not count.
     unshared : sequence of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
 
     Examples
     --------
     >>> busy = [Account(rank, "a", 10, 0.0, 3.0, 0.5, 6.5) for rank in range(2)]
-    >>> advise(busy, waits=True, full_batch=False)
+    >>> advise(busy, together=True, full_batch=False)
     ["65% of the time is waiting: use mode='async', fewer replicas or a larger batch_size."]
     """
     part = shares(accounts)
@@ -127,22 +130,25 @@ def advise(
             f"{percent(part['load'])} of the time is reading and converting rows: persist the data "
             "in the form in which it is trained on (float32 or float64, or CSR) before the fit."
         )
-    waited_for = _waited_for(accounts, waits and not full_batch)
+    in_step = together or full_batch
+    waited_for = _waited_for(accounts, together and not full_batch)
     if waited_for and part["wait"] > _SOME:
         said.append(f"{percent(part['wait'])} of the time is waiting for {waited_for}")
     elif part["wait"] > _MUCH:
-        said.append(f"{percent(part['wait'])} of the time is waiting{_remedy(waits, full_batch)}")
+        remedy = _remedy(together, full_batch, max_delay)
+        said.append(f"{percent(part['wait'])} of the time is waiting{remedy}")
     if part["communicate"] > _MUCH:
         said.append(_communicating(accounts, part["communicate"], full_batch))
-    if dropped > _SOME and not _is_uneven(accounts):
-        said.append(
-            f"{percent(dropped)} of the rows did not count because others came first, though no "
-            "replica is much slower than the others: use fewer backups."
-        )
-    if staleness > _STALE * max(1, len(accounts) - 1):
+    if not in_step and staleness > _STALE * max(1, len(accounts) - 1):
         said.append(
             f"Gradients are {staleness:.1f} updates old on average: use fewer replicas, a larger "
-            "batch_size, or mode='sync'."
+            "batch_size, mode=dps.Async(max_delay=1), or mode='sync'."
+        )
+    if dropped > _SOME and not _is_uneven(accounts):
+        said.append(
+            f"{percent(dropped)} of the rows were dropped because they came late, though no "
+            "replica is much slower than the others: let more of them count (drop_after=, "
+            "backups=, late='add')."
         )
     if not said and part["compute"] > _MOST:
         said.append(
@@ -158,10 +164,10 @@ def _is_uneven(accounts: Sequence[Account]) -> bool:
     return len(paces) < len(accounts) or max(paces) > _UNEVEN * median(paces)
 
 
-def _waited_for(accounts: Sequence[Account], steps: bool) -> str | None:
+def _waited_for(accounts: Sequence[Account], at_steps: bool) -> str | None:
     """The one replica that is much later than the others, why it is, and what to do.
 
-    Where replicas wait for each other at steps, there are modes in which they do not.
+    `at_steps`: whether others wait for it at every step of a batch.
     """
     slowest = max(accounts, key=lambda account: account.compute + account.load)
     others = [account for account in accounts if account is not slowest]
@@ -176,7 +182,7 @@ def _waited_for(accounts: Sequence[Account], steps: bool) -> str | None:
             "use rebalance=True, or repartition the data."
         )
     if slowest.compute + slowest.load > _UNEVEN * usual:
-        remedy = ", or use dps.Sync(backups=1) or mode='async'" if steps else ""
+        remedy = ", or use mode=dps.Sync(backups=1) or mode='async'" if at_steps else ""
         return (
             f"{name}, which computes {duration(slowest.compute + slowest.load)} where the others "
             f"take {duration(usual)}: see what else runs on that machine{remedy}."
@@ -184,10 +190,15 @@ def _waited_for(accounts: Sequence[Account], steps: bool) -> str | None:
     return None
 
 
-def _remedy(waits: bool, full_batch: bool) -> str:
+def _remedy(together: bool, full_batch: bool, max_delay: int | None) -> str:
     if full_batch:
         return ": use fewer replicas; there is too little to compute between two meetings."
-    if not waits:
+    if max_delay is not None:
+        return (
+            f": let replicas be further apart, as with max_delay={max(4, 4 * max_delay)}, or use "
+            "fewer of them."
+        )
+    if not together:
         return ", for the slowest replica at the ends of epochs: use fewer replicas."
     return ": use mode='async', fewer replicas or a larger batch_size."
 
@@ -197,5 +208,9 @@ def _communicating(accounts: Sequence[Account], share: float, full_batch: bool) 
     near = len({host(account.worker).rpartition(":")[0] for account in accounts}) == 1
     if full_batch:
         return f"{begins}: use fewer replicas."
-    where = "" if near else ", dps.AllReduce(period=16), or workers on one host, which share memory"
+    where = (
+        ""
+        if near
+        else ", mode=dps.AllReduce(period=16), or workers on one host, which share memory"
+    )
     return f"{begins}: use a larger batch_size, fewer replicas{where}."

@@ -107,8 +107,10 @@ class StartedEvent(Event):
     mode, optimizer, loss : str
         Of the mode also the options that are not as they are by default. ``optimizer`` is
         ``"lbfgs"`` where each epoch is a step from all rows.
-    waits : bool
-        Whether replicas wait for each other while they take steps.
+    together : bool
+        Whether replicas wait for each other at every step.
+    max_delay : int or None
+        Steps that a replica may be ahead of the slowest one; None: there is no bound.
     dtype : str
     parameters : int
     rows : int
@@ -125,7 +127,8 @@ class StartedEvent(Event):
 
     name: str
     mode: str
-    waits: bool
+    together: bool
+    max_delay: int | None
     optimizer: str
     loss: str
     dtype: str
@@ -187,6 +190,9 @@ class ReplicaFields(TypedDict):
         Pushes by staleness on the first shard: of 0, of 1, of 2 to 3, of 4 to 7, and so on;
         zeros at the end are left out. Empty but in async.
     staleness_mean, staleness_max : float
+    lead_max : int
+        Steps that it was ahead of the slowest replica when it began one, at most; 0 where nobody
+        counts them.
     """
 
     rank: int
@@ -201,6 +207,7 @@ class ReplicaFields(TypedDict):
     staleness: list[int]
     staleness_mean: float
     staleness_max: float
+    lead_max: int
 
 
 class ReplicasEvent(Event):
@@ -277,6 +284,7 @@ class EpochFields(TypedDict):
     seconds: float
     staleness_mean: float
     staleness_max: float
+    clock_distance_max: float | None
     rows_dropped: int
     rows_late: int
 

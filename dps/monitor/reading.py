@@ -18,6 +18,7 @@ from dps._runtime.activity import (
     COMPUTE,
     EPOCH,
     EPOCH_ROWS,
+    LEAD_MAX,
     LOAD,
     LOSS,
     PULL,
@@ -112,6 +113,7 @@ class Reader:
                 staleness=histogram(row),
                 staleness_mean=mean_staleness(row),
                 staleness_max=float(row[STALE_MAX]),
+                lead_max=int(row[LEAD_MAX]),
             )
             for rank, (worker, row, pace) in enumerate(zip(self._workers, rows, paces, strict=True))
         ]

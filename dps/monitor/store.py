@@ -211,13 +211,6 @@ class Fit:
         return float(stale / pushes) if pushes else 0.0
 
     @property
-    def dropped(self) -> float:
-        """The share of the last epoch's rows that did not count."""
-        last = self._last_epoch or {}
-        lost = last.get("rows_dropped", 0)
-        return float(lost / (lost + last["rows"])) if lost else 0.0
-
-    @property
     def advice(self) -> list[str]:
         """What to change; nothing before enough is known."""
         if not self.started or (self.running and self.epochs == 0):
@@ -230,12 +223,26 @@ class Fit:
         ]
         return advise(
             self.accounts,
-            waits=self.started["waits"],
+            together=self.started["together"],
             full_batch=full_batch,
             staleness=self.staleness,
+            max_delay=self.started["max_delay"],
             dropped=self.dropped,
             unshared=unshared,
         )
+
+    @property
+    def dropped(self) -> float:
+        """The share of rows of the last epoch that did not count."""
+        if self._last_epoch is None:
+            return 0.0
+        dropped = self._last_epoch["rows_dropped"]
+        return float(dropped / max(1, dropped + self._last_epoch["rows"]))
+
+    @property
+    def lead(self) -> int:
+        """Steps that a replica was ahead of the slowest one, at most."""
+        return max((replica["lead_max"] for replica in self.replicas.values()), default=0)
 
     @property
     def rows_per_second(self) -> float:

@@ -69,6 +69,14 @@ class Rates:
         missing = (first - (epoch - 1)) * self.updates, (epoch + 1 - last) * self.updates
         return np.pad(rates, missing, "edge"), self.version + (epoch - 1) * self.updates
 
+    def onward(self, epochs: int, version: int) -> tuple[NDArray[np.float64], int]:
+        """Those of three epochs after some have been closed, and so many updates.
+
+        Where an epoch may have fewer updates than expected, or one more.
+        """
+        within = [self._within(min(epochs + i, self.max_epochs - 1)) for i in range(3)]
+        return np.pad(np.concatenate(within), (0, 3), "edge"), version
+
     def _within(self, epoch: int) -> NDArray[np.float64]:
         done = self.epochs + epoch
         return np.array([self.schedule(done + i / self.updates) for i in range(self.updates)])

@@ -144,6 +144,8 @@ class WindowSpec:
     quorum : int
         Gradients that an update is of where others may come too late, and have slots of their own
         then; 0: all of them.
+    gathers : bool
+        Whether gradients are summed in `total` before they are applied.
     """
 
     fit: str
@@ -154,6 +156,7 @@ class WindowSpec:
     generation: int = 0
     ring: int = 0
     quorum: int = 0
+    gathers: bool = False
 
     @property
     def n_slots(self) -> int:
@@ -214,6 +217,8 @@ class WindowSpec:
             "key_counts": ((self.n_slots, keyed * self.n_ranks), "int64"),
             "total_keys": ((n_keys,), "int64"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
+            "gathered": ((8 * self.gathers,), "float64"),
+            "marks": ((n_keys * self.gathers,), "int8"),
         }
 
 
@@ -251,6 +256,12 @@ class Window(Regions):
     total_keys : (n / key_width,) int64 array
     total_counts : (n_ranks,) int64 array
         The same of `total`; each rank's values begin where its slice does.
+    gathered : (8,) float64 array
+        Of the gradients in `total`, where they are gathered: how many they are, their rows, the
+        learning rate of the last one, their keys; and after how many epochs, and updates, all were
+        last applied.
+    marks : (n / key_width,) int8 array
+        1 where a key is among `total_keys`, in the same place.
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     notes : (2, n_ranks, NOTES_WIDTH) float64 array
         What goes along with the values of a mean or a broadcast of even or odd number.
@@ -270,6 +281,8 @@ class Window(Regions):
     key_counts: NDArray[np.int64]
     total_keys: NDArray[np.int64]
     total_counts: NDArray[np.int64]
+    gathered: NDArray[np.float64]
+    marks: NDArray[np.int8]
     reductions: NDArray[np.float64]
     notes: NDArray[np.float64]
     reports: NDArray[np.float64]

@@ -107,7 +107,8 @@ def _started(
     return {
         "name": job.name,
         "mode": job.mode.described,
-        "waits": job.mode.together,
+        "together": job.mode.together,
+        "max_delay": job.mode.bound,
         "optimizer": job.method.replace("-", "").lower(),
         "loss": type(job.targets.loss).__name__,
         "dtype": str(job.model.dtype),
@@ -137,6 +138,7 @@ def _fields(record: EpochRecord) -> EpochFields:
         seconds=record.seconds,
         staleness_mean=record.staleness_mean,
         staleness_max=record.staleness_max,
+        clock_distance_max=_number(record.clock_distance_max),
         rows_dropped=record.rows_dropped,
         rows_late=record.rows_late,
     )

@@ -172,6 +172,7 @@ class Launch:
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
+                gathers=job.mode.gathers,
             )
             params, state = (self.placement.take(shard, given) for given in (job.params, job.state))
             if laid is not None:

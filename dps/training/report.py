@@ -53,12 +53,16 @@ class FitReport:
     shards : int
     accounts : tuple of Account
         Where the time of each replica went.
+    together : bool
+        Whether replicas waited for each other at every step.
+    max_delay : int or None
+        Steps that a replica might be ahead of the slowest one; None: there was no bound.
+    clock_distance : float or None
+        Steps that one was ahead, at most; None where nobody counted.
+    rows_dropped, rows_late : int
+        Rows of all epochs that did not count, and those that came too late for their own step.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
-    waits : bool
-        Whether replicas wait for each other while they take steps.
-    rows_dropped, rows_late : int
-        Training rows of all epochs that did not count, and those that came too late for their step.
 
     Examples
     --------
@@ -84,7 +88,9 @@ class FitReport:
     shards: int
     accounts: tuple[Account, ...]
     unshared: tuple[tuple[str, str], ...] = ()
-    waits: bool = True
+    together: bool = True
+    max_delay: int | None = None
+    clock_distance: float | None = None
     rows_dropped: int = 0
     rows_late: int = 0
 
@@ -93,17 +99,13 @@ class FitReport:
         """What to change, the most useful first."""
         return advise(
             self.accounts,
-            waits=self.waits,
+            together=self.together,
             full_batch=self.full_batch,
             staleness=self.staleness,
-            dropped=self._dropped,
+            max_delay=self.max_delay,
+            dropped=self.rows_dropped / max(1, self.rows * self.epochs),
             unshared=self.unshared,
         )
-
-    @property
-    def _dropped(self) -> float:
-        offered = self.rows * self.epochs
-        return self.rows_dropped / offered if offered else 0.0
 
     @property
     def summary(self) -> str:
@@ -126,12 +128,15 @@ class FitReport:
             f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
             f"{self.shards} shard{'s' * (self.shards != 1)}",
         ]
-        if self.staleness or not self.waits:
+        if not self.together:
             figures.append(f"gradients {self.staleness:.2f} updates old on average")
-        if self.rows_dropped or self.rows_late:
-            figures.append(
-                f"{percent(self._dropped)} of the rows dropped, {self.rows_late:,} came late"
-            )
+        if self.clock_distance is not None:
+            bound = "" if self.max_delay is None else f" of {self.max_delay} allowed"
+            figures.append(f"replicas up to {self.clock_distance:.0f} steps apart{bound}")
+        if self.rows_dropped:
+            figures.append(f"{self.rows_dropped:,} rows dropped")
+        if self.rows_late:
+            figures.append(f"{self.rows_late:,} came late")
         return ", ".join(figures)
 
     def _shown(self) -> Sequence[Account]:
@@ -219,10 +224,10 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     result : FitResult
     """
     last = result.history[-1]
+    distances = [r.clock_distance_max for r in result.history if r.clock_distance_max >= 0]
     return FitReport(
         name=name,
         mode=job.mode.described,
-        waits=job.mode.together,
         method=_method(job, result),
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
@@ -230,8 +235,6 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         loss=last.loss,
         validation_loss=None if math.isnan(last.validation_loss) else last.validation_loss,
         rows=result.plan.rows,
-        rows_dropped=sum(record.rows_dropped for record in result.history),
-        rows_late=sum(record.rows_late for record in result.history),
         seconds=sum(record.seconds for record in result.history),
         staleness=last.staleness_mean,
         shards=len(result.plan.shards),
@@ -241,6 +244,11 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
             for worker, why in zip(result.plan.shards, result.unshared, strict=True)
             if why is not None
         ),
+        together=job.mode.together,
+        max_delay=job.mode.bound,
+        clock_distance=max(distances, default=None),
+        rows_dropped=sum(record.rows_dropped for record in result.history),
+        rows_late=sum(record.rows_late for record in result.history),
     )
 
 

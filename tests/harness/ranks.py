@@ -128,8 +128,9 @@ class Group:
             members = tuple(ranks[0] for ranks in hosts)
             ring = -(-size // n_shards) if mode.goes_round and n_shards > 1 else 0
             spec = WindowSpec(
-                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks)
-            )
+                "f00d", n_ranks, held, 16, members, ring=ring, quorum=mode.quorum(n_ranks),
+                gathers=mode.gathers,
+            )  # fmt: skip
             self.windows.append(Window.create(spec, store))
         update = update or Update(optimizer, 0.0, 0.0, ((0, size, False),), keyed)
         near: dict[int, HostLink] = {}

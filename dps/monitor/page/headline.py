@@ -8,7 +8,7 @@ from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import count, duration, host, loss, percent, plural
+from dps.monitor.words import count, duration, host, loss, plural
 
 __all__ = ["Headline"]
 
@@ -130,10 +130,12 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     tiles.append(("taken", duration(fit.seconds(now))))
     if fit.remaining is not None:
         tiles.append(("left at most", duration(fit.remaining)))
-    if fit.replicas and (fit.staleness or not fit.started.get("waits", True)):
+    if not fit.started.get("together", True) and fit.replicas:
         tiles.append(("updates stale, on average", f"{fit.staleness:.2f}"))
+    if (bound := fit.started.get("max_delay")) is not None:
+        tiles.append((f"steps ahead of at most {bound:,}", f"{fit.lead:,}"))
     if fit.dropped:
-        tiles.append(("rows of an epoch dropped", percent(fit.dropped)))
+        tiles.append(("of rows dropped", f"{100 * fit.dropped:.0f}%"))
     return tiles
 
 

@@ -123,7 +123,7 @@ class Staleness:
 def _no_staleness(fit: Fit | None) -> str:
     if fit is None:
         return "How stale gradients are will be here."
-    if fit.started.get("waits", False):
+    if fit.started.get("together", False):
         return (
             f"In <b>{escape(fit.started['mode'])}</b> replicas wait for each other at every step: "
             "no gradient is ever stale."
