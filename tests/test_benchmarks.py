@@ -29,6 +29,7 @@ NAMES = (
     "skewed",
     "slow_replica",
     "spam",
+    "staleness",
     "steps",
     "streaming",
     "torch_modules",
@@ -142,6 +143,14 @@ def test_slow_replica() -> None:
     shares = {name: int(found[name][0].rstrip("%")) for name in ("sync", "backups=1", "async")}
     assert shares["sync"] <= 26 < min(shares["backups=1"], shares["async"])
     assert found["backups=1"][3] != found["async"][3] == "0%"
+
+
+def test_staleness() -> None:
+    printed = run("staleness")
+    found = rows(printed)
+    assert found["fits that were beyond a bound"][0] == "0"
+    for name in ("mapped, max_delay=8", "stream, max_delay=8"):
+        assert int(found[name][2]) <= 8
 
 
 def test_optimizers() -> None:

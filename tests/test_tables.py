@@ -109,8 +109,13 @@ def test_rows_that_are_made_when_touched_have_the_bits_of_a_whole_vector(
 
 
 @pytest.mark.parametrize("far", [(), [(0, 0)]], ids=["mapped", "far"])
-def test_in_async_one_rank_has_the_bits_of_a_whole_vector(far: Any) -> None:
-    same(trained(Async(), TABLE, 1, far=far), trained(Async(), None, 1))
+@pytest.mark.parametrize(
+    "mode",
+    [Async(), Async(max_delay=0), Async(aggregate=1), Async(compensation="delay")],
+    ids=["async", "max_delay", "aggregate", "delay"],
+)
+def test_in_async_one_rank_has_the_bits_of_a_whole_vector(mode: Mode, far: Any) -> None:
+    same(trained(mode, TABLE, 1, far=far), trained(Async(), None, 1))
 
 
 def test_in_async_ranks_make_rows_at_once() -> None:

@@ -104,6 +104,7 @@ loss_ : float
 history_ : History
     A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
     `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness,
+    `clock_distance_max` where replicas count their steps, rows dropped and late,
     and `full_batch`: whether it was a pass over all rows, which replicas wait for.
     ``history_.to_frame()`` is a dataframe, ``history_.plot()`` draws loss and throughput.
 plan_ : Plan

@@ -1,0 +1,59 @@
+"""How far apart replicas are under a bound, and how stale their gradients: never beyond it.
+
+    python tests/benchmarks/staleness.py [--steps N] [--quick]
+
+Four replicas in processes of their own, with unequal rows, take so many steps of a batch of four
+rows each: mapped, and each over a stream of its own. The clocks are read in the window when a step
+begins, and updates are counted between pull and push; neither looks at what the other says.
+"""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+
+from dps import Async, LinearClassifier
+from measure import bars, cluster, options, table
+
+REPLICAS, FEATURES, BATCH = 4, 8, 4
+#: Rows of each replica, as shares.
+SHARES = (4, 3, 2, 1)
+WAYS = (("mapped", 0), ("mapped", 1), ("mapped", 8), ("stream", 0), ("stream", 8))
+
+
+def main() -> None:
+    chosen = options(__doc__, repeat=1, steps=10_000_000)
+    steps = 4_000 if chosen.quick else chosen.steps
+    rows = 4_000 if chosen.quick else 1_000_000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, FEATURES))
+    y = (X[:, 0] + rng.logistic(size=rows) > 0).astype(int)
+    chunks = tuple(rows * share // sum(SHARES) for share in SHARES)
+    lines, beyond = [], 0
+    with cluster(REPLICAS) as client:
+        data = da.from_array(X, (chunks, FEATURES)), da.from_array(y, (chunks,))
+        data = client.persist(data)
+        for access, max_delay in WAYS:
+            mode = Async(max_delay=max_delay, access=access)
+            epochs = max(1, steps * BATCH // rows)
+            model = LinearClassifier(
+                mode=mode, optimizer="sgd", learning_rate=1e-3, batch_size=BATCH, tol=None,
+                max_iter=epochs, rebalance=False, client=client, random_state=0, timeout=600.0,
+            ).fit(*data)  # fmt: skip
+            taken = epochs * sum(rank.steps for rank in model.plan_.ranks)
+            allowed = mode.max_staleness(len(model.plan_.ranks))
+            assert allowed is not None
+            distance = max(epoch["clock_distance_max"] for epoch in model.history_)
+            stale = max(epoch["staleness_max"] for epoch in model.history_)
+            beyond += distance > max_delay or stale > allowed
+            name = f"{access}, max_delay={max_delay}"
+            lines.append((
+                name, f"{taken:,}", f"{len(model.plan_.ranks)}", f"{distance:.0f}", f"{stale:.0f}",
+                f"{allowed}",
+            ))  # fmt: skip
+    table(("", "steps", "replicas", "steps ahead, most", "staleness, most", "allowed"), lines)
+    bars(("fits that were beyond a bound", beyond, "<=", 0))
+
+
+if __name__ == "__main__":
+    main()
