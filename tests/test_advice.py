@@ -69,6 +69,7 @@ def test_communication_asks_for_larger_batches_and_for_one_host_where_there_are_
     )
     far = [near[0], account(1, communicate=2.0, worker="tcp://10.0.0.2:1")]
     assert "share memory" in advice(*far)
+    assert "mode=dps.AllReduce(period=16)" in advice(*far)
 
 
 def test_loading_asks_for_data_in_the_form_it_is_trained_on() -> None:
@@ -88,10 +89,11 @@ def test_waiting_within_a_bound_asks_for_a_wider_one(max_delay: int, next_one: i
     assert f"max_delay={next_one}" in said
 
 
-def test_rows_that_are_dropped_are_told_of() -> None:
+def test_rows_that_are_dropped_are_told_of_unless_a_replica_is_slow() -> None:
     busy = account(0), account(1)
     assert "dropped" not in advice(*busy, dropped=0.01)
     assert advice(*busy, dropped=0.4).startswith("40% of the rows were dropped")
+    assert "dropped" not in advice(*busy, account(2), account(3, rows=25), dropped=0.25)
 
 
 def test_a_fit_that_computes_needs_workers_and_no_settings() -> None:

@@ -245,7 +245,7 @@ def test_a_fit_learns_and_accounts_for_every_row(sparse: bool, late: str) -> Non
     for n_shards, more in ((1, {}), (3, {"optimizer": "momentum", "learning_rate": 1.0})):
         model = fitted(mode, X, y, n_shards=n_shards, **more)
         check(model, mode)
-        assert model.score(X, y) > 0.75
+        assert model.score(X, y) > 0.7
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "by keys"])
@@ -255,7 +255,17 @@ def test_on_a_cluster_mapped_and_by_streams(client: Client, sparse: bool) -> Non
         mode = Sync(backups=1, late=late, access=access)
         model = fitted(mode, X, y, client=client, n_shards=n_shards, early_stopping=not sparse)
         check(model, mode)
-        assert model.score(X, y) > 0.8
+        assert model.score(X, y) > 0.7
+
+
+def test_the_report_says_what_was_dropped_and_how_many_came_late() -> None:
+    X, y = data(sparse=False)
+    model = fitted(Sync(backups=1), X, y)
+    report = model.fit_report_
+    assert "LinearClassifier, sync (backups=1) by ScaledAdagrad" in report.summary
+    counted = sum(record["rows"] for record in model.history_)
+    assert report.rows_dropped == report.rows * report.epochs - counted
+    assert f"{report.rows_dropped:,} rows dropped" in str(report)
 
 
 def test_rows_of_a_table_are_made_by_whoever_closes_a_step() -> None:

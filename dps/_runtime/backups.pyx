@@ -307,7 +307,7 @@ cdef class BackupsStep(Step):
         for number in range(self.n_shards):
             counted = (<End> self._ends[number]).answer.before
             ahead = max(ahead, (<End> self._ends[number]).answer.version)
-            if counted:
+            if self.late and counted:
                 self.activity.age(number, counted - self.sequence)
             if number == 0:  # it stands for all
                 if counted:

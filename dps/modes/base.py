@@ -141,6 +141,24 @@ class Mode(ABC):
         """Whether whole vectors go from neighbour to neighbour, so that each needs a shard."""
         return False
 
+    @property
+    def described(self) -> str:
+        """The name, and the options that are not as they are by default, but for ways and places.
+
+        Examples
+        --------
+        >>> from dps import Sync
+        >>> Sync(backups=1, access="stream").described
+        'sync (backups=1)'
+        """
+        asked = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if field.name not in ("placement", "access")
+            and getattr(self, field.name) != field.default
+        ]
+        return f"{self.name} ({', '.join(asked)})" if asked else self.name
+
     def get_params(self) -> dict[str, Any]:
         """The mode's options by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -144,10 +144,11 @@ def advise(
             f"Gradients are {staleness:.1f} updates old on average: use fewer replicas, a larger "
             "batch_size, mode=dps.Async(max_delay=1), or mode='sync'."
         )
-    if dropped > _SOME:
+    if dropped > _SOME and not _is_uneven(accounts):
         said.append(
-            f"{percent(dropped)} of the rows were dropped because they came late: use fewer "
-            "replicas, or let more of them count (drop_after=, backups=, late='add')."
+            f"{percent(dropped)} of the rows were dropped because they came late, though no "
+            "replica is much slower than the others: let more of them count (drop_after=, "
+            "backups=, late='add')."
         )
     if not said and part["compute"] > _MOST:
         said.append(
@@ -155,6 +156,12 @@ def advise(
             "faster, settings would not."
         )
     return said
+
+
+def _is_uneven(accounts: Sequence[Account]) -> bool:
+    """Whether a replica takes much longer for a row than the others."""
+    paces = [account.compute / account.rows for account in accounts if account.rows]
+    return len(paces) < len(accounts) or max(paces) > _UNEVEN * median(paces)
 
 
 def _waited_for(accounts: Sequence[Account], at_steps: bool) -> str | None:
@@ -201,5 +208,9 @@ def _communicating(accounts: Sequence[Account], share: float, full_batch: bool) 
     near = len({host(account.worker).rpartition(":")[0] for account in accounts}) == 1
     if full_batch:
         return f"{begins}: use fewer replicas."
-    where = "" if near else ", or workers on one host, which share memory"
+    where = (
+        ""
+        if near
+        else ", mode=dps.AllReduce(period=16), or workers on one host, which share memory"
+    )
     return f"{begins}: use a larger batch_size, fewer replicas{where}."

@@ -105,7 +105,8 @@ class StartedEvent(Event):
     name : str
         Of the estimator's class.
     mode, optimizer, loss : str
-        ``optimizer`` is ``"lbfgs"`` where each epoch is a step from all rows.
+        Of the mode also the options that are not as they are by default. ``optimizer`` is
+        ``"lbfgs"`` where each epoch is a step from all rows.
     together : bool
         Whether replicas wait for each other at every step.
     max_delay : int or None

@@ -169,13 +169,12 @@ class Holding:
 
     def put_rows(self, at: int, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
         """Begin with such rows of a table, (1 + state_rows, n, width); nobody else is there yet."""
-        (tensor, number), store = self._held[at], self.stores[at]
-        assert store.table is not None
-        rows = store.table.make(np.ascontiguousarray(ids))
-        if (rows < 0).any():
-            raise TableFullError(f"{tensor.where(number)} has no room for {len(ids)} rows")
-        for held, given in zip((store.params, *store.state), values, strict=True):
-            held.reshape(-1, tensor.width)[rows] = given
+        tensor, number = self._held[at]
+        with_ages = np.stack([ids, np.zeros_like(ids)])
+        try:
+            self.stores[at].put_rows(with_ages, values.reshape(len(values), -1))
+        except TableFullError as error:
+            raise TableFullError(f"{tensor.where(number)}: {error}") from None
 
     def begin(self, at: int, version: int) -> None:
         """Count pushes from there on."""

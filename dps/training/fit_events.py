@@ -106,7 +106,7 @@ def _started(
     updates = job.mode.updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
-        "mode": job.mode.name,
+        "mode": job.mode.described,
         "together": job.mode.together,
         "max_delay": job.mode.bound,
         "optimizer": job.method.replace("-", "").lower(),

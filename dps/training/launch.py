@@ -164,7 +164,7 @@ class Launch:
         alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
         seen = None
         if self.watched:
-            together = job.mode.together or job.full_batch is not None
+            together = job.mode.waits_for_all or job.full_batch is not None
             seen = Watched(tuple(rank.worker for rank in plan.ranks), together)
         stores = [
             StoreSpec(

@@ -59,8 +59,8 @@ class FitReport:
         Steps that a replica might be ahead of the slowest one; None: there was no bound.
     clock_distance : float or None
         Steps that one was ahead, at most; None where nobody counted.
-    rows_dropped : int
-        Rows of all epochs that did not count.
+    rows_dropped, rows_late : int
+        Rows of all epochs that did not count, and those that came too late for their own step.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
 
@@ -92,6 +92,7 @@ class FitReport:
     max_delay: int | None = None
     clock_distance: float | None = None
     rows_dropped: int = 0
+    rows_late: int = 0
 
     @property
     def advice(self) -> list[str]:
@@ -102,7 +103,7 @@ class FitReport:
             full_batch=self.full_batch,
             staleness=self.staleness,
             max_delay=self.max_delay,
-            dropped=self.rows_dropped / max(1, self.rows * self.epochs + self.rows_dropped),
+            dropped=self.rows_dropped / max(1, self.rows * self.epochs),
             unshared=self.unshared,
         )
 
@@ -119,7 +120,8 @@ class FitReport:
 
     @property
     def _figures(self) -> str:
-        speed = self.rows * self.epochs / self.seconds if self.seconds else math.inf
+        counted = self.rows * self.epochs - self.rows_dropped
+        speed = counted / self.seconds if self.seconds else math.inf
         figures = [
             f"{self.rows:,} rows an epoch",
             f"{count(speed)} rows/s",
@@ -133,6 +135,8 @@ class FitReport:
             figures.append(f"replicas up to {self.clock_distance:.0f} steps apart{bound}")
         if self.rows_dropped:
             figures.append(f"{self.rows_dropped:,} rows dropped")
+        if self.rows_late:
+            figures.append(f"{self.rows_late:,} came late")
         return ", ".join(figures)
 
     def _shown(self) -> Sequence[Account]:
@@ -223,14 +227,14 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     distances = [r.clock_distance_max for r in result.history if r.clock_distance_max >= 0]
     return FitReport(
         name=name,
-        mode=job.mode.name,
+        mode=job.mode.described,
         method=_method(job, result),
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
         loss=last.loss,
         validation_loss=None if math.isnan(last.validation_loss) else last.validation_loss,
-        rows=last.rows,
+        rows=result.plan.rows,
         seconds=sum(record.seconds for record in result.history),
         staleness=last.staleness_mean,
         shards=len(result.plan.shards),
@@ -244,6 +248,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         max_delay=job.mode.bound,
         clock_distance=max(distances, default=None),
         rows_dropped=sum(record.rows_dropped for record in result.history),
+        rows_late=sum(record.rows_late for record in result.history),
     )
 
 
