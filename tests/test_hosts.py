@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 from distributed import Client
 
-from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier
+from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
 from dps.errors import WorkerLostError
 from dps.modes import MODES
 from dps.tensors import ParameterServer, Table
@@ -313,6 +313,50 @@ def test_hosts_of_several_ranks_give_the_same_bits_on_any_shards_in_both_modes(
         close = np.testing.assert_array_equal if same else np.testing.assert_allclose
         close(model.coef_, first.coef_)
     until(lambda: not any(host.files() for host in crowd.hosts), "no file is left")
+
+
+@pytest.mark.parametrize("way", ["dense", "by keys"])
+@pytest.mark.parametrize("place", ["pair", "crowd"])
+def test_local_steps_on_two_hosts_are_the_same_on_any_shards(
+    place: str, way: str, request: pytest.FixtureRequest
+) -> None:
+    hosts: ClusterOfHosts = request.getfixturevalue(place)
+    data, parameters = WAYS[way]
+    chosen = parameters | {"n_replicas": len(hosts.workers), "rebalance": False}
+    one, other = (
+        trained(hosts.client, data(), mode=AllReduce(period=4), n_shards=n_shards, **chosen)
+        for n_shards in (1, 3)
+    )
+    np.testing.assert_array_equal(one.coef_, other.coef_)
+    assert one.loss_ == other.loss_
+
+
+@pytest.mark.parametrize("way", ["dense", "by keys"])
+def test_backups_on_crowded_hosts_account_for_every_row(way: str, crowd: ClusterOfHosts) -> None:
+    data, parameters = WAYS[way]
+    mode = Sync(backups=1, late="add")
+    model = trained(crowd.client, data(), mode=mode, n_shards=2, n_replicas=4, **parameters)
+    for record in model.history_:
+        assert record["rows"] + record["rows_dropped"] == model.plan_.rows
+    until(lambda: not any(host.files() for host in crowd.hosts), "no file is left")
+
+
+def test_bytes_between_hosts_go_by_the_period(pair: ClusterOfHosts) -> None:
+    rng = np.random.default_rng(0)
+    X = da.random.default_rng(0).normal(size=(640, 20_000), chunks=(320, -1))
+    y = da.from_array(rng.integers(0, 2, 640), chunks=320)
+    placed = tuple(pair.client.persist([X, y]))
+    sent = []
+    for period in (1, 16):
+        before = np.array([host.sent for host in pair.hosts])
+        trained(
+            pair.client, placed, mode=AllReduce(period=period), optimizer="sgd", batch_size=10,
+            max_iter=4, n_shards=2, shuffle=False, rebalance=False,
+        )  # fmt: skip
+        sent.append(np.array([host.sent for host in pair.hosts]) - before)
+    # Half of a gradient goes to the other host, and half of the mean that is made here.
+    spared = 4 * (64 - 4) * 20_000 * 8
+    np.testing.assert_allclose(sent[0] - sent[1], spared, rtol=0.05)
 
 
 @pytest.mark.parametrize("number", [0, 3])
