@@ -297,3 +297,30 @@ def test_what_makes_no_sense_is_refused() -> None:
         fitted(Sync(backups=2), X, y, n_replicas=2)
     with pytest.raises(ValueError, match=r"not possible with mode=Sync\(.*backups=1"):
         fitted(Sync(backups=1), X, y, optimizer="lbfgs", batch_size="auto")
+
+
+def test_a_replica_that_begins_late_counts_from_where_the_group_began() -> None:
+    def push(channel: Channel, times: int) -> None:
+        for _ in range(times):
+            channel.push_pull(np.ones(8), 1, 0.0)
+
+    mode = Sync(backups=1)
+    with Group(mode, 3, 8, rate=0.1) as group:
+        for channel in group.channels:
+            channel.step.expect(10)
+        at_once([lambda c=c: push(c, 5) for c in group.channels[:2]])  # type: ignore[misc]
+        before = group.channels[2]
+        late = Channel(mode, before._spec, before._links)
+        assert late.step.version == 0
+        late.step.expect(10)
+        at_once([lambda: push(group.channels[0], 1), lambda: push(late, 2)])
+        assert group.windows[0].store.version == 6
+
+
+def test_options_that_cannot_be_kept_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs rows of every replica in each step"):
+        Sync(backups=1).steps([10, 990], 10)
+    with pytest.raises(ValueError, match="is of backups, and there are none"):
+        Sync(late="add")
+    with pytest.raises(ValueError, match="outer_momentum is of outer='nesterov'"):
+        dps.AllReduce(period=3, outer_momentum=0.5)

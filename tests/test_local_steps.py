@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 import scipy.sparse
 from distributed import Client
+from own_models import Softmax
 from ranks import Group, at_once
 
 import dps
-from dps import AllReduce
+from dps import AllReduce, ModelClassifier
 from dps._kernels.displaced import displacement, multiple
 from dps._runtime.activity import BYTES
 from dps._runtime.allreduce import AllReduceStep
+from dps.errors import StoppedError
 from dps.group import Channel
-from dps.optimizers import Momentum
+from dps.models import Tensor
+from dps.optimizers import SGD, Averaged, Momentum
+from dps.server.window import ABORTED
 
 SIZE, STEPS, RATE, MU = 60, 10, 0.1, 0.9
 Copy = tuple[np.ndarray, np.ndarray]
@@ -268,3 +272,42 @@ def test_kernels_are_their_formulas(n: int, dtype: str) -> None:
     np.testing.assert_array_equal(out, np.dtype(dtype).type(7) * (old - new))
     multiple(old, 3, out)
     np.testing.assert_array_equal(out, np.dtype(dtype).type(3) * old)
+
+
+class Shares(Softmax):
+    """It keeps a running mean of the shares of the classes, which is not trained."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__(n_features, n_classes)
+        self.layout = {
+            **self.layout,
+            "shares": Tensor("shares", (n_classes,), False, trained=False),
+        }
+
+    def init(self, rng: Any) -> Any:
+        return {**super().init(rng), "shares": 0.5}
+
+    def loss_gradient(self, params: Any, batch: Any, out: Any, buffers: Any) -> float:
+        shares = np.bincount(batch.y, minlength=2) / batch.rows
+        buffers["shares"] += 0.1 * (shares - buffers["shares"])
+        return float(super().loss_gradient(params, batch, out))
+
+
+def test_means_of_parameters_go_with_what_is_not_trained() -> None:
+    X = np.random.default_rng(0).normal(size=(600, 3))
+    y = (X[:, 0] > 0).astype(int)
+    model = ModelClassifier(
+        Shares, mode=AllReduce(period=3), n_replicas=2, optimizer=Averaged(SGD()),
+        learning_rate=0.5, max_iter=3, tol=None, batch_size=60, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    assert model.score(X, y) > 0.9
+    assert np.abs(model.params_["shares"] - 0.5).max() < 0.1
+
+
+def test_between_meetings_a_rank_sees_that_the_fit_has_been_stopped() -> None:
+    with Group(AllReduce(period=1000), 2, 8) as group:
+        channel = group.channels[0]
+        channel.push_pull(np.ones(8), 1, 0.0)
+        group.windows[0].stop(ABORTED)
+        with pytest.raises(StoppedError):
+            channel.push_pull(np.ones(8), 1, 0.0)

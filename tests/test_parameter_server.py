@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,12 +21,16 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dps
-from dps._runtime.tensors import Ending, Order, TensorPart
+from dps._runtime.tensors import Ending, Order, TensorPart, TensorService
+from dps._runtime.wire import SocketWire
 from dps.data.directories import read_directory, write_directory
 from dps.errors import ClusterError, NonFiniteError, ServerLostError, TableFullError
 from dps.optimizers import SGD, Adam, Momentum, Optimizer
+from dps.server.holding import Holding
 from dps.server.memory import folder
+from dps.tensors.arguments import initial_values, spec_of
 from dps.transport import callers
+from dps.transport.call import Mailbox
 from dps.transport.callers import RemoteAccess
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -585,3 +592,61 @@ def test_nothing_is_left_of_a_closed_server(client: Client) -> None:
 
     until(lambda: not any(client.run(handlers).values()))
     assert not [t.name for t in threading.enumerate() if t.name.startswith("dps-")]
+
+
+def held_memory(dask_worker: Any) -> int:
+    import gc
+
+    from dps.server.store import Store
+
+    gc.collect()
+    return sum(isinstance(thing, Store) for thing in gc.get_objects())
+
+
+def test_a_server_that_is_closed_leaves_no_memory_on_workers(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(1000)}, client=client, n_shards=2) as server:
+        client.gather(client.map(lambda n, s: s.push_pull("w", np.ones(1000)), range(4), s=server))
+        server.pull("w")
+    until(lambda: not any(client.run(held_memory).values()))
+
+
+def test_a_handle_that_is_forgotten_leaves_no_caller(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(10)}, client=client, name="forgotten") as server:
+
+        def callers() -> int:
+            gc.collect()
+            return sum(len(shard["callers"]) for shard in server.stats()["shards"])
+
+        first = callers()
+        for _ in range(3):
+            dps.ParameterServer.connect("forgotten", client=client).push("w", np.ones(10))
+        until(lambda: callers() == first)
+
+
+def test_what_was_handed_over_is_done_before_a_server_is_closed() -> None:
+    server = dps.ParameterServer({"w": np.zeros(10)})
+    handles = [server.add("w", 1.0, wait=False) for _ in range(30)]
+    server.close()
+    for handle in handles:
+        handle.wait()
+
+
+@pytest.mark.parametrize("n", [(1 << 60) + 5, 1 << 61, 1 << 62, -1])
+def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
+    spec = spec_of(initial_values({"w": np.zeros((4, 2))}), SGD(), 0.1, None, 1, "contiguous")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+    wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 1.0)
+    service = TensorService(Holding(spec, 0, shared=False).parts, wire)
+    ours.sendall(struct.pack("qqqqqd", Order.READ, 0, -1, n, 0, 1.0) + bytes(100))
+    with pytest.raises(ConnectionError, match="a request that is none"):
+        service.serve_all(lambda message: b"", lambda error: b"")
+    ours.close()
+
+
+def test_a_request_to_a_mailbox_that_nobody_reads_any_more_is_refused() -> None:
+    mailbox = Mailbox(1.0)
+    mailbox.close()
+    with pytest.raises(ConnectionError, match="nobody answers"):
+        asyncio.run(mailbox.relay(b"late"))

@@ -60,6 +60,7 @@ cdef class HybridEnd(SynchronousEnd):
         self.given = grad + n * each
         if rows == 0:
             return RAN
+        self.activity.push(self.shard, rows * (each + 8))
         if not self.numbers.is_finite(grad, rows * self.key_width):
             return BAD_GRADIENT
         self.numbers.divide(

@@ -20,6 +20,10 @@ cdef class LocalStep(AllReduceStep):
     cdef char* given                # to the others
     cdef Py_ssize_t state_rows
     cdef Room part                  # of a gradient by keys
+    cdef const int64_t* runs        # (n_runs, 3) of elements, with their kinds
+    cdef Py_ssize_t n_runs
+
+    cdef bint _stopped(self) noexcept nogil
 
     cdef int _step_here(self, const char* grad, int64_t rows, double rate) except -1 nogil
     cdef int _meet_others(self) except -1 nogil

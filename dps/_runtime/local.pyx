@@ -25,7 +25,7 @@ By keys a local step touches what its batch touches. A meeting is of whole vecto
 copy has been brought up to date everywhere, since penalties and momentum move what nobody touches.
 """
 from libc.stdint cimport int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from dataclasses import replace
 
@@ -33,10 +33,12 @@ import numpy as np
 
 from dps._kernels.displaced cimport displaced, multiplied
 from dps._kernels.lazy cimport apply, flush
+from dps._kernels.optimizers cimport UNTRAINED
 from dps._kernels.room cimport Room
 from dps._runtime.activity cimport COMPUTE
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, End, PUSH, RAN
+from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, RAN, STOPPED
+from dps._runtime.words cimport W_STOP, load
 
 from dps._runtime.updates import bind
 
@@ -72,10 +74,23 @@ cdef class LocalStep(AllReduceStep):
         self.given = self.keep(np.empty(self.size, held.dtype))
         self.state_rows = len(held) - 1
         self.part = Room()
+        runs = np.array(update.segments, np.int64).reshape(-1, 3)
+        self.runs, self.n_runs = <const int64_t*> self.keep(runs), len(runs)
+
+    cdef bint _stopped(self) noexcept nogil:
+        """Whether the fit has been stopped, as far as this rank can see without asking."""
+        cdef int number
+        for number in range(self.n_shards):
+            if not (<End> self._ends[number]).far:
+                if load(&(<MappedEnd> self._ends[number]).words, W_STOP) != 0:
+                    return True
+        return self.host is not None and load(&self.host.words, W_STOP) != 0
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
         cdef bint last
         cdef int number, status
+        if self._stopped():
+            return STOPPED
         self.sequence += 1
         status = self._step_here(grad, rows, rate)
         self.activity.spend(COMPUTE, -1)
@@ -148,20 +163,31 @@ cdef class LocalStep(AllReduceStep):
         return RAN
 
     cdef int _average_state(self) except -1 nogil:
-        """Have the mean of the states of all ranks that have had rows in this epoch."""
+        """Have the mean of the states of all ranks that have had rows in this epoch.
+
+        What is not trained has no state: there may be anything.
+        """
         cdef int64_t weight = self.epoch_rows > 0
+        cdef Py_ssize_t itemsize = self.numbers.itemsize, _row, run, at, n
         cdef char* state = self.state
-        cdef Py_ssize_t _row
         cdef int status
         self.epoch_rows = 0
         if (<End> self._ends[0]).n_ranks == 1:
             return RAN
         for _row in range(self.state_rows):
             multiplied(self.numbers.single, state, <double> weight, self.given, self.size)
-            status = self._exchanged(weight, state)
+            for run in range(self.n_runs):
+                at, n = self.runs[3 * run], self.runs[3 * run + 1] - self.runs[3 * run]
+                if self.runs[3 * run + 2] == UNTRAINED:
+                    memset(self.given + at * itemsize, 0, n * itemsize)
+            status = self._exchanged(weight, self.means)
             if status != RAN:
                 return status
-            state += self.size * self.numbers.itemsize
+            for run in range(self.n_runs):
+                at, n = self.runs[3 * run], self.runs[3 * run + 1] - self.runs[3 * run]
+                if self.runs[3 * run + 2] != UNTRAINED:
+                    memcpy(state + at * itemsize, self.means + at * itemsize, n * itemsize)
+            state += self.size * itemsize
         return RAN
 
     cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil:

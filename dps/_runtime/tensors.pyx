@@ -38,6 +38,9 @@ from dps._runtime.words cimport (
 
 from dps._runtime.updates import bind
 
+#: Elements that a request may speak of: whatever they are, their bytes can be counted.
+cdef int64_t MOST = <int64_t> 1 << 56
+
 cdef extern from *:
     """
     #include <pthread.h>
@@ -357,13 +360,14 @@ cdef class TensorService:
         while self.wire.receive(&self.request, sizeof(Request)):
             if self.request.order == CALL:
                 return True
+            at = <int> self.request.tensor
             if (
-                not 0 <= self.request.tensor < self.n_parts or self.request.n < 0
+                not 0 <= self.request.tensor < self.n_parts
                 or not READ <= self.request.order <= ASSIGN
+                or not 0 <= self.request.n <= MOST // max((<TensorPart> self.parts[at]).width, 1)
             ):
                 with gil:
                     raise ConnectionError("a request that is none has come")
-            at = <int> self.request.tensor
             size = self.request.n * (<TensorPart> self.parts[at]).numbers.itemsize
             if self.request.start < 0:
                 size *= (<TensorPart> self.parts[at]).width

@@ -68,13 +68,7 @@ class RawPredictor:
             Its columns are others than those that were trained on, a value is no finite number,
             or a sparse matrix points outside of itself.
         """
-        _refuse(defect_of_structure(X), place)
-        given = X = as_rows(X)
-        if X.ndim != 2:
-            raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
-        expected = self.raw.n_features
-        if X.shape[1] != expected:
-            raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
+        given = X = self.rows(X, place)
         if hasattr(X, "columns") and hasattr(X, "to_numpy"):
             if self.names is not None and list(X.columns) != list(self.names):
                 raise ValueError(
@@ -98,9 +92,21 @@ class RawPredictor:
         return replace(self, raw=raw)
 
     def rows(self, X: Any, place: str = "") -> Any:
-        """A block as the model is given it."""
+        """A block of as many columns as the model has.
+
+        Raises
+        ------
+        ValueError
+            It has others, or a sparse matrix points outside of itself.
+        """
         _refuse(defect_of_structure(X), place)
-        return as_rows(X)
+        X = as_rows(X)
+        if X.ndim != 2:
+            raise ValueError(f"X{place} has {X.ndim} dimensions, two are wanted")
+        expected = self.raw.n_features
+        if X.shape[1] != expected:
+            raise ValueError(f"X{place} has {X.shape[1]} features, but {expected} are expected")
+        return X
 
     def example(self, like: Any) -> NDArray[Any]:
         """What is predicted of a row of zeros: it has the dtype of all predictions."""

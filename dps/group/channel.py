@@ -133,7 +133,7 @@ class Channel:
             self._total = window.total if host is None else window.store.params
         held: NDArray[np.floating] | None = None
         if mode.shards_hold_parameters:
-            version = int(self._first.call(operations.version))
+            version = int(self._first.call(operations.begun_at))
             # Where ranks wait for each other, nobody writes what one shard holds in a rank's back.
             shared = window is not None and mode.waits_for_all and spec.update.rates is None
             self.params = (

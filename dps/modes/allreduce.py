@@ -87,6 +87,9 @@ class AllReduce(Mode):
         check_integer(self, "period", 1)
         check_real(self, "outer_learning_rate", 0.0, float("inf"), closed="neither")
         check_real(self, "outer_momentum", 0.0, 1.0, closed="left")
+        for option, default in (("outer_learning_rate", 0.7), ("outer_momentum", 0.9)):
+            if self.outer != "nesterov" and getattr(self, option) != default:
+                raise ValueError(f"{option} is of outer='nesterov'. Got outer={self.outer!r}.")
         if self.goes_round and self.access == "stream":
             raise ValueError(
                 "algorithm='ring' needs a window beside each replica: access='stream' has none"

@@ -63,6 +63,8 @@ class Sync(Mode):
                 f"The 'late' parameter of Sync must be a str among {list(_LATE)}. "
                 f"Got {self.late!r} instead."
             )
+        if self.late != "drop" and not self.backups:
+            raise ValueError(f"late={self.late!r} is of backups, and there are none: give backups")
 
     @property
     def end(self) -> EndKind:
@@ -102,7 +104,13 @@ class Sync(Mode):
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """All ranks take the same steps; a batch is shared out among them."""
         self.quorum(len(rows))
-        return (-(-sum(rows) // batch_size),) * len(rows)
+        steps = -(-sum(rows) // batch_size)
+        if self.backups and min(rows) < steps:
+            raise ValueError(
+                f"backups={self.backups} needs rows of every replica in each step, and one has "
+                f"{min(rows)} rows for {steps} steps: use rebalance=True, or a larger batch_size"
+            )
+        return (steps,) * len(rows)
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's part in updates that wait for all, or for the first."""

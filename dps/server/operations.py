@@ -38,6 +38,7 @@ __all__ = [
     "Access",
     "await_closed",
     "beat",
+    "begun_at",
     "bring_up_to_date",
     "check_fence",
     "claim",
@@ -122,6 +123,11 @@ def beat(access: Access) -> None:
 def version(access: Access) -> int:
     """Updates applied to the shard."""
     return access.window.store.version
+
+
+def begun_at(access: Access) -> int:
+    """Updates that the shard had when the group began: others may be at work already."""
+    return int(access.window.begun_at[0])
 
 
 def initial(access: Access) -> tuple[NDArray[np.floating], int]:

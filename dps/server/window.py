@@ -204,6 +204,7 @@ class WindowSpec:
         words = Header.nbytes(self.n_ranks, len(Word), len(Field)) // 8
         return {
             "_words": ((words,), "int64"),
+            "begun_at": ((1,), "int64"),
             "activity": ((self.n_ranks, WIDTH), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
@@ -238,6 +239,8 @@ class Window(Regions):
         What the shard holds.
     words : Header
         The words named in this module's docstring.
+    begun_at : (1,) int64 array
+        Updates that the store had when the group began.
     activity : (n_ranks, WIDTH) int64 array
         What each rank has done, see ``_runtime/activity.pyx``.
     slots : (n_slots, >= n) array
@@ -272,6 +275,7 @@ class Window(Regions):
 
     spec: WindowSpec
     store: Store
+    begun_at: NDArray[np.int64]
     activity: NDArray[np.int64]
     slots: NDArray[np.floating]
     total: NDArray[np.floating]
@@ -298,6 +302,7 @@ class Window(Regions):
         """The window of a group that begins."""
         window = cls.make(spec, spec.fit, shared=shared)
         window.store = store
+        window.begun_at[0] = store.version
         window.words.store(Word.OPEN, 1)
         for rank in range(spec.n_ranks):
             window.words.rank_store(rank, Field.FREE, 1)

@@ -435,17 +435,18 @@ class ParameterServer:
     def disconnect(self) -> None:
         """Give back what this object holds of the server, which goes on."""
         with self._lock:
-            accesses, self._accesses = self._accesses, {}
             later, self._later = self._later, None
         if later is not None:
             later.shutdown()
+        with self._lock:
+            accesses, self._accesses = self._accesses, {}
         for access in accesses.values():
             access.close()
 
     def close(self) -> None:
         """End the server, for all who use it; whoever asks it then is told so."""
+        self.disconnect()  # once all that was handed over is done
         self._closed = True
-        self.disconnect()
         self._place.close()
 
     def __enter__(self) -> Self:

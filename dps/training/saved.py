@@ -232,7 +232,7 @@ def _state(
     if model is not None:
         if not hasattr(model, "layout"):
             raise ValueError(f"model is {model!r}, which is none")
-        rows = 0 if ids is None else _of(ids, np.ndarray, "ids").shape[-1]
+        rows = 0 if ids is None else np.atleast_1d(_of(ids, np.ndarray, "ids")).shape[-1]
         floats(params, "params", model.layout.with_rows(rows).size)
         if params.dtype != model.dtype:
             raise ValueError(f"params are of {params.dtype}, and the model of {model.dtype}")

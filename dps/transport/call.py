@@ -73,12 +73,22 @@ class Mailbox:
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         self._answers: queue.Queue[concurrent.futures.Future[bytes]] = queue.Queue()
         self._came = memoryview(b"")
+        self._ended = False
 
     async def relay(self, message: bytes) -> bytes:
-        """The answer to a request."""
+        """The answer to a request.
+
+        Raises
+        ------
+        ConnectionError
+            Nobody answers any more.
+        """
         answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         self._answers.put(answer)
         self._requests.put(bytes(message))
+        if self._ended:  # whoever would have answered may not have seen this one
+            answer.cancel()
+            raise ConnectionError("nobody answers here any more")
         return await asyncio.wrap_future(answer)
 
     def send(self, pieces: list[memoryview], look: Callable[[], None]) -> None:
@@ -108,5 +118,6 @@ class Mailbox:
 
     def close(self) -> None:
         """Nobody answers any more."""
+        self._ended = True
         while not self._answers.empty():
             self._answers.get().cancel()

@@ -96,7 +96,7 @@ class RemoteAccess:
         now = time.monotonic()
         if now - self._seen > _BELIEVED and store.file is not None:
             if store.file.owner_is_gone():
-                raise self.lost("its worker has died")
+                raise self._lost("its worker has died")  # or it has been closed
             self._seen = now
         return held.peek(start, keys, out)
 
@@ -191,26 +191,36 @@ class RemoteAccess:
         self._ask_whether_there()
         patience = Patience(self._remote, self._timeout, None)
 
+        # What a wire calls must not keep this object alive, which is forgotten by its callers.
+        known = weakref.WeakMethod(self.lost), weakref.WeakMethod(self._lost)
+
         def look() -> None:
             try:
                 patience()
             except ServerLostError as error:
-                raise self.lost(error.message) from error
+                say = known[0]()
+                raise error if say is None else say(error.message) from error
+
+        def lost(what: str) -> ServerLostError:
+            say = known[1]()
+            return ServerLostError(what) if say is None else say(what)
 
         name = _name()
         wire = None
         if not self._calls:
-            pending = self._remote.submit(self._connection(name, look))
+            pending = self._remote.submit(self._connection(name, look, lost))
             wire = pending.result(self._timeout)
         if wire is None:
             self._calls = True
             name = f"{name} {uuid.uuid4().hex[:8]}"
             self._remote.call("serve_calls", name, timeout=self._timeout)
             over = _LeavingWire(self._remote, (name,), TICK)
-            wire = ObjectWire(over, look, self._lost)
+            wire = ObjectWire(over, look, lost)
         return Caller(wire)
 
-    async def _connection(self, name: str, look: Callable[[], None]) -> Wire | None:
+    async def _connection(
+        self, name: str, look: Callable[[], None], lost: Callable[[str], ServerLostError]
+    ) -> Wire | None:
         """A connection to the shard; None where there is none to be had from here."""
         remote, self._looping = self._remote, threading.current_thread()
         try:
@@ -228,7 +238,7 @@ class RemoteAccess:
             answer = await comm.read()
             if not isinstance(answer, tuple | list) or not answer[0]:
                 raise self.lost(_CLOSED)
-            return wire_of(comm, look, self._lost, min(TICK, self._timeout / 4))
+            return wire_of(comm, look, lost, min(TICK, self._timeout / 4))
         except BaseException:
             comm.abort()
             raise

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +39,7 @@ from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
 from dps.transport.call import Mailbox
-from dps.transport.stream import TICK, can_be_taken_over, wire_of
+from dps.transport.stream import TICK, can_be_taken_over, handler_of, wire_of
 
 __all__ = ["ServedGroup", "ServedShard", "pickled", "serve_rank"]
 
@@ -112,7 +111,7 @@ class _Services:
         self._wires: dict[int, Wire] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
-        worker.handlers[self.name] = _handler(weakref.WeakMethod(self._take))
+        worker.handlers[self.name] = handler_of(self._take)
 
     async def _take(self, comm: Any, rank: int, fence: int) -> Status:
         """Dask's handler: take a rank's connection over, or refuse it."""
@@ -162,20 +161,6 @@ class _Services:
         deadline = time.monotonic() + _MOMENT
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _handler(method: weakref.WeakMethod[Any]) -> Callable[..., Any]:
-    """A handler for Dask, which keeps the last 128 of them: so it must not keep a window alive."""
-
-    async def take(comm: Any, rank: int, fence: int) -> Status:
-        found = method()
-        if found is None:  # the group has gone
-            comm.abort()
-            return Status.dont_reply
-        status: Status = await found(comm, rank, fence)
-        return status
-
-    return take
 
 
 def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: Wire) -> None:

@@ -16,15 +16,17 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from distributed.comm.tcp import TCP
+from distributed.core import Status
 from tornado.iostream import IOStream, SSLIOStream
 
 from dps._runtime.wire import ObjectWire, SocketWire, Wire
 
-__all__ = ["TICK", "can_be_taken_over", "wire_of"]
+__all__ = ["TICK", "can_be_taken_over", "handler_of", "wire_of"]
 
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0
@@ -60,6 +62,8 @@ def wire_of(
         comm.abort()
         raise lost("the connection was lost during its handshake")
     ahead = bytes(stream._read_buffer[: stream._read_buffer_size])
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # who waits long for its turn to read is not dead
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
     if isinstance(stream, SSLIOStream):
         secured: ssl.SSLSocket = stream.socket
         stream.io_loop.remove_handler(secured.fileno())
@@ -120,3 +124,21 @@ class _Secured:
     def close(self) -> None:
         with self._closing:
             self._over.close()
+
+
+def handler_of(method: Callable[..., Awaitable[Status]]) -> Callable[..., Awaitable[Status]]:
+    """A handler for Dask that calls a method, as long as its object lives.
+
+    Dask remembers the last 128 handlers for good, whether they take a comm: a bound method among
+    them would keep a window, or a server, alive.
+    """
+    known = weakref.WeakMethod(method)
+
+    async def take(comm: Any, **given: Any) -> Status:
+        found = known()
+        if found is None:
+            comm.abort()
+            return Status.dont_reply
+        return await found(comm, **given)
+
+    return take

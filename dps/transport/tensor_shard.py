@@ -32,7 +32,7 @@ from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
 from dps.transport.call import Mailbox
 from dps.transport.serving import pickled
-from dps.transport.stream import TICK, can_be_taken_over, wire_of
+from dps.transport.stream import TICK, can_be_taken_over, handler_of, wire_of
 
 __all__ = ["TensorShard"]
 
@@ -100,7 +100,7 @@ class _Services:
         self._wires: dict[Wire, str] = {}
         self._lock = threading.Lock()
         self._closed = False
-        worker.handlers[self.name] = self._take
+        worker.handlers[self.name] = handler_of(self._take)
 
     async def _take(self, comm: Any, caller: str) -> Status:
         """Dask's handler: take a caller's connection over."""
