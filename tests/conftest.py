@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -38,8 +39,14 @@ class Beside:
 
     def __init__(self, script: Path, argument: str, said: Path) -> None:
         self.said = said
+        harness = str(Path(__file__).parent / "harness")
+        path = os.pathsep.join(filter(None, (harness, os.environ.get("PYTHONPATH"))))
         with said.open("w") as file:  # a pipe that nobody reads yet would fill up
-            self._process = subprocess.Popen([sys.executable, script, argument], stderr=file)
+            self._process = subprocess.Popen(
+                [sys.executable, script, argument],
+                stderr=file,
+                env={**os.environ, "PYTHONPATH": path},
+            )
         self.wait = self._process.wait
 
     def end(self) -> None:

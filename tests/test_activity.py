@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from ranks import Group
+from ranks import MODES, Group
 
 import dps
 from dps._runtime import activity as words
@@ -21,7 +21,7 @@ from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.losses import LogLoss
 from dps.models import LinearModel
-from dps.modes import MODES, Async
+from dps.modes import Async
 from dps.monitor import events
 from dps.monitor.events import bucket
 from dps.optimizers import Optimizer

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from own_models import ByName, Centred, Line, Noisy, Softmax, Wide
+from ranks import MODES
 from sklearn.base import clone
 from sklearn.metrics import log_loss, r2_score
 from sklearn.model_selection import GridSearchCV
@@ -20,7 +21,6 @@ from sklearn.model_selection import GridSearchCV
 import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import Layout, Tensor, check
-from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
 from dps.optimizers.update import Update
 from dps.preprocessing import FrameEncoder
@@ -163,7 +163,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
     assert apart.loss_ == pytest.approx(first.loss_, rel=0.05)
     sparse = fit("sync", 1, (scipy.sparse.csr_array(X), y))
     assert sparse.score(X, y) == pytest.approx(first.score(X, y), abs=0.03)
-    assert set(MODES) == {"sync", "async", "allreduce", "hybrid"}  # which is for tables
+    assert set(MODES) == {"sync", "async", "allreduce"}
 
 
 def test_processes_end_with_the_bits_of_threads(client):
@@ -181,7 +181,7 @@ def test_processes_end_with_the_bits_of_threads(client):
     assert np.allclose(np.frombuffer(*bits), here._params, atol=0.2)  # other rows in a batch
 
 
-@pytest.mark.parametrize("mode", [name for name in MODES if not MODES[name].needs_table])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_replicas", [1, 2])
 def test_buffers_are_those_of_all_batches(mode, n_replicas):
     X, y = example()

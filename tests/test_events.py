@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
+from ranks import MODES
 
 import dps
 from dps._runtime.activity import WIDTH
 from dps._runtime.synchronous import SynchronousEnd
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
-from dps.modes import MODES
 from dps.monitor import events
 from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
 from dps.monitor.checking import is_sound

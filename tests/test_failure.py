@@ -30,6 +30,7 @@ import psutil
 import pytest
 import scipy.sparse
 from distributed import Client, LocalCluster, Status, get_worker
+from ranks import MODES
 
 import dps
 from dps.cluster.dask.tasks import join_pieces
@@ -42,7 +43,6 @@ from dps.errors import (
     WorkerLostError,
 )
 from dps.losses import LogLoss
-from dps.modes import MODES
 from dps.monitor.dashboard import show_fits
 from dps.optimizers import Schedule
 from dps.server.memory import folder

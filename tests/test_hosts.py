@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 from distributed import Client
+from ranks import MODES
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
 from dps.errors import WorkerLostError
-from dps.modes import MODES
 from dps.tensors import ParameterServer, Table
 from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not

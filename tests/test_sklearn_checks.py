@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from own_models import Line, Softmax
+from ranks import MODES
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dps import (
@@ -17,7 +18,6 @@ from dps import (
     ModelClassifier,
     ModelRegressor,
 )
-from dps.modes import MODES
 
 ESTIMATORS = [
     kind(mode=name, n_replicas=replicas)

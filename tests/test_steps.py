@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import MODES
 
 import dps
 from dps._runtime.loop import shares
@@ -19,7 +20,7 @@ from dps.errors import NonFiniteError
 from dps.group import Channel
 from dps.losses import LOSSES, LogLoss, Softmax
 from dps.models import LinearModel
-from dps.modes import MODES, Mode
+from dps.modes import Mode
 from dps.optimizers import OPTIMIZERS, Momentum, Optimizer
 from dps.server.placement import PLACEMENTS
 from dps.training import replica

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
 from dps.models.layout import Table
-from dps.server.parameter_server import Session
 from dps.server.placement import Placement
+from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
 from dps.server.snapshots import Kept
 

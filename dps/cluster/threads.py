@@ -14,8 +14,8 @@ from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
 from dps.data.streams import is_whole, open_partition
-from dps.server.parameter_server import Local, ParameterServer, Session
 from dps.server.placement import Placement
+from dps.server.session import Local, Session, Stores
 from dps.server.shard import ParameterShard
 
 __all__ = ["LOCAL", "ThreadCluster"]
@@ -146,7 +146,7 @@ class ThreadCluster:
             for ids, values in made.pieces():
                 shard.put_rows(ids, values)
         local = tuple(map(Local, self._shards))
-        server = ParameterServer(local, placement, groups[0].timeout, shards[0].table)
+        server = Stores(local, placement, groups[0].timeout, shards[0].table)
         return server.open(groups)
 
     def launch(

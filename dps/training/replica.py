@@ -29,7 +29,7 @@ from dps.errors import DPSError, ReplicaError, StoppedError
 from dps.group import Channel, ChannelSpec, Decide
 from dps.models import Model
 from dps.modes import Mode
-from dps.server.parameter_server import Session
+from dps.server.session import Session
 from dps.training.activity import RankActivity
 from dps.training.blas import one_thread_each
 from dps.training.causes import SentCause, described

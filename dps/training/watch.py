@@ -18,7 +18,7 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
-from dps.server.parameter_server import Session
+from dps.server.session import Session
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dps.errors import WindowError
-from dps.server.parameter_server import Session
+from dps.server.session import Session
 from dps.server.shard import WindowCard
 from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window

@@ -35,9 +35,8 @@ from distributed.security import Security
 
 from dense import FEATURES, make
 from dps import LinearClassifier
-from dps.modes import MODES
 from flights import DATA, on_cluster, read_flights, split
-from measure import bars, installed, options, table, timed
+from measure import MODES, bars, installed, options, table, timed
 from namespaces import INTERFACE, ClusterOfHosts, Host, cluster_of_hosts, why_not
 
 BATCH, RATE, RANKS, EPOCHS = 1024, 0.1, 2, 5

@@ -27,7 +27,11 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster
 
+from dps.modes import MODES as ALL_MODES
+
 MB = 1e6
+#: The modes that are for models without a table, too, by name.
+MODES = {name: mode for name, mode in ALL_MODES.items() if not mode.needs_table}
 #: A contender that takes longer than so many seconds is run so often at the most.
 SLOW, SLOW_REPEAT = 4.0, 3
 #: What Dask's processes do whatever is computed. Workers sample stacks a hundred times a second,

@@ -16,8 +16,7 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 
 from dps import LinearClassifier
-from dps.modes import MODES
-from measure import TooSlow, limit, timed
+from measure import MODES, TooSlow, limit, timed
 
 
 def in_each_mode(X: Any, y: Any) -> dict[str, Callable[[int], Any]]:

@@ -29,9 +29,8 @@ from dps import LinearClassifier
 from dps.data.blocks import features_of
 from dps.losses import LogLoss
 from dps.models.linear import LinearModel
-from dps.modes import MODES
 from flights import DATA, on_cluster, read_flights, split
-from measure import SLOW_TIMERS, bars, cluster, options, read_speed, table
+from measure import MODES, SLOW_TIMERS, bars, cluster, options, read_speed, table
 
 #: Passes apart of a calm machine take at most so many times as long as the fastest.
 CALM = 1.1

@@ -15,6 +15,7 @@ from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.group import Channel, ChannelSpec
 from dps.models import Table
+from dps.modes import MODES as ALL_MODES
 from dps.modes import Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
 from dps.optimizers.update import Rates, Update
@@ -62,6 +63,10 @@ class LoopbackLink(FarLink):
     def close(self) -> None:
         super().close()
         self._thread.join()
+
+
+#: The modes that are for models without a table, too, by name.
+MODES = {name: mode for name, mode in ALL_MODES.items() if not mode.needs_table}
 
 
 class Group:

@@ -49,8 +49,8 @@ from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard
 from dps.server.host import host_id
 from dps.server.memory import remove_files_of
-from dps.server.parameter_server import ParameterServer, Session
 from dps.server.placement import Placement
+from dps.server.session import Session, Stores
 from dps.transport.remote import Remote
 
 __all__ = ["DaskCluster"]
@@ -329,7 +329,7 @@ class DaskCluster:
             self._remotes.append(Remote(made.worker, future.key, self._client))
         self._await(self._actors)
         remotes = tuple(self._remotes[: len(shards)])
-        server = ParameterServer(remotes, placement, self._timeout, shards[0].table)
+        server = Stores(remotes, placement, self._timeout, shards[0].table)
         summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
             for remote, rest in zip(self._remotes, rests, strict=True):

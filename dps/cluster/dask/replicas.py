@@ -14,7 +14,7 @@ from dps.cluster.dask.calls import fetch, living
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import replica_presence
-from dps.server.parameter_server import Session
+from dps.server.session import Session
 
 __all__ = ["ReplicaTasks", "run_replica_task"]
 

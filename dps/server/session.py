@@ -17,7 +17,7 @@ from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ParameterShard, ShardStatus, WindowCard
 from dps.server.snapshots import Kept
 
-__all__ = ["Endpoint", "Local", "ParameterServer", "Session", "WindowHandle"]
+__all__ = ["Endpoint", "Local", "Session", "Stores", "WindowHandle"]
 
 #: Called while an answer is awaited; raises to give up.
 Check = Callable[[], None]
@@ -47,7 +47,7 @@ class Local:
 
 
 @dataclass(frozen=True)
-class ParameterServer:
+class Stores:
     """The stores of all shards.
 
     Parameters
@@ -149,13 +149,13 @@ class Session:
 
     Parameters
     ----------
-    server : ParameterServer
+    server : Stores
     shards : tuple of WindowHandle
     hosts : tuple of WindowHandle
         Windows in which ranks of a host sum before they send.
     """
 
-    server: ParameterServer
+    server: Stores
     shards: tuple[WindowHandle, ...]
     hosts: tuple[WindowHandle, ...] = ()
 
