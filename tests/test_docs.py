@@ -105,8 +105,10 @@ def test_the_example_of_files_runs_without_a_cluster_too(
 
 
 EXAMPLES = {
+    "block_proximal.py": "times liblinear's",
     "compare_modes.py": "allreduce",
     "count_min_sketch.py": "within the bound of 136: 100.00%",
+    "ensemble.py": "mean: log loss 0.0",
     "evolution.py": "ten networks: accuracy 0.97",
     "gradient_queue.py": "of 800 gradients",
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",

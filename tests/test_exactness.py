@@ -7,7 +7,7 @@ into its share of every batch, sums gradients in rank order, and applies the opt
 from __future__ import annotations
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask.array as da
@@ -351,25 +351,28 @@ def test_the_stream_of_a_large_shard_is_served_by_its_own_thread(
     assert np.array_equal(flat(model), expected)
 
 
-def test_two_fits_at_once_do_not_disturb_each_other(client: Client) -> None:
-    tasks = [problem(400), problem(600)]
-    data = [
-        (partitioned(X, (len(y) // 4,) * 4), partitioned(y, (len(y) // 4,) * 4))
-        for X, y, _ in tasks
+def test_fits_at_once_do_not_disturb_each_other(client: Client) -> None:
+    X, y, _ = problem(600)
+    broken = np.where(X.max() == X, np.nan, X)
+    lengths = (150,) * 4
+    X, y, broken = client.persist([partitioned(each, lengths) for each in (X, y, broken)])
+    makers = [
+        lambda: estimator(client=client, n_replicas=2),
+        lambda: estimator(client=client, n_replicas=2, mode=dps.Sync(access="stream")),
+        lambda: estimator(client=client, n_replicas=2, mode=dps.AllReduce(period=2)),
+        lambda: by_lbfgs(client=client, n_replicas=2),
     ]
-    alone = [flat(estimator(client=client, n_replicas=2).fit(*pair)) for pair in data]
-    together: dict[int, Any] = {}
 
-    def fit(number: int) -> None:
-        together[number] = flat(estimator(client=client, n_replicas=2).fit(*data[number]))
+    def refused() -> str:
+        with pytest.raises(ValueError, match="NaN") as error:
+            makers[0]().fit(broken, y)
+        return str(error.value)
 
-    threads = [threading.Thread(target=fit, args=(number,)) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in (0, 1):
-        assert np.array_equal(together[number], alone[number])
+    jobs = [*(lambda make=make: flat(make().fit(X, y)).tobytes() for make in makers), refused]
+    alone = [job() for job in jobs]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        together = list(threads.map(lambda job: job(), jobs * 2))
+    assert together == alone * 2
 
 
 def test_data_in_memory_stays_where_it_is(client: Client) -> None:
