@@ -643,6 +643,7 @@ def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
     with pytest.raises(ConnectionError, match="a request that is none"):
         service.serve_all(lambda message: b"", lambda error: b"")
     ours.close()
+    wire.close()
 
 
 def test_a_request_to_a_mailbox_that_nobody_reads_any_more_is_refused() -> None:
