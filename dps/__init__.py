@@ -24,15 +24,18 @@ if TYPE_CHECKING:
         MLPRegressor,
         ModelClassifier,
         ModelRegressor,
+        ServedModel,
         load,
     )
     from dps.tensors import ParameterServer, Table
+    from dps.training.checkpoint import Checkpoint
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AllReduce",
     "Async",
+    "Checkpoint",
     "FMClassifier",
     "FMRegressor",
     "Hybrid",
@@ -43,6 +46,7 @@ __all__ = [
     "ModelClassifier",
     "ModelRegressor",
     "ParameterServer",
+    "ServedModel",
     "Sync",
     "Table",
     "__version__",
@@ -61,11 +65,13 @@ _FACE = {
             "MLPRegressor",
             "ModelClassifier",
             "ModelRegressor",
+            "ServedModel",
             "load",
         ),
         "dps.estimators",
     ),
     **dict.fromkeys(("ParameterServer", "Table"), "dps.tensors"),
+    "Checkpoint": "dps.training.checkpoint",
 }
 
 

@@ -39,11 +39,11 @@ def work(me):
         error = 1 / (1 + np.exp(-x @ features[:, 0])) - labels
         block = np.arange(turn % BLOCKS, X.shape[1], BLOCKS)
         sizes = abs(x[:, block])
-        told = np.zeros((len(block), 5))
-        told[:, 1] = error @ x[:, block]
-        told[:, 2] = sizes.T @ sizes.sum(1) / 4  # no curvature of these rows is larger
-        told[:, 3] = 1
-        server.add("features", told, block)
+        message = np.zeros((len(block), 5))
+        message[:, 1] = error @ x[:, block]
+        message[:, 2] = sizes.T @ sizes.sum(1) / 4  # no curvature of these rows is larger
+        message[:, 3] = 1
+        server.add("features", message, block)
         server.apply(proximal_step, "features")
 
 

@@ -42,12 +42,12 @@ def live(me):
         mine = SIGMA * steps(generation, me)
         better = fitness(w + mine, rows) - fitness(w - mine, rows)
         server.assign("fitness", better, generation * NETWORKS + me)
-        server.add("told", 1, generation)
-        while server.pull("told", generation) < NETWORKS:
+        server.add("reported", 1, generation)
+        while server.pull("reported", generation) < NETWORKS:
             time.sleep(2e-4)
-        told = server.pull("fitness", slice(generation * NETWORKS, (generation + 1) * NETWORKS))
+        reported = server.pull("fitness", slice(generation * NETWORKS, (generation + 1) * NETWORKS))
         all_steps = np.concatenate([steps(generation, other) for other in range(NETWORKS)])
-        gradient = -(told.ravel() @ all_steps / (2 * SIGMA * told.size)).astype(np.float32)
+        gradient = -(reported.ravel() @ all_steps / (2 * SIGMA * reported.size)).astype(np.float32)
         dps.optimizers.Adam().update(w, gradient, state, step=generation + 1, lr=0.08, l1=0, l2=0)
     return ((X @ w.reshape(65, 10)).argmax(1) == DIGITS).mean(), w.tobytes()
 
@@ -55,7 +55,7 @@ def live(me):
 if __name__ == "__main__":
     with Client(n_workers=2, threads_per_worker=5, dashboard_address=":0") as client:
         tensors = {
-            "fitness": np.zeros((GENERATIONS * NETWORKS, PAIRS)), "told": np.zeros(GENERATIONS)
+            "fitness": np.zeros((GENERATIONS * NETWORKS, PAIRS)), "reported": np.zeros(GENERATIONS)
         }  # fmt: skip
         with dps.ParameterServer(tensors, name="evolution"):
             lives = client.gather(client.map(live, range(NETWORKS), pure=False))

@@ -33,6 +33,12 @@ settings.load_profile("repeatable")
 # Examples and benchmarks, and one of the runs beside the tests, start theirs as users do.
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
+# Of two processes none should have a long file left when the other is done: these come first.
+LONG = (
+    "benchmarks", "docs", "failure", "waiting", "hosts", "sklearn_checks", "convergence",
+    "streaming", "events", "dashboard_in_chromium",
+)  # fmt: skip
+
 
 class Beside:
     """The file of a test, run as a script beside the other tests."""
@@ -60,9 +66,19 @@ def _argument(item: Any) -> str | None:
     return marker.args[0] if marker else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist hand files out as they come: the most tests are not the longest."""
+    config.option.loadscopereorder = False
+
+
+def _rank(item: pytest.Item) -> int:
+    front, _, name = item.path.stem.partition("test_")
+    return LONG.index(name) if not front and name in LONG else len(LONG)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for a process of their own come last."""
-    items.sort(key=lambda item: _argument(item) is not None)
+    """Long files come first; in each, tests that wait for a process of their own come last."""
+    items.sort(key=lambda item: (_rank(item), _argument(item) is not None))
 
 
 def pytest_collection_finish() -> None:

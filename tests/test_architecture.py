@@ -20,6 +20,7 @@ BELOW = {
         "models",
         "losses",
         "optimizers",
+        "tensors",
     },
     "tensors": {"cluster", "transport", "server", "data", "models", "optimizers", "_runtime"},
     "training": {

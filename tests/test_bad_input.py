@@ -120,7 +120,7 @@ def test_features_that_differ_from_fit() -> None:
     [
         ("optimizer", "adamax", r"\['auto', 'lbfgs', 'adagrad', .*\]. Got 'adamax'"),
         ("loss", "squared_error", "classification .*'hinge', 'log_loss'.* Got 'squared_error'"),
-        ("mode", "hogwild", r"\['allreduce', 'async', 'hybrid', 'sync'\].*Got 'hogwild'"),
+        ("mode", "hogwild", r"\['allreduce', 'async', 'auto', 'hybrid', 'sync'\].*Got 'hogwild'"),
         ("learning_rate", "warp", r"\['auto', 'constant', 'cosine', 'invscaling', 'step'\]"),
         ("learning_rate", -1.0, "learning_rate.*Got -1.0"),
         ("alpha", -1.0, "alpha.*Got -1.0"),

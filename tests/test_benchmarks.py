@@ -14,6 +14,8 @@ from namespaces import why_not
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
+    "checkpoint",
+    "auto_mode",
     "dense",
     "encode",
     "factorization",
@@ -26,6 +28,7 @@ NAMES = (
     "network",
     "optima",
     "optimizers",
+    "recovery",
     "scaling",
     "server",
     "skewed",
@@ -103,6 +106,12 @@ def test_dense() -> None:
     check_peer(printed, "dask-ml", "dask_ml", "dask-ml LogisticRegression")
 
 
+def test_checkpoint() -> None:
+    found = rows(run("checkpoint"))
+    assert int(found["4 epochs"][1]) >= 1
+    assert "checkpoint: training slows by" in found
+
+
 def test_little() -> None:
     printed = run("little")
     assert "accuracy 0.97" in printed
@@ -113,14 +122,6 @@ def test_server() -> None:
     found = rows(run("server"))
     assert {"pull, mapped", "push of 1,000 keys, on one host"} <= set(found)
     assert "server: push_pulls a second through a stream" in found
-
-
-@needs_data
-def test_spam() -> None:
-    accuracies = [float(columns[2]) for name, columns in rows(run("spam"), "").items()
-                  if name.startswith(("dps", "scikit"))]  # fmt: skip
-    assert len(accuracies) == 4
-    assert all(0.8 < accuracy <= 1 for accuracy in accuracies)
 
 
 def test_steps() -> None:
@@ -153,19 +154,21 @@ def test_slow_replica() -> None:
     assert found["backups=1"][3] != found["async"][3] == "0%"
 
 
+def test_auto_mode() -> None:
+    printed = run("auto_mode")
+    scenarios = ["even", "slow", *(["hosts"] if why_not() is None else []), "sparse", "tiny"]
+    titles = [line for line in printed.splitlines() if line.endswith(": 2.2 s")]
+    assert titles == [f"{name}: 2.2 s" for name in scenarios]
+    assert printed.count("mode='auto' chose") == len(scenarios)
+    assert "chose sync (backups=1, late='add'): replica 0 takes" in printed
+
+
 def test_staleness() -> None:
     printed = run("staleness")
     found = rows(printed)
     assert found["fits that were beyond a bound"][0] == "0"
     for name in ("mapped, max_delay=8", "stream, max_delay=8"):
         assert int(found[name][2]) <= 8
-
-
-def test_optimizers() -> None:
-    printed = run("optimizers")
-    names = ["dps sgd", "dps momentum", "dps adagrad", "dps adam"]
-    assert list(rows(printed, "dps "))[:4] == names
-    check_peer(printed, "PyTorch", "torch", "PyTorch Adam (fused)")
 
 
 def test_network() -> None:
@@ -201,11 +204,22 @@ def test_memory() -> None:
 
 
 def test_one_command_runs_them_by_name() -> None:
-    command = [sys.executable, str(BENCHMARKS), "--quick", "optimizers", "spam"]
+    second = "spam" if DATA.exists() else "little"
+    command = [sys.executable, str(BENCHMARKS), "--quick", "optimizers", second]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    headings = [line for line in done.stdout.splitlines() if line.startswith("## ")]
-    assert headings == ["## optimizers", "## spam"]
+    both = done.stdout
+    headings = [line for line in both.splitlines() if line.startswith("## ")]
+    assert headings == ["## optimizers", f"## {second}"]
+    optimizers, mails = both.split(f"## {second}")
+    names = ["dps sgd", "dps momentum", "dps adagrad", "dps adam"]
+    assert list(rows(optimizers, "dps "))[:4] == names
+    check_peer(optimizers, "PyTorch", "torch", "PyTorch Adam (fused)")
+    if second == "spam":
+        accuracies = [float(columns[2]) for name, columns in rows(mails).items()
+                      if name.startswith(("dps", "scikit"))]  # fmt: skip
+        assert len(accuracies) == 4
+        assert all(0.8 < accuracy <= 1 for accuracy in accuracies)
 
 
 def test_one_command_knows_all() -> None:

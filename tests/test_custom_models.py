@@ -160,7 +160,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
         assert again._params.tobytes() == first._params.tobytes()
         assert again.history_[-1]["loss"] == first.history_[-1]["loss"]
     apart = fit("async", 2)
-    assert apart.loss_ == pytest.approx(first.loss_, rel=0.05)
+    assert apart.loss_ == pytest.approx(first.loss_, rel=0.15)  # its start is 1.8 times as much
     sparse = fit("sync", 1, (scipy.sparse.csr_array(X), y))
     assert sparse.score(X, y) == pytest.approx(first.score(X, y), abs=0.03)
     assert set(MODES) == {"sync", "async", "allreduce"}

@@ -25,6 +25,7 @@ import pandas as pd
 import pytest
 from bokeh.core.validation import check_integrity
 from bokeh.document import Document
+from conditions import until
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
@@ -256,13 +257,12 @@ def test_the_page_appears_with_tls() -> None:
 
 
 def test_the_page_keeps_no_more_than_its_bound_of_twenty_and_more_fits(client: Client) -> None:
-    def state(dask_scheduler: Any) -> tuple[list[tuple[str, str, int]], int]:
+    def state(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
         store = dask_scheduler.plugins[NAME].store
-        fits = [(f.id, f.outcome, len(f.losses)) for f in store.fits]
-        return fits, store._count
+        return {f.id: (f.outcome, len(f.losses)) for f in store.fits}
 
     fit(client)
-    before = client.run_on_scheduler(state)[1]
+    before = client.run_on_scheduler(state)
 
     def several() -> None:
         for _ in range(FITS // 2 + 1):
@@ -273,9 +273,20 @@ def test_the_page_keeps_no_more_than_its_bound_of_twenty_and_more_fits(client: C
         thread.start()
     for thread in both:
         thread.join()
-    fits, count = client.run_on_scheduler(state)
-    assert count == before + 2 * (FITS // 2 + 1)
+
+    def now() -> dict[str, tuple[str, int]]:
+        return client.run_on_scheduler(state)
+
+    # Events and questions come to the scheduler by different ways. A fit of another test, of
+    # whose end nobody has heard, stays.
+    until(
+        lambda: set(before) >= {id for id, (outcome, _) in now().items() if outcome == "running"},
+        "all of its fits have ended",
+    )
+    fits = now()
     assert len(fits) == FITS
-    assert {(outcome, epochs) for _, outcome, epochs in fits} == {("max_iter", 3)}
+    ours = [told for id, told in fits.items() if id not in before]
+    assert set(ours) == {("max_iter", 3)}
+    assert len(ours) >= FITS - sum(outcome == "running" for outcome, _ in before.values())
     page = read(address(client, "dps"))
     assert len(re.findall("LinearClassifier \\d+", page)) <= 4 * FITS

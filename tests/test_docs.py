@@ -86,6 +86,17 @@ def test_the_example_of_the_page_on_parameter_servers_runs(
     assert "['ranker']" in capsys.readouterr().out
 
 
+def test_the_example_of_the_page_on_reliability_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(ROOT / "docs" / "reliability.md", "python"):
+        exec(example, names)
+    assert names["model"].n_iter_ == 20
+    assert list((tmp_path / "fits" / "iris").glob("*/manifest.json"))
+
+
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6
@@ -113,6 +124,7 @@ EXAMPLES = {
     "gradient_queue.py": "of 800 gradients",
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",
     "numpy_only.py": "modified_huber  accuracy 0.965",
+    "read_while_training.py": "the same at the end: True",
     "shared_value.py": "the second sees       -0.229",
     "text.py": "of 1,600 mails are told apart",
 }

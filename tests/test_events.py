@@ -16,6 +16,7 @@ import dask.array as da
 import msgpack
 import numpy as np
 import pytest
+from conditions import until
 from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
 from ranks import MODES
@@ -45,18 +46,11 @@ SCHEMA: dict[str, Any] = {
     "shard": events.ShardEvent,
     "epochs": events.EpochsEvent,
     "straggler": events.StragglerEvent,
+    "recovered": events.RecoveredEvent,
     "stopped": events.StoppedEvent,
     "failed": events.FailedEvent,
+    "server": events.ServerEvent,
 }
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait on a condition, which is an error if it does not come."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
-        threading.Event().wait(0.02)
-    return value
 
 
 def problem(rows: int = 4000) -> tuple[Any, Any]:

@@ -29,7 +29,9 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse
+from conditions import until
 from distributed import Client, LocalCluster, Status, get_worker
+from endless import EndlessFit, fits_end_when_told
 from ranks import MODES
 
 import dps
@@ -92,8 +94,14 @@ def two_workers(started_by: str = "forkserver") -> Iterator[Client]:
 
     Dask looks whether a lost worker is back once, so many seconds later, and gives it up
     if it is away at that moment: again, where workers are killed one after the other.
+
+    What Dask remembers of the past is bounded: its logs grow up to thousands of lines, and
+    work stealing keeps each worker that it has lost.
     """
     settings = {
+        "distributed.scheduler.work-stealing": False,
+        "distributed.admin.log-length": 10,
+        "distributed.admin.low-level-log-length": 10,
         "distributed.deploy.lost-worker-timeout": "1h",
         "distributed.worker.multiprocessing-method": started_by,
     }
@@ -157,6 +165,7 @@ def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "rates_of", decided)
     monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(closed))
+    fits_end_when_told(monkeypatch)
 
 
 _fits: list[str] = []
@@ -177,16 +186,7 @@ def files() -> list[Path]:
     return [path for fit in _fits for path in folder().glob(f"dps-{fit}-*")]
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait on a condition, which is an error if it does not come."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
-        threading.Event().wait(0.02)
-    return value
-
-
-class Fit(threading.Thread):
+class Fit(EndlessFit):
     """An endless fit in a thread, which says when epochs are being closed."""
 
     def __init__(
@@ -195,14 +195,10 @@ class Fit(threading.Thread):
         data: Callable[[], tuple[Any, Any]] = classification,
         **parameters: Any,
     ) -> None:
-        super().__init__()
-        self.data = data
-        self.error: BaseException | None = None
+        made = dps.LinearClassifier(client=client, verbose=1, random_state=0, **parameters)
+        super().__init__(made, *data())
         self.keyed = False
         self.epochs = threading.Event()
-        self.estimator = dps.LinearClassifier(
-            client=client, max_iter=10**6, tol=None, verbose=1, random_state=0, **parameters
-        )
         self.start()
 
     def begin(self) -> None:
@@ -210,13 +206,7 @@ class Fit(threading.Thread):
         if self.error is not None:
             raise self.error
 
-    def run(self) -> None:
-        try:
-            self.estimator.fit(*self.data())
-        except BaseException as error:
-            self.error = error
-
-    def end(self, seconds: float) -> BaseException:
+    def fails(self, seconds: float) -> BaseException:
         self.join(seconds)
         assert not self.is_alive(), f"the fit hangs for {seconds:g} s"
         assert self.error is not None
@@ -250,7 +240,7 @@ def assert_nothing_left(client: Client) -> None:
 def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
     """Fits side by side: in each mode, near and far, by L-BFGS, streamed, and in steps by keys."""
     by_keys: dict[str, Any] = {"data": wide, "optimizer": "momentum", "batch_size": 8}
-    ways = [*EVERY_MODE, dps.Sync(backups=1), "lbfgs"]
+    ways = [*EVERY_MODE, "lbfgs"]
     fits = [Fit(client, **options_of(way), **options) for way in ways]
     fits += [Fit(client, optimizer="adagrad", cache=cache, **options) for cache in ("disk", None)]
     fits += [Fit(client, mode=mode, **by_keys, **options) for mode in ("sync", "async")]
@@ -263,15 +253,19 @@ def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
 # The worker of rank 0 holds the shards too.
 @pytest.mark.usefixtures("_fits_tell")
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_worker_ends_every_fit_with_its_name(which: int, client: Client) -> None:
+def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
     fits = fits_in_every_way(client)
     os.kill(pids[address], signal.SIGKILL)
-    for error in [fit.end(30) for fit in fits]:
-        assert isinstance(error, WorkerLostError)
-        assert error.worker == address
-        assert address in str(error)
+    for fit in fits:
+        until(lambda fit=fit: fit.recoveries or fit.error, "it is begun again")  # type: ignore[misc]
+        fit.epochs.clear()
+        fit.begin()
+        fit.stopping.set()
+    for fit in fits:
+        fit.end(losses=1)
+        assert address in fit.recoveries[0].what
     client.wait_for_workers(2, timeout=30)
     assert_nothing_left(client)
 
@@ -284,7 +278,7 @@ def test_a_frozen_worker_ends_every_fit_within_the_timeout(which: int, client: C
     fits = fits_in_every_way(client, timeout=2.5)
     os.kill(pids[address], signal.SIGSTOP)
     try:
-        errors = [fit.end(30) for fit in fits]
+        errors = [fit.fails(30) for fit in fits]
     finally:
         os.kill(pids[address], signal.SIGCONT)
     for error in errors:
@@ -355,7 +349,7 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
         fit = Fit(client, timeout=2.0)
         fit.begin()
         processes[0].kill()
-        error = fit.end(30)
+        error = fit.fails(30)
         assert isinstance(error, ClusterError)
         assert "scheduler" in str(error) or "client" in str(error)
         client.close()
@@ -386,7 +380,7 @@ def test_an_error_while_the_scheduler_is_busy_stops_replicas(
     monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(broken))
     with scheduler_apart(tmp_path) as (client, processes):
         fit = Fit(client)
-        assert isinstance(fit.end(60), ZeroDivisionError)
+        assert isinstance(fit.fails(60), ZeroDivisionError)
         until(lambda: rests(processes[1:]), "replicas have stopped")
         assert not files()
         os.kill(processes[0].pid, signal.SIGCONT)
@@ -510,7 +504,7 @@ def test_an_exception_that_cannot_be_sent_arrives_in_words(
     cause = caught.value.__cause__
     if isinstance(cause, ReplicaError):
         assert words in str(cause)
-        assert "raise make()" in str(cause)
+        assert "in evaluate" in str(cause)  # its line is lost where cloudpickle drops the file
     else:  # it can be sent after all, and only has no words
         assert type(cause).__name__ == "Speechless"
     assert_nothing_left(client)
@@ -621,22 +615,30 @@ def killed_fit(client: Client, number: int) -> None:
     rng = random.Random(number)
     pids = client.run(os.getpid)
     killed = rng.choice(sorted(pids))
+    made = dps.LinearClassifier(
+        mode=list(MODES)[number % len(MODES)], client=client, random_state=0, timeout=20.0
+    )
+    fit = EndlessFit(made, *drawn_on_workers(8000))
     kill = threading.Timer(rng.random() * 0.7, os.kill, (pids[killed], signal.SIGKILL))
     kill.start()
-    with pytest.raises(WorkerLostError) as caught:
-        dps.LinearClassifier(
-            mode=list(MODES)[number % len(MODES)],
-            client=client, max_iter=10**6, tol=None, timeout=20.0,
-        ).fit(*drawn_on_workers(8000))  # fmt: skip
+    fit.start()
     kill.join()
-    assert caught.value.worker == killed
+    until(lambda: fit.recoveries or fit.error, "the fit has lost a worker")
+    if fit.error is None:
+        fit.end(losses=1)
+        assert killed in fit.recoveries[0].what
+    else:  # before training began
+        fit.join()
+        assert isinstance(fit.error, WorkerLostError)
+        assert fit.error.worker == killed
     until(lambda: killed not in client.nthreads(), "the worker is gone")
     client.wait_for_workers(2, timeout=30)
     plain_fit(client, number)
 
 
 def twenty_fits(fit: Callable[[Client, int], None], started_by: str) -> None:
-    note_fits(pytest.MonkeyPatch())
+    note_fits(patch := pytest.MonkeyPatch())
+    fits_end_when_told(patch)
     with two_workers(started_by) as client:
         sizes = []
         for number in range(20):

@@ -6,13 +6,13 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from conditions import until
 from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
@@ -20,7 +20,7 @@ import dps
 from dps._runtime.activity import Activity
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
-from dps.cluster.dask import cluster
+from dps.cluster.dask import cluster, work
 from dps.errors import FencedError, ServerLostError
 from dps.monitor.shard import ReportingShard
 from dps.optimizers import SGD
@@ -78,13 +78,6 @@ def shard(client: Client) -> Iterator[Shard]:
     yield shard
     shard.close()
     until(lambda: not found(client), "everything is given back")
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
-        threading.Event().wait(0.02)
 
 
 def found(client: Client) -> list[str]:
@@ -358,8 +351,8 @@ def test_initial_values_go_to_the_worker_and_not_to_the_scheduler(
             given.append(len(pickle.dumps(made)))
         return made
 
-    original = cluster.sealed
-    monkeypatch.setattr(cluster, "sealed", noted)
+    original = work.sealed
+    monkeypatch.setattr(work, "sealed", noted)
     monkeypatch.setattr(cluster, "_PIECE", 1000)  # some pieces, the last one short
     X = np.random.default_rng(0).normal(size=(50, 3001))
     y = X[:, 0] > 0

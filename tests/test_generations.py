@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from conditions import until
 from ranks import FENCE, LoopbackLink, at_once
 
 from dps import Async, Sync
@@ -33,13 +33,6 @@ from dps.transport.mapped import MappedLink, map_window
 SIZE = 100
 FIT = "f1f1"
 FOREVER = 3600.0
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 class Shard:

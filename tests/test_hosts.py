@@ -12,18 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from conditions import until
 from distributed import Client
+from endless import EndlessFit, fits_end_when_told
 from ranks import MODES
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
-from dps.errors import WorkerLostError
 from dps.tensors import ParameterServer, Table
 from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
@@ -53,15 +54,6 @@ def pair() -> Iterator[ClusterOfHosts]:
     """Two hosts with a worker each."""
     with cluster_of_hosts(2) as cluster:
         yield cluster
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """Wait on a condition, which is an error if it does not come."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
-        threading.Event().wait(0.02)
-    return value
 
 
 def dense(rows: int = 4000) -> tuple[Any, Any]:
@@ -360,17 +352,19 @@ def test_bytes_between_hosts_go_by_the_period(pair: ClusterOfHosts) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_killed_worker_of_a_crowded_host_is_named(number: int, crowd: ClusterOfHosts) -> None:
+def test_ranks_that_sum_on_their_host_go_on_without_one(
+    number: int, crowd: ClusterOfHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits_end_when_told(monkeypatch)
     address = sorted(crowd.workers)[number]
     worker = crowd.workers.pop(address)
     before = training(crowd.client)
-    fit = Fit(crowd.client, "sync")
+    fit = endless(crowd.client, "sync")
     until(lambda: training(crowd.client) - before, "it trains")
     os.kill(worker.pid, signal.SIGKILL)
-    fit.join(30)
-    assert not fit.is_alive()
-    assert isinstance(fit.error, WorkerLostError)
-    assert fit.error.worker == address
+    until(lambda: fit.recoveries, "it is begun again")
+    fit.end(losses=1)
+    assert address in fit.recoveries[0].what
     until(lambda: address not in crowd.client.nthreads(), "Dask knows")
     crowd.add_workers([worker.host])
 
@@ -430,39 +424,28 @@ def test_a_killed_client_leaves_nothing_on_any_host(
     assert abandoned[mode] == []
 
 
-class Fit(threading.Thread):
-    """An endless fit in a thread."""
-
-    def __init__(self, client: Client, mode: str) -> None:
-        super().__init__()
-        self.error: BaseException | None = None
-        self._estimator = LinearClassifier(
-            client=client, mode=mode, optimizer="sgd", max_iter=10**6, tol=None, random_state=0
-        )
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._estimator.fit(*dense())
-        except BaseException as error:
-            self.error = error
+def endless(client: Client, mode: str) -> EndlessFit:
+    """A fit that has begun."""
+    made = LinearClassifier(client=client, mode=mode, optimizer="sgd", random_state=0)
+    fit = EndlessFit(made, *dense())
+    fit.start()
+    return fit
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_killed_worker_ends_fits_across_hosts_with_its_name(
-    number: int, pair: ClusterOfHosts
+def test_fits_across_hosts_go_on_when_a_worker_is_killed(
+    number: int, pair: ClusterOfHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fits_end_when_told(monkeypatch)
     address = pair.of(pair.hosts[number])[0]
     worker = pair.workers.pop(address)
     before = training(pair.client)
-    fits = [Fit(pair.client, mode) for mode in MODES]
+    fits = [endless(pair.client, mode) for mode in MODES]
     until(lambda: len(training(pair.client) - before) == len(fits), "all fits train")
     os.kill(worker.pid, signal.SIGKILL)
     for fit in fits:
-        fit.join(30)
-        assert not fit.is_alive()
-        assert isinstance(fit.error, WorkerLostError)
-        assert fit.error.worker == address
-        assert address in str(fit.error)
+        until(lambda fit=fit: fit.recoveries, "it is begun again")  # type: ignore[misc]
+        fit.end(losses=1)
+        assert address in fit.recoveries[0].what
     until(lambda: address not in pair.client.nthreads(), "Dask knows")
     pair.add_workers([worker.host])

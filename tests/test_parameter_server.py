@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conditions import until
 from distributed import Client, LocalCluster
 
 import dps
@@ -310,15 +311,6 @@ def start(script: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
 
 
-def until(condition: Any, seconds: float = 30.0) -> None:
-    waiting = threading.Event()
-    for _ in range(int(seconds / 0.05)):
-        if condition():
-            return
-        waiting.wait(0.05)
-    raise AssertionError("it has not come")
-
-
 def test_a_named_server_outlives_its_maker_and_another_does_not(client: Client) -> None:
     maker = start(MAKER, client.scheduler.address)
     assert maker.stdout is not None
@@ -326,7 +318,7 @@ def test_a_named_server_outlives_its_maker_and_another_does_not(client: Client) 
     assert path.exists()
     maker.kill()
     maker.communicate()
-    until(lambda: not path.exists())
+    until(lambda: not path.exists(), "the memory is given back")
     server = dps.ParameterServer.connect("heirloom", client=client)
     server.add("w", 1.0)
     assert server.pull("w").tolist() == [3.0] * 4
@@ -369,11 +361,11 @@ def test_counts_of_fifty_clients_are_exact_while_one_is_killed(
         pushers = [start(PUSHER, address, "16", "60") for _ in range(3)]
         victim = start(PUSHER, address, "2", "1000000")
         assert victim.stdout is not None
-        told = [int(victim.stdout.readline()) for _ in range(100)]
+        said = [int(victim.stdout.readline()) for _ in range(100)]
         saves = 0
         victim.send_signal(signal.SIGKILL)
         # Not by `communicate`, which passes over what has been read ahead.
-        told += list(map(int, victim.stdout.read().split()))
+        said += list(map(int, victim.stdout.read().split()))
         victim.communicate()
         while any(pusher.poll() is None for pusher in pushers):
             now = server.pull("n")
@@ -391,13 +383,13 @@ def test_counts_of_fifty_clients_are_exact_while_one_is_killed(
         counted, rows = server.pull("n"), server.pull("t", np.arange(16))
         assert (counted == counted[0]).all()
         of_victim = counted[0] - 3 * 16 * 60
-        assert len(told) <= of_victim <= len(told) + 2
+        assert len(said) <= of_victim <= len(said) + 2
         # Two threads of the victim push rows 0 and 1, all push row 7 too.
         assert (rows == rows[:, :1]).all()
         assert rows[2:7, 0].tolist() == rows[8:, 0][:5].tolist() == [180.0] * 5
-        assert len(told) <= rows[:2, 0].sum() - 360 <= of_victim
+        assert len(said) <= rows[:2, 0].sum() - 360 <= of_victim
         assert rows[7, 0] - 48 * 60 - 180 == rows[:2, 0].sum() - 360
-        until(lambda: len(server.stats()["shards"][0]["callers"]) == 1)
+        until(lambda: len(server.stats()["shards"][0]["callers"]) == 1, "one caller")
 
 
 @pytest.mark.parametrize("n_shards", [1, 2, 3])
@@ -536,7 +528,7 @@ async def _awaited(handle: Any) -> Any:
     return await handle
 
 
-def test_a_function_on_a_shard_that_asks_it_is_told_so(client: Client) -> None:
+def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
     def recursive(values: Any) -> None:
         dps.ParameterServer.connect("self").add("w", 1.0)
 
@@ -566,7 +558,7 @@ def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
         assert {shard["worker"] for shard in server.stats()["shards"]} == set(workers)
         processes = client.run(os.getpid)
         os.kill(processes[workers[1]], signal.SIGKILL)
-        until(lambda: workers[1] not in client.nthreads())
+        until(lambda: workers[1] not in client.nthreads(), "the worker has left")
         for call in (lambda: server.pull("b"), lambda: server.add("b", 1.0)):
             with pytest.raises(
                 ServerLostError, match=r"shard 1 of server 'half'.*b\[0:3\]"
@@ -592,7 +584,7 @@ def test_nothing_is_left_of_a_closed_server(client: Client) -> None:
     def handlers(dask_worker: Any) -> list[str]:
         return [each for each in dask_worker.handlers if each.startswith("dps-server-")]
 
-    until(lambda: not any(client.run(handlers).values()))
+    until(lambda: not any(client.run(handlers).values()), "no handler is left")
     assert not [t.name for t in threading.enumerate() if t.name.startswith("dps-")]
 
 
@@ -609,7 +601,7 @@ def test_a_server_that_is_closed_leaves_no_memory_on_workers(client: Client) -> 
     with dps.ParameterServer({"w": np.zeros(1000)}, client=client, n_shards=2) as server:
         client.gather(client.map(lambda n, s: s.push_pull("w", np.ones(1000)), range(4), s=server))
         server.pull("w")
-    until(lambda: not any(client.run(held_memory).values()))
+    until(lambda: not any(client.run(held_memory).values()), "no memory is left")
 
 
 def test_a_handle_that_is_forgotten_leaves_no_caller(client: Client) -> None:
@@ -622,7 +614,7 @@ def test_a_handle_that_is_forgotten_leaves_no_caller(client: Client) -> None:
         first = callers()
         for _ in range(3):
             dps.ParameterServer.connect("forgotten", client=client).push("w", np.ones(10))
-        until(lambda: callers() == first)
+        until(lambda: callers() == first, "the callers of before")
 
 
 def test_what_was_handed_over_is_done_before_a_server_is_closed() -> None:

@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
+from conditions import until
 from distributed import Client, Event, LocalCluster, Status, get_client
 
 import dps
@@ -38,24 +39,16 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + _LONG
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        threading.Event().wait(0.02)
-    return value
-
-
-def parts(seconds: float = 0.0) -> tuple[Any, Any]:
-    """Data in four partitions, of which each takes a while to compute."""
+def parts(seconds: float = 0.0, n: int = 4) -> tuple[Any, Any]:
+    """Data in a few partitions, of which each takes a while to compute."""
 
     def half(values: Any) -> Any:
         time.sleep(seconds)
         return values
 
     late = dask.delayed(half, pure=False)
-    quarters = [slice(ROWS * n // 4, ROWS * (n + 1) // 4) for n in range(4)]
-    return [late(X[at]) for at in quarters], [dask.delayed(Y[at]) for at in quarters]
+    slices = [slice(ROWS * k // n, ROWS * (k + 1) // n) for k in range(n)]
+    return [late(X[at]) for at in slices], [dask.delayed(Y[at]) for at in slices]
 
 
 def fit(client: Client, data: Any, timeout: float = 2.0) -> dps.LinearClassifier:
@@ -86,7 +79,7 @@ def others_compute(client: Client, workers: Any, seconds: float = 0.2) -> Iterat
 
 
 def test_partitions_may_take_longer_than_the_timeout(client: Client) -> None:
-    assert fit(client, parts(seconds=5.0), timeout=2.0).n_iter_ == 2
+    assert fit(client, parts(seconds=4.0, n=2), timeout=2.0).n_iter_ == 2
 
 
 def test_a_far_rank_may_take_longer_than_the_timeout_to_read_in_async(client: Client) -> None:
@@ -95,7 +88,7 @@ def test_a_far_rank_may_take_longer_than_the_timeout_to_read_in_async(client: Cl
         client=client, timeout=2.0, max_iter=1, tol=None, cache=None, shuffle=False, batch_size=50,
         mode=dps.Async(access="stream"), optimizer="sgd",
     )  # fmt: skip
-    model.fit(*parts(seconds=3.0))
+    model.fit(*parts(seconds=2.5))
     assert [record["rows"] for record in model.history_] == [ROWS]
 
 

@@ -148,6 +148,9 @@ def test_a_file_whose_owner_was_killed_is_found_and_swept() -> None:
     owner.wait()
     mapped.memory[0] = 1  # the mapping outlives its owner
     assert mapped.owner_is_gone()
+    assert path not in memory.sweep()  # what it holds may be wanted: it is marked
+    assert path not in memory.sweep()
+    assert path in memory.sweep(grace=0.0)
     assert not path.exists()
     mapped.close()
 

@@ -6,7 +6,7 @@ more than ``drop_after`` updates of the shard are dropped.
 
 Protocol, of each shard by itself. A rank that comes with a gradient waits for its turn and enters
 (asynchronous.pyx); then it
-    looks   how many updates the gradient misses, and drops it if these are too many
+    checks  how many updates the gradient misses, and drops it if these are too many
     adds    it to TOTAL, or writes it there where it is the first; by keys at their places in TOTAL,
             with a mark in MARKS and the key in TOTAL_KEYS where it is the first there
     counts  in GATHERED: gradients, rows, its rate, keys

@@ -3,6 +3,8 @@
 Owns how runs of equally penalised coordinates are laid over a part of a vector. It must not know
 whose vector that is, or when it is updated.
 """
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t
 
@@ -115,4 +117,4 @@ cdef object view(char* at, dtype, Py_ssize_t n):
     """Elements that lie somewhere, as an array that does not own them."""
     if n == 0:
         return np.empty(0, dtype)
-    return np.frombuffer(<char[:n * dtype.itemsize]> at, dtype)
+    return np.frombuffer(PyMemoryView_FromMemory(at, n * dtype.itemsize, PyBUF_WRITE), dtype)

@@ -177,6 +177,40 @@ class Cluster(Protocol):
         """
         ...
 
+    def salvage(self, session: Session) -> Session:
+        """The same session, to be read; shards that are gone answer from what they have left.
+
+        Raises
+        ------
+        ServerLostError
+            Of one of them nothing is left.
+        """
+        ...
+
+    def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
+        """End the group at work, so that another one can be served and launched.
+
+        Partitions that have gone with their workers are made again on others.
+
+        Parameters
+        ----------
+        drop : bool
+            Whether to go on without those that cannot be.
+
+        Returns
+        -------
+        list of str
+            The worker of each partition.
+        set of int
+            Partitions that are lost.
+
+        Raises
+        ------
+        WorkerLostError
+            Partitions are lost, and are not to be dropped.
+        """
+        ...
+
     def close(self) -> None:
         """Stop what runs and leave nothing behind. May be called at any time."""
         ...

@@ -48,9 +48,9 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
 
 
 def here(given: Any) -> Any:
-    """The client that is meant by one, or the active one; None inside of tasks, or without any."""
-    if given is not None and hasattr(given, "scatter"):
-        return given
+    """A given client, or the active one; None inside of tasks, and where another thing is given."""
+    if given is not None:
+        return given if hasattr(given, "scatter") else None
     if "distributed" not in sys.modules:
         return None
     from dps.cluster.dask import active_client, inside_task
@@ -61,11 +61,11 @@ def here(given: Any) -> Any:
 def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
     """Where to run: the given or the active client's workers, else threads of this process."""
     if client is None and "distributed" in sys.modules:
-        from dps.cluster.dask import inside_task
+        from dps.cluster.dask import active_client, inside_task
 
         if inside_task():  # never replicas inside of replicas
             return ThreadCluster(fit, 1)
-        client = here(None)
+        client = active_client()
     if client is not None:
         from dps.cluster.dask import DaskCluster
 

@@ -159,13 +159,22 @@ class ThreadCluster:
             self._running.start(task.rank, function, task.spec, server, partitions)
         return self._running
 
-    def close(self) -> None:
+    def salvage(self, session: Session) -> Session:
+        """Nothing is lost but with this process."""
+        return session
+
+    def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
         """Stop and join the threads, free the shards."""
         for shard in self._shards:
             shard.close()
         if self._running is not None:
             self._running.join()
-        self._shards = []
+        self._shards, self._running = [], None
+        return [LOCAL] * len(self._partitions), set()
+
+    def close(self) -> None:
+        """Give back the rows too."""
+        self.renew()
         self._partitions = []
 
 

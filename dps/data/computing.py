@@ -70,6 +70,7 @@ def delayed_keep(
     keeping: Keeping,
     prepare: Callable[[Any, int], Any] | None,
     partitions: Mapping[int, Partition],
+    name: str = "",
 ) -> list[Any]:
     """Delayed objects that keep partitions, by number; one task holds `prepare` for all of them."""
     shared = None if prepare is None else dask.delayed(sealed(itself, prepare), pure=False)()
@@ -77,7 +78,7 @@ def delayed_keep(
     return [
         keep(
             shared, number, part.X, part.y, part.weight,
-            dask_key_name=f"dps-keep-{keeping.fit}-{number}",
+            dask_key_name=f"dps-keep-{name or keeping.fit}-{number}",
         )
         for number, part in partitions.items()
     ]  # fmt: skip

@@ -2,7 +2,8 @@
 
 The arrays are safetensors, and their file is named by its digest. The manifest is JSON, comes last,
 and takes the place of an older one in one step: whoever reads finds the old state or the new one.
-It knows nothing of what the manifest says.
+It knows nothing of what the manifest says. Others may have written parts beside it before, from
+processes of their own; then it is the manifest's content that names them, with their digests.
 """
 
 from __future__ import annotations
@@ -12,21 +13,57 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["read_directory", "write_directory"]
+__all__ = [
+    "MANIFEST",
+    "Part",
+    "arrays_of",
+    "file_system",
+    "names_in",
+    "read_directory",
+    "read_part",
+    "write_directory",
+    "write_file",
+    "write_part",
+]
 
 #: Of the way in which files are laid out; what a manifest says inside has no other.
 _VERSION = 1
 _FORMAT = "dps"
-_MANIFEST = "manifest.json"
-_OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|\..*")
+MANIFEST = "manifest.json"
+_OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|part-[\w-]+\.safetensors|\..*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+#: What safetensors calls dtypes.
+_NAMES = {
+    "b1": "BOOL", "i1": "I8", "u1": "U8", "i2": "I16", "u2": "U16", "i4": "I32", "u4": "U32",
+    "i8": "I64", "u8": "U64", "f2": "F16", "f4": "F32", "f8": "F64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of arrays beside a manifest.
+
+    Parameters
+    ----------
+    name : str
+        Of the file; it begins with ``part-``.
+    sha256 : str
+    bytes : int
+    """
+
+    name: str
+    sha256: str
+    bytes: int
 
 
 def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -44,18 +81,16 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
     FileExistsError
         There is a file of that name, or a directory with files of others.
     """
-    from safetensors.numpy import save
-
-    shown, fs, root = _file_system(path)
-    found = _names(fs, root) if fs.exists(root) else []
-    before = _named_arrays(fs, root) if _MANIFEST in found else None
+    shown, fs, root = file_system(path)
+    found = names_in(fs, root) if fs.exists(root) else []
+    before = _named_arrays(fs, root) if MANIFEST in found else None
     if fs.isfile(root):
         raise FileExistsError(f"{shown} is a file: give the path of a directory")
     others = sorted(name for name in found if not _OURS.fullmatch(name))
     if others:
         raise FileExistsError(f"{shown} holds other files, such as {others[0]!r}: give a new path")
     fs.makedirs(root, exist_ok=True)
-    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    data = b"".join(_chunks(arrays))
     digest = sha256(data).hexdigest()
     manifest = {
         "format": _FORMAT,
@@ -65,8 +100,8 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
     }
     text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, allow_nan=False)
     kept = _arrays_file(digest)
-    _write(fs, root, kept, data)
-    _write(fs, root, _MANIFEST, text.encode())
+    write_file(fs, root, kept, [data])
+    write_file(fs, root, MANIFEST, [text.encode()])
     # What else lies there may be another writer's, whose manifest is on its way.
     if before in found and before != kept:
         fs.rm_file(f"{root}/{before}")
@@ -87,11 +122,11 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     ValueError
         It is damaged, or of another version.
     """
-    shown, fs, root = _file_system(path)
+    shown, fs, root = file_system(path)
     if not fs.exists(root):
         raise FileNotFoundError(f"{shown} does not exist")
     remedy = "what was saved there was not saved to its end: save it again"
-    raw = _read(fs, shown, root, _MANIFEST, remedy)
+    raw = _read(fs, shown, root, MANIFEST, remedy)
     while True:
         manifest = _manifest(raw, shown)
         expected = manifest["arrays"]["sha256"]
@@ -100,15 +135,72 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
             break
         except FileNotFoundError:
             # Somebody may have put another state in its place since.
-            before, raw = raw, _read(fs, shown, root, _MANIFEST, remedy)
+            before, raw = raw, _read(fs, shown, root, MANIFEST, remedy)
             if raw == before:
                 raise
     if sha256(data).hexdigest() != expected or len(data) != manifest["arrays"]["bytes"]:
         raise _damaged(shown, f"{_arrays_file(expected)} is not what was saved")
-    return manifest["content"], _arrays(data, shown)
+    return manifest["content"], arrays_of(data, shown)
 
 
-def _file_system(path: Any) -> tuple[str, Any, str]:
+def write_part(path: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> Part:
+    """Write a file of arrays into a directory, for a manifest that is to come.
+
+    Parameters
+    ----------
+    path : str or path
+        Of the directory, which is made.
+    name : str
+        ``"part-....safetensors"``.
+    arrays : mapping of str to array
+    """
+    _, fs, root = file_system(path)
+    fs.makedirs(root, exist_ok=True)
+    digest, count = write_file(fs, root, name, _chunks(arrays))
+    return Part(name, digest, count)
+
+
+def read_part(path: Any, part: Part) -> dict[str, NDArray[Any]]:
+    """Read a part that a manifest names.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    ValueError
+        It is damaged.
+    """
+    shown, fs, root = file_system(path)
+    data = _read(fs, shown, root, part.name, "copy the directory whole")
+    if len(data) != part.bytes or sha256(data).hexdigest() != part.sha256:
+        raise _damaged(shown, f"{part.name} is not what was saved")
+    return arrays_of(data, shown)
+
+
+def _chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterable[bytes | memoryview]:
+    """Arrays as a file of safetensors, without a copy; the widest come first, to lie aligned."""
+    given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    names = sorted(given, key=lambda name: (-given[name].itemsize, name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        start, end = end, end + given[name].nbytes
+        dtype = _NAMES[given[name].dtype.str[1:]]
+        header[name] = {
+            "dtype": dtype,
+            "shape": [*arrays[name].shape],
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        if given[name].nbytes:
+            yield given[name].reshape(-1).view("u1").data
+
+
+def file_system(path: Any) -> tuple[str, Any, str]:
+    """What to show of a path, the file system that it is on, and the path there."""
     from fsspec.core import url_to_fs
 
     shown = os.fspath(path)
@@ -119,14 +211,15 @@ def _file_system(path: Any) -> tuple[str, Any, str]:
     return shown, fs, root.rstrip("/") or root
 
 
-def _names(fs: Any, root: str) -> list[str]:
+def names_in(fs: Any, root: str) -> list[str]:
+    """The names of what is in a directory."""
     return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)]
 
 
 def _named_arrays(fs: Any, root: str) -> str | None:
     """The file of arrays that the manifest there names, if it names one."""
     try:
-        digest = json.loads(fs.cat_file(f"{root}/{_MANIFEST}"))["arrays"]["sha256"]
+        digest = json.loads(fs.cat_file(f"{root}/{MANIFEST}"))["arrays"]["sha256"]
         return _arrays_file(digest) if isinstance(digest, str) else None
     except (ValueError, TypeError, KeyError, RecursionError, OSError):
         return None
@@ -149,9 +242,9 @@ def _manifest(raw: bytes, shown: str) -> dict[str, Any]:
     try:
         manifest = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise _damaged(shown, f"its {_MANIFEST} is no JSON ({error})") from error
+        raise _damaged(shown, f"its {MANIFEST} is no JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise ValueError(f"{shown} was not saved by dps: its {_MANIFEST} does not say so")
+        raise ValueError(f"{shown} was not saved by dps: its {MANIFEST} does not say so")
     version = manifest.get("version")
     if version != _VERSION:
         raise ValueError(
@@ -162,15 +255,15 @@ def _manifest(raw: bytes, shown: str) -> dict[str, Any]:
     try:
         expected = _digest(manifest)
     except (ValueError, RecursionError) as error:
-        raise _damaged(shown, f"its {_MANIFEST} is not what was saved ({error})") from error
+        raise _damaged(shown, f"its {MANIFEST} is not what was saved ({error})") from error
     if given != expected:
-        raise _damaged(shown, f"its {_MANIFEST} is not what was saved")
+        raise _damaged(shown, f"its {MANIFEST} is not what was saved")
     unknown = set(manifest) ^ {"format", "version", "arrays", "content"}
     arrays = manifest.get("arrays")
     if unknown or not isinstance(arrays, dict) or set(arrays) != {"sha256", "bytes"}:
-        raise _damaged(shown, f"its {_MANIFEST} has other keys than it should have")
+        raise _damaged(shown, f"its {MANIFEST} has other keys than it should have")
     if not isinstance(arrays["sha256"], str) or not _DIGEST.fullmatch(arrays["sha256"]):
-        raise _damaged(shown, f"its {_MANIFEST} has no digest of the arrays")
+        raise _damaged(shown, f"its {MANIFEST} has no digest of the arrays")
     return manifest
 
 
@@ -178,7 +271,14 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
 
 
-def _arrays(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
+def arrays_of(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
+    """The arrays of safetensors, of memory of their own.
+
+    Raises
+    ------
+    ValueError
+        They are none.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -197,26 +297,42 @@ def _read(fs: Any, shown: str, root: str, name: str, remedy: str) -> bytes:
         raise FileNotFoundError(f"{shown} has no {name}; {remedy}") from None
 
 
-def _write(fs: Any, root: str, name: str, data: bytes) -> None:
-    """Write a file beside its place, and put it there when it is whole."""
+def write_file(
+    fs: Any, root: str, name: str, chunks: Iterable[bytes | memoryview]
+) -> tuple[str, int]:
+    """Write a file beside its place, and put it there when it is whole.
+
+    Returns
+    -------
+    str
+        Its digest.
+    int
+        Its bytes.
+    """
     from fsspec.implementations.local import LocalFileSystem
 
     beside, place = f"{root}/.{name}.{uuid.uuid4().hex}", f"{root}/{name}"
+    local = isinstance(fs, LocalFileSystem)
+    digest, count = sha256(), 0
     try:
-        if isinstance(fs, LocalFileSystem):
-            with open(beside, "wb") as file:
-                file.write(data)
+        with open(beside, "wb") if local else fs.open(beside, "wb") as file:
+            for chunk in chunks:
+                digest.update(chunk)
+                file.write(chunk)
+                count += len(chunk)
+            if local:
                 file.flush()
                 os.fsync(file.fileno())
+        if local:
             os.replace(beside, place)
             _sync(root)
         else:
-            fs.pipe_file(beside, data)
             fs.mv(beside, place)
     except BaseException:
         with contextlib.suppress(OSError):
             fs.rm_file(beside)
         raise
+    return digest.hexdigest(), count
 
 
 def _sync(root: str) -> None:

@@ -7,6 +7,7 @@ from dps.estimators.fm import FMClassifier, FMRegressor
 from dps.estimators.linear import LinearClassifier, LinearRegressor
 from dps.estimators.mlp import MLPClassifier, MLPRegressor
 from dps.estimators.saving import load
+from dps.estimators.serving import ServedModel
 
 __all__ = [
     "FMClassifier",
@@ -17,5 +18,6 @@ __all__ = [
     "MLPRegressor",
     "ModelClassifier",
     "ModelRegressor",
+    "ServedModel",
     "load",
 ]

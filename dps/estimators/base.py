@@ -24,10 +24,12 @@ from dps.estimators.family import Family, Finish, Raw
 from dps.estimators.fitting import fit_on
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import EncodedPredictor, Predictor, RawPredictor, apply_to
+from dps.estimators.publishing import server_of
 from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
+from dps.training.checkpoint import Checkpoint
 from dps.training.report import FitReport
 from dps.training.state import TrainState
 
@@ -58,7 +60,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     n_shards: Any = "auto"
     rebalance: bool | str = "auto"
     cache: str | None = "auto"
+    on_data_loss: str = "error"
+    checkpoint: Checkpoint | None = None
     client: Any = None
+    server: Any = None
     timeout: float = 60.0
 
     _classification: ClassVar[bool]
@@ -81,7 +86,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "rebalance": ["boolean", StrOptions({"auto"})],
         "cache": [StrOptions({"auto", "memory", "disk"}), None],
+        "on_data_loss": [StrOptions({"error", "drop"})],
+        "checkpoint": [Checkpoint, None],
         "client": "no_validation",
+        "server": "no_validation",
         "timeout": [Interval(Real, 0, None, closed="neither")],
     }
 
@@ -122,6 +130,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
+        resume: bool = False,
     ) -> Self:
         """Train to the stopping rule.
 
@@ -145,6 +154,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             the place of the rows that are held out of `X`; without, nothing is decided by them.
             In one piece also where `X` is Dask's; in Dask's partitions beside a local `X` they are
             brought here.
+        resume : bool, default=False
+            Whether training goes on from the newest checkpoint that is whole at the path of
+            `checkpoint`, after the epoch of which it was taken; with other workers, replicas and
+            shards if need be. Parameters and data must be those it was taken with, but for
+            `max_iter`, `tol` and `n_iter_no_change`. Where there is none yet, from the beginning.
 
         Returns
         -------
@@ -153,7 +167,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         Raises
         ------
         ValueError, TypeError
-            A parameter or the data is not as it should be; where, and what to do.
+            A parameter or the data is not as it should be; where, and what to do. Or the checkpoint
+            is of other parameters or data, or damaged, as are those before it.
+        OSError
+            Checkpoints cannot be written where they are to go.
         dps.errors.DPSError
             The cluster failed.
         """
@@ -162,7 +179,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
             classes = getattr(self, "classes_", None)
-        return self._run(X, y, sample_weight, start=start, classes=classes, validation=validation)
+        return self._run(
+            X, y, sample_weight, start=start, classes=classes, validation=validation, resume=resume
+        )  # fmt: skip
 
     def save(self, path: Any) -> None:
         """Write the estimator to a directory, from which :func:`dps.load` makes it again.
@@ -170,8 +189,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         Arrays as safetensors, all else as JSON: no pickle. What is at the path of an earlier save
         is replaced in one step, when the new files are whole. Of a fitted estimator the state of
         the training is written too, so that `partial_fit` carries on. Not written are `client`,
-        `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the model or
-        module of one's own, which is code, and which :func:`dps.load` asks for.
+        `server`, `plan_`, `fit_report_`, callbacks, and attributes that are not of dps; nor the
+        model or module of one's own, which is code, and which :func:`dps.load` asks for.
 
         Parameters
         ----------
@@ -194,8 +213,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
         """Fit, and keep what came of it; see `fit_on`."""
         X, y, sample_weight = self._table(X), as_pandas(y), as_pandas(sample_weight)
-        with client_of(self.client, self.timeout) as client:
-            fit_on(client, self, X, y, sample_weight, **options)
+        with (
+            client_of(self.client, self.timeout) as client,
+            server_of(self.server, client) as server,
+        ):
+            fit_on(client, self, X, y, sample_weight, server=server, **options)
         return self
 
     def _table(self, X: Any) -> Any:
@@ -243,10 +265,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             score = getattr(metrics, metric)
             return float(score(y, predicted, sample_weight=weight, client=client))
 
-    # A client holds a connection and an event loop: it is shared, never copied.
+    # A client holds a connection and an event loop, a server memory of others: they are shared,
+    # never copied. In a pickle there is the server's name, by which it is found again.
     def __sklearn_clone__(self) -> Self:
         parameters = {
-            name: value if name == "client" else clone(value, safe=False)
+            name: value if name in ("client", "server") else clone(value, safe=False)
             for name, value in self.get_params(deep=False).items()
         }
         new = type(self)(**parameters)
@@ -260,6 +283,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         state = dict(super().__getstate__())
         if not isinstance(state.get("client", ""), str):
             state["client"] = None
+        state["server"] = getattr(state.get("server"), "name", state.get("server"))
         return state
 
     def _repr_html_inner(self) -> str:

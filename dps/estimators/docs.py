@@ -71,7 +71,9 @@ encoder : FrameEncoder or "auto", default="auto"
     it does not know is ignored.
 batch_size : int or "auto", default="auto"
     Rows of one update: of all replicas together, in async of one.
-mode : {"sync", "async", "allreduce"} or Mode, default="sync"
+mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
+    When a gradient is applied, and who waits for whom. "auto" measures the first steps, taken
+    in sync, and goes on in the mode that they speak for; ``fit_report_`` says why.
 n_replicas, n_shards : int or "auto", default="auto"
     One replica a thread of each worker that holds data, where there is work for it;
     one shard a host.
@@ -84,9 +86,19 @@ cache : {"auto", "memory", "disk"} or None, default="auto"
     Where data is kept that Dask has not persisted: "auto" fills half of a worker's memory,
     then its local directory, and computes again in each epoch what does not fit there. None
     keeps nothing. What is not in memory is read, and encoded, in a thread beside training.
+on_data_loss : {"error", "drop"}, default="error"
+    What follows when a worker dies with rows that nobody can compute again, since they were
+    scattered, or exchanged with ``shuffle="global"``. All others are made again.
+checkpoint : Checkpoint or None, default=None
+    Where checkpoints go, as ``dps.Checkpoint("s3://bucket/fit", every="60s", keep=3)``. After a
+    crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.
 client : Client of distributed, cluster, address of a scheduler or None, default=None
     None: the active client, if there is one. With a cluster or an address a client is connected
     for each fit.
+server : ParameterServer, str or None, default=None
+    A server, or its name, into whose tensors the model is written while it learns, some times a
+    second after closed epochs, for others to read (docs/parameter_servers.md). Tensors that are
+    not there are made. One model in each server.
 timeout : float, default=60.0
     Seconds without progress that are an error.
 """

@@ -7,7 +7,7 @@ leaves) is the same for all and knows nothing of coefficients.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -167,6 +167,25 @@ class Family(ABC):
     def widened(self, model: Any) -> Any:
         """The model of all data."""
         return model
+
+    def names(self, model: Any) -> list[str]:
+        """The tensors by which a server has that model, see `tensors`."""
+        return [tensor.name for tensor in model.layout.tensors if tensor.size]
+
+    def tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """A model's parameters by names, as a server has them."""
+        views = model.layout.views(np.ascontiguousarray(params))
+        return {name: views[name] for name in self.names(model)}
+
+    def from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model and its parameters of such tensors, which belong to a model of that kind."""
+        params = np.zeros(model.layout.size, model.dtype)
+        for name, view in model.layout.views(params).items():
+            if view.size:
+                view[...] = tensors[name]
+        return model, params
 
     @abstractmethod
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:

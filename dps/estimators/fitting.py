@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
@@ -29,10 +28,13 @@ from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
 from dps.estimators.multilabel import check_columns_of_labels, labels_of_columns
+from dps.estimators.publishing import Publisher
+from dps.estimators.resuming import Resumption
 from dps.estimators.validation import ValidationData, check_targets, look_at_validation
 from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
+from dps.tensors import ParameterServer
 from dps.training.history import History
 from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of
@@ -49,11 +51,13 @@ def fit_on(
     y: Any,
     sample_weight: Any,
     *,
+    server: ParameterServer | None = None,
     start: TrainState | None,
     partial: bool = False,
     classes: NDArray[Any] | None = None,
     reset: bool = True,
     validation: ValidationData | None = None,
+    resume: bool = False,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -63,6 +67,8 @@ def fit_on(
     estimator : DistributedEstimator
     X, y, sample_weight
         As users give them.
+    server : ParameterServer, optional
+        Where the model is to be read while it learns.
     start : TrainState or None
         Where training goes on from.
     partial : bool
@@ -72,12 +78,15 @@ def fit_on(
     reset : bool
         Whether the columns are those of a first fit.
     validation : ValidationData, optional
+    resume : bool
+        Whether it goes on from the newest checkpoint, if there is one.
     """
+    resumption = Resumption(estimator, resume, start, partial)
     family: Family = estimator._family()
     max_iter, tol = (1, None) if partial else (family.max_iter, estimator.tol)
     viewers = Viewers(estimator, X, y, sample_weight, max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
-    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    seed = resumption.seed
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
     score = get_score(estimator.scoring, loss)
@@ -129,6 +138,7 @@ def fit_on(
         if validating:
             check_targets(seen, targets)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        recipe = resumption.recipe(recipe, summary, targets, encoding)
         targets = family.scored(targets, recipe.model)
         if score is not None:
             if not (recipe.stopping.validate or validating or partial):
@@ -145,7 +155,14 @@ def fit_on(
         if not classification:
             del fixed["classes_"], fixed["multilabel_"]
         job = _job(estimator, fit, ask, targets, recipe, holds_out=not validating)
-        job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed))
+        job = resumption.job(job)
+        publisher = None
+        if server is not None:
+            publisher = Publisher(
+                server, estimator, family, recipe, functools.partial(_widened, family, recipe),
+                fixed, job.epochs_before,
+            )  # fmt: skip
+        job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed), publisher)
         result = train(job, summary, holders, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
@@ -167,6 +184,8 @@ def fit_on(
         estimator.plan_ = result.plan
         estimator._carry = TrainState.after(start, job, model, result)
         estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
+    if publisher is not None:
+        publisher.end(result.reported)
     for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
         if after is not None:
             raise after
@@ -189,10 +208,15 @@ def _attributes(
     family: Family, recipe: Recipe, fixed: dict[str, Any], trained: Trained
 ) -> dict[str, Any]:
     """The attributes of a fit that ended with such parameters."""
+    return {**fixed, **family.attributes(*_widened(family, recipe, trained))}
+
+
+def _widened(family: Family, recipe: Recipe, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
+    """The model of all data, and its parameters."""
     model, wide = family.widened(recipe.model), family.widen(recipe, trained.params[None])[0]
     if recipe.model.layout.table is not None:
         model, wide = model.compact(wide, trained.ids)
-    return {**fixed, **family.attributes(model, wide)}
+    return model, wide
 
 
 def _describe(
@@ -265,6 +289,7 @@ def _job(
         finish=recipe.finish,
         ids=None if start is None else start.ids,
         name=type(estimator).__name__,
+        drops_lost_data=estimator.on_data_loss == "drop",
     )
 
 

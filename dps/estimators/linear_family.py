@@ -6,6 +6,7 @@ features, steps are in units of them, and "auto" chooses between L-BFGS and stoc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,26 @@ class LinearFamily(Family):
             optimizer.initialize(wide[1:])
         spread: NDArray[np.floating] = self._columns.spread(values, model.n_outputs, wide)
         return spread
+
+    def names(self, model: Any) -> list[str]:
+        """`coef_` and `intercept_`."""
+        return ["coef_", "intercept_"]
+
+    def tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """As users know them: the intercept is that at zero."""
+        return self.attributes(model, params)
+
+    def from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """A model about zero."""
+        about_zero = model.with_centre(None)
+        params = about_zero.initial()
+        views = about_zero.layout.views(params)
+        views["coef"][...] = np.atleast_2d(tensors["coef_"]).T
+        if about_zero.fit_intercept:
+            views["intercept"][...] = tensors["intercept_"]
+        return about_zero, params
 
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """`coef_` and `intercept_`."""

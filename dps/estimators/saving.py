@@ -1,8 +1,8 @@
 """Estimators in files, and back: the class by its name here, parameters, and what a fit left.
 
 Nothing of a file is run, and nothing is imported by its name: models that users have written are
-not saved, but given again. Nor are `client`, `plan_` and `fit_report_`, which are of one cluster
-and one fit.
+not saved, but given again. Nor are `client`, `server`, `plan_` and `fit_report_`, which are of
+one cluster and one fit. A server holds the same record as bytes (``publishing.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from textwrap import shorten
 from typing import Any
 
 from dps.data.directories import read_directory, write_directory
+from dps.data.packed import pack, unpack
 from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.custom import ModelClassifier, ModelRegressor, Stepped
 from dps.estimators.fm import FMClassifier, FMRegressor
@@ -22,11 +23,43 @@ from dps.estimators.saved_models import OWN_MODELS, own_kinds
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
-__all__ = ["load", "register", "save"]
+__all__ = ["load", "packed", "register", "save", "unpacked"]
+
+#: Says in a record why there is none.
+_UNSAVED = "unsaved"
 
 
 def save(estimator: Any, path: Any) -> None:
     """Write an estimator; see `DistributedEstimator.save`."""
+    write_directory(path, *_recorded(estimator))
+
+
+def packed(estimator: Any) -> bytes:
+    """What would be written of an estimator; where that cannot be, why."""
+    try:
+        return pack(*_recorded(estimator))
+    except TypeError as error:
+        return pack({_UNSAVED: str(error)}, {})
+
+
+def unpacked(data: bytes, what: str, given: Mapping[str, Any]) -> Any:
+    """The estimator of which that was written; see `load`.
+
+    Raises
+    ------
+    TypeError
+        It could not be written, or was written with code that is not given, or the other way round.
+    ValueError
+        It is damaged.
+    """
+    content, arrays = unpack(data, what)
+    if isinstance(content, dict) and _UNSAVED in content:
+        raise TypeError(f"{what} holds the tensors of a model alone: {content[_UNSAVED]}")
+    return _loaded(content, arrays, given, what)
+
+
+def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
+    """An estimator as what JSON takes, and arrays."""
     cls = type(estimator)
     if _ESTIMATORS.get(cls.__name__) is not cls:
         raise TypeError(f"{cls.__name__} cannot be saved, of the classes {sorted(_ESTIMATORS)} are")
@@ -55,7 +88,7 @@ def save(estimator: Any, path: Any) -> None:
     content = {"class": cls.__name__, "parameters": parameters, "fitted": fitted}
     if given:
         content["given"] = given
-    write_directory(path, content, writer.arrays)
+    return content, writer.arrays
 
 
 def register(model: type, *estimators: type) -> None:
@@ -88,8 +121,8 @@ def load(path: Any, **given: Any) -> Any:
     Returns
     -------
     estimator
-        With ``client=None``, without `plan_` and `fit_report_`. `partial_fit` carries on as that of
-        the estimator that was saved would have, bit for bit.
+        With ``client=None`` and ``server=None``, without `plan_` and `fit_report_`. `partial_fit`
+        carries on as that of the estimator that was saved would have, bit for bit.
 
     Raises
     ------
@@ -111,7 +144,11 @@ def load(path: Any, **given: Any) -> Any:
     >>> bool((dps.load("memory://iris").predict(X) == model.predict(X)).all())
     True
     """
-    content, arrays = read_directory(path)
+    return _loaded(*read_directory(path), given, path)
+
+
+def _loaded(content: Any, arrays: Mapping[str, Any], given: Mapping[str, Any], path: Any) -> Any:
+    """The estimator of a record, or an error that says what is wrong with it."""
     wanted = content.get("given", {}) if isinstance(content, dict) else {}
     if isinstance(wanted, dict) and set(wanted) != set(given):
         missing = {name: text for name, text in wanted.items() if name not in given}
@@ -143,9 +180,9 @@ def _code(cls: Any) -> tuple[str, ...]:
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:
-    """Parameters but the client, which is a connection."""
+    """Parameters but the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
-    return {name: value for name, value in given.items() if name != "client"}
+    return {name: value for name, value in given.items() if name not in ("client", "server")}
 
 
 def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dps.estimators.callbacks import FitCallbacks
 from dps.estimators.progress import showing
+from dps.estimators.publishing import Publisher
 from dps.training.history import EpochRecord
 from dps.training.job import Job, Trained
 
@@ -37,7 +38,12 @@ class Viewers:
         self._callbacks = FitCallbacks(estimator, X, y, sample_weight, max_iter)
         self._shown = contextlib.ExitStack()
 
-    def watch(self, job: Job, fitted: Callable[[Trained], dict[str, Any]]) -> Job:
+    def watch(
+        self,
+        job: Job,
+        fitted: Callable[[Trained], dict[str, Any]],
+        publisher: Publisher | None = None,
+    ) -> Job:
         """The job, which tells the viewers of its epochs.
 
         Parameters
@@ -45,6 +51,8 @@ class Viewers:
         job : Job
         fitted : callable
             Makes the estimator's fitted attributes from the model's parameters.
+        publisher : Publisher, optional
+            Writes the model where others read it.
         """
         tell = self._shown.enter_context(showing(self._verbose, self._max_iter))
 
@@ -54,9 +62,12 @@ class Viewers:
                 return None if found is None else fitted(found)
 
             tell(records)
+            if publisher is not None:
+                publisher.epochs(records, params)
             return bool(self._callbacks) and self._callbacks.epochs(records, attributes)
 
-        return replace(job, on_epochs=on_epochs) if self._verbose or self._callbacks else job
+        watched = self._verbose or self._callbacks or publisher is not None
+        return replace(job, on_epochs=on_epochs) if watched else job
 
     def end(self) -> None:
         """Tell that the estimator is fitted."""

@@ -77,6 +77,8 @@ class ChannelSpec:
         Which of those it is that take part in steps; -1: another of its host does for it.
     epoch_steps : int
         Steps of an epoch of the rank that has most.
+    epochs_done : int
+        Epochs of the fit before the group's first, which it counts from 0.
     """
 
     rank: int
@@ -90,6 +92,7 @@ class ChannelSpec:
     host: HostPlace | None = None
     place: int = 0
     epoch_steps: int = 0
+    epochs_done: int = 0
 
 
 class Channel:
@@ -334,6 +337,10 @@ class Channel:
         return first
 
     _flushed = False
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say which epoch the rank is at."""
+        self.activity.begin_epoch(self._spec.epochs_done + epoch + 1)
 
     def end_epoch(
         self,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dps.modes.allreduce import AllReduce
 from dps.modes.asynchronous import Async
+from dps.modes.auto import Auto
 from dps.modes.base import Mode, StepSpec
+from dps.modes.choosing import Choice, Figures, choose
 from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 
@@ -16,10 +18,13 @@ __all__ = [
     "MODES",
     "AllReduce",
     "Async",
+    "Choice",
+    "Figures",
     "Hybrid",
     "Mode",
     "StepSpec",
     "Sync",
+    "choose",
     "get_mode",
 ]
 
@@ -28,7 +33,7 @@ MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Sync, Async, AllRed
 
 
 def get_mode(mode: str | Mode) -> Mode:
-    """A mode from its name, or as it is.
+    """A mode from its name, or as it is; of "auto" one that begins in another, see `Mode.begins`.
 
     Examples
     --------
@@ -37,9 +42,10 @@ def get_mode(mode: str | Mode) -> Mode:
     """
     if isinstance(mode, Mode):
         return mode
-    if isinstance(mode, str) and mode in MODES:
-        return MODES[mode]()
+    named = MODES | {Auto.name: Auto}
+    if isinstance(mode, str) and mode in named:
+        return named[mode]()
     raise ValueError(
-        f"The 'mode' parameter must be a str among {sorted(MODES)} or a Mode such as "
+        f"The 'mode' parameter must be a str among {sorted(named)} or a Mode such as "
         f"dps.Async(). Got {mode!r} instead."
     )

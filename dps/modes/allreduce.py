@@ -8,7 +8,6 @@ With ``period`` replicas take steps of their own in between, see ``_runtime/loca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -87,8 +86,8 @@ class AllReduce(Mode):
         check_integer(self, "period", 1)
         check_real(self, "outer_learning_rate", 0.0, float("inf"), closed="neither")
         check_real(self, "outer_momentum", 0.0, 1.0, closed="left")
-        for option, default in (("outer_learning_rate", 0.7), ("outer_momentum", 0.9)):
-            if self.outer != "nesterov" and getattr(self, option) != default:
+        for option in ("outer_learning_rate", "outer_momentum"):
+            if self.outer != "nesterov" and getattr(self, option) != getattr(type(self), option):
                 raise ValueError(f"{option} is of outer='nesterov'. Got outer={self.outer!r}.")
         if self.goes_round and self.access == "stream":
             raise ValueError(
@@ -114,10 +113,6 @@ class AllReduce(Mode):
     def takes_steps_only(self) -> bool:
         """Whether replicas take steps of their own."""
         return self.period > 1 or self.outer != "average"
-
-    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """All ranks take the same steps; a batch is shared out among them."""
-        return (-(-sum(rows) // batch_size),) * len(rows)
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's copy of the parameters and its place in the reduction."""

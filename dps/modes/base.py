@@ -113,6 +113,11 @@ class Mode(ABC):
         """Whether the same plan gives the same bits with several replicas."""
 
     @property
+    def begins(self) -> Mode:
+        """The mode that a fit begins in: another one where steps decide in which it goes on."""
+        return self
+
+    @property
     def waits_for_all(self) -> bool:
         """Whether a step waits for every replica, so that those of a host may sum first."""
         return self.together
@@ -163,9 +168,11 @@ class Mode(ABC):
         """The mode's options by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    @abstractmethod
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Steps an epoch of each rank, so that an update takes `batch_size` rows.
+
+        All ranks take the same steps, and a batch is shared out among them, but where a mode says
+        otherwise.
 
         Parameters
         ----------
@@ -174,6 +181,7 @@ class Mode(ABC):
         batch_size : int
             Rows of one update.
         """
+        return (-(-sum(rows) // batch_size),) * len(rows)
 
     def updates(self, steps: Sequence[int]) -> int:
         """Updates of an epoch, given each rank's steps."""

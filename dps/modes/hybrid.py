@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,10 +50,6 @@ class Hybrid(Mode):
     def takes_steps_only(self) -> bool:
         """L-BFGS has no rows that come."""
         return True
-
-    def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """All ranks take the same steps; a batch is shared out among them."""
-        return (-(-sum(rows) // batch_size),) * len(rows)
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's part in updates that wait for all, but for rows of a table."""

@@ -102,15 +102,15 @@ class Sync(Mode):
         return n_replicas - self.backups if self.backups else 0
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
-        """All ranks take the same steps; a batch is shared out among them."""
+        """See `Mode`; with backups every replica must have rows in each step."""
         self.quorum(len(rows))
-        steps = -(-sum(rows) // batch_size)
-        if self.backups and min(rows) < steps:
+        steps = super().steps(rows, batch_size)
+        if self.backups and min(rows) < steps[0]:
             raise ValueError(
                 f"backups={self.backups} needs rows of every replica in each step, and one has "
-                f"{min(rows)} rows for {steps} steps: use rebalance=True, or a larger batch_size"
+                f"{min(rows)} rows for {steps[0]} steps: use rebalance=True, or a larger batch_size"
             )
-        return (steps,) * len(rows)
+        return steps
 
     def step(self, spec: StepSpec) -> Step:
         """A rank's part in updates that wait for all, or for the first."""

@@ -22,10 +22,12 @@ __all__ = [
     "Event",
     "FailedEvent",
     "Kind",
+    "RecoveredEvent",
     "ReplicaFields",
     "ReplicaStart",
     "ReplicasEvent",
     "SecondsFields",
+    "ServerEvent",
     "ShardEvent",
     "ShardStart",
     "StartedEvent",
@@ -43,9 +45,20 @@ VERSION = 1
 #: Buckets of a histogram of staleness: 0, 1, 2-3, 4-7, ...
 BUCKETS = 32
 
-Kind = Literal["started", "replicas", "shard", "epochs", "straggler", "stopped", "failed"]
+Kind = Literal[
+    "started",
+    "replicas",
+    "shard",
+    "epochs",
+    "straggler",
+    "recovered",
+    "stopped",
+    "failed",
+    "server",
+]
 KINDS: tuple[Kind, ...] = (
-    "started", "replicas", "shard", "epochs", "straggler", "stopped", "failed",
+    "started", "replicas", "shard", "epochs", "straggler", "recovered", "stopped", "failed",
+    "server",
 )  # fmt: skip
 
 
@@ -59,7 +72,7 @@ class Event(TypedDict):
     kind : str
         One of :data:`KINDS`; says which further fields there are.
     fit : str
-        Id of the fit.
+        Id of the fit; of a `server` event that of the server.
     time : float
         Seconds since 1970 by the clock of the sender. Several processes send: events of one
         fit may arrive in another order than they were sent.
@@ -98,7 +111,9 @@ class ShardStart(TypedDict):
 
 
 class StartedEvent(Event):
-    """``started``: the plan is made and shards are there; sent by the client, once.
+    """``started``: the plan is made and shards are there; sent by the client.
+
+    Once a generation of the fit: again where it goes on in another mode, or after a loss.
 
     Attributes
     ----------
@@ -329,6 +344,32 @@ class StragglerEvent(Event):
     why: str
 
 
+class RecoveredEvent(Event):
+    """``recovered``: a worker was lost, and the fit goes on; the client sends it.
+
+    A ``started`` event follows.
+
+    Attributes
+    ----------
+    what : str
+        The error that said so, with the worker.
+    epoch : int
+        The epoch at work then.
+    redone : int
+        Closed epochs that are trained again, since their state was lost.
+    dropped : int
+        Rows that are trained on no more.
+    seconds : float
+        From the news to the next generation's begin.
+    """
+
+    what: str
+    epoch: int
+    redone: int
+    dropped: int
+    seconds: float
+
+
 class StoppedEvent(Event):
     """``stopped``: the fit has ended with a result; sent by the client.
 
@@ -376,8 +417,46 @@ class FailedEvent(Event):
     seconds: float
 
 
+class ServerEvent(Event):
+    """``server``: a shard of a `ParameterServer`; sent by its worker, when something has changed.
+
+    It is about no fit: ``fit`` is the id of the server.
+
+    Attributes
+    ----------
+    name : str or None
+        By which the server is found.
+    shard, shards : int
+        The shard's number, and how many there are.
+    worker : str
+    final : bool
+        Whether the server has been closed.
+    tensors : list of str
+        Names of those that have a part here, up to 100.
+    nbytes : int
+        Memory of the shard.
+    callers : list of str
+        Who is connected, up to 100.
+    reads_per_second, pushes_per_second, writes_per_second : float
+        Since the last event, or since the last look where nothing was to be said; writes are
+        pushes, adds, assigns and functions.
+    """
+
+    name: str | None
+    shard: int
+    shards: int
+    worker: str
+    final: bool
+    tensors: list[str]
+    nbytes: int
+    callers: list[str]
+    reads_per_second: float
+    pushes_per_second: float
+    writes_per_second: float
+
+
 def event(kind: Kind, fit: str, **fields: Any) -> dict[str, Any]:
-    """An event of a fit, with what every event has.
+    """An event of a fit, or of a server, with what every event has.
 
     Examples
     --------

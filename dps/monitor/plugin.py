@@ -39,6 +39,10 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
         if topic == TOPIC:
             self.store.add(msg, time())
 
+    def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
+        """Servers that had a shard there are lost, unless they have been closed."""
+        self.store.lose(worker, time())
+
     def show(self, scheduler: Any) -> str | None:
         """Add the page to the scheduler's dashboard; why not, where that cannot be.
 
@@ -83,6 +87,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
         scheduler.add_plugin(plugin, name=NAME)
         for _, event in scheduler.get_events(TOPIC):
             plugin.log_event(TOPIC, event)
+        plugin.store.servers.keep(scheduler.workers, time())
     found: FitsPlugin = scheduler.plugins[NAME]
     return found
 

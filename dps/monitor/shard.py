@@ -1,19 +1,26 @@
-"""A shard that is watched: it reports what happens in its window while the fit runs.
+"""Shards that are watched: of a fit, while that runs, and of a parameter server.
 
-The shard itself knows nothing of that; what a shard does is ``server/shard.py``.
+The shards themselves know nothing of that; what they do is in ``server/shard.py`` and in
+``transport/tensor_shard.py``.
 """
 
 from __future__ import annotations
+
+import weakref
+from typing import Any
 
 from distributed import get_worker
 
 from dps.monitor.presence import Presence
 from dps.monitor.reporter import Reporter
+from dps.monitor.server_reporter import ServerReporter
 from dps.server.shard import GroupSpec
 from dps.server.store import Store
+from dps.server.tensors import ServerSpec
 from dps.transport.serving import ServedGroup, ServedShard
+from dps.transport.tensor_shard import TensorShard
 
-__all__ = ["ReportingShard"]
+__all__ = ["ReportingShard", "ReportingTensorShard"]
 
 
 class ReportingGroup(ServedGroup):
@@ -46,3 +53,24 @@ class ReportingShard(ServedShard):
     def folder(self) -> str | None:
         """The worker's, which is for such files."""
         return str(get_worker().local_directory)
+
+
+class ReportingTensorShard(TensorShard):
+    """A shard of a parameter server on a Dask Actor that reports what is done there."""
+
+    def __init__(self, spec: ServerSpec, shard: int) -> None:
+        super().__init__(spec, shard)
+        known = weakref.WeakMethod(self.traffic)
+
+        def look() -> dict[str, Any] | None:
+            traffic = known()
+            return None if traffic is None else traffic()
+
+        reporter = ServerReporter(get_worker(), spec.id, shard, spec.n_shards, spec.name, look)
+        self._report_end = weakref.finalize(self, reporter.end)
+        self._report_end.atexit = False
+
+    def close(self) -> None:
+        """Close, and report that."""
+        super().close()
+        self._report_end()

@@ -13,6 +13,7 @@ from typing import Any
 from dps.monitor.advice import Account, advise
 from dps.monitor.checking import is_sound
 from dps.monitor.series import Series
+from dps.monitor.servers import Servers
 from dps.monitor.words import sentence
 
 __all__ = ["Fit", "Store"]
@@ -273,6 +274,8 @@ class Store:
 
     Attributes
     ----------
+    servers : Servers
+        The parameter servers that are there.
     revision : int
         Grows with every event, so that whoever shows fits knows whether anything is new.
 
@@ -290,6 +293,7 @@ class Store:
         self._fits: dict[str, Fit] = {}
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN)
         self._count = 0
+        self.servers = Servers()
         self.revision = 0
 
     @property
@@ -305,6 +309,10 @@ class Store:
         """Take in an event; what is none, or of another version, is left out."""
         if not is_sound(event):
             return
+        if event["kind"] == "server":
+            self.servers.add(event, now)
+            self.revision += 1
+            return
         if event["fit"] in self._forgotten:  # a straggling message is no new fit
             return
         fit = self._fits.get(event["fit"])
@@ -312,6 +320,10 @@ class Store:
             fit = self._fits[event["fit"]] = self._new(event["fit"], now)
         fit.add(event, now)
         self.revision += 1
+
+    def lose(self, worker: str, now: float) -> None:
+        """A worker has gone."""
+        self.revision += self.servers.lose(worker, now)
 
     def _new(self, id: str, now: float) -> Fit:
         self._count += 1

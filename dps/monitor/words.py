@@ -183,6 +183,12 @@ def _straggler(event: Mapping[str, Any]) -> str:
     return f"{where} is slow: {event['why']}."
 
 
+def _recovered(event: Mapping[str, Any]) -> str:
+    epoch = event["epoch"] - event["redone"]
+    dropped = f", without {plural(event['dropped'], 'row')}" if event["dropped"] else ""
+    return f"Lost {event['what']}: epoch {epoch:,} begins again{dropped}."
+
+
 def _stopped(event: Mapping[str, Any]) -> str:
     how = {
         "converged": "Converged",
@@ -212,6 +218,7 @@ _SENTENCES = {
     "started": _started,
     "epochs": _epochs,
     "straggler": _straggler,
+    "recovered": _recovered,
     "stopped": _stopped,
     "failed": _failed,
 }

@@ -8,27 +8,30 @@ reach it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.tensors import TensorPart
-from dps.errors import NonFiniteError, TableFullError
+from dps.errors import NonFiniteError, ServerLostError, TableFullError
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.regions import MemoryCard
 from dps.server.store import Store, StoreWord
-from dps.server.tensors import ServerSpec
+from dps.server.tensors import ServerSpec, TensorSpec
 
 __all__ = ["CALLABLE", "Holding", "HoldingCard", "Taken", "find_holding", "map_parts"]
 
 #: What callers may have called.
-CALLABLE = frozenset({"apply", "begin", "counts", "fill", "put_rows", "take"})
+CALLABLE = frozenset(
+    {"apply", "begin", "counts", "fill", "note", "notes", "put_note", "put_rows", "take"}
+)
 
 
 @dataclass(frozen=True)
@@ -84,25 +87,66 @@ class Holding:
 
     def __init__(self, spec: ServerSpec, shard: int, *, shared: bool) -> None:
         sweep()
-        self.spec, self.shard = spec, shard
-        self._held = spec.held(shard)
+        self.spec, self.shard = replace(spec, tensors=()), shard
+        self._shared = shared
         self._began = time.monotonic()
         self.token = os.urandom(16)
+        self._held: list[tuple[TensorSpec, int]] = []
         self.stores: list[Store] = []
-        for tensor, number in self._held:
-            store_spec = tensor.store(spec.id, number, spec.optimizer)
-            store = Store.make(store_spec, spec.id, shared=shared)
-            store.update = spec.update(store_spec.size)
-            if tensor.table is None:
-                spec.optimizer.initialize(store.state)
-            self.stores.append(store)
-        self.parts = [TensorPart(store, spec.rate) for store in self.stores]
+        self.parts: list[TensorPart] = []
+        self._notes: dict[str, bytes] = {}
+        self._closed = False
+        self._lock = threading.Lock()  # of the lists: they grow
+        self.extend(spec)
         _own[self.token] = self
+
+    def extend(self, spec: ServerSpec) -> ServerSpec:
+        """Hold the further tensors of a server, too, if they follow upon those that are there.
+
+        Returns
+        -------
+        ServerSpec
+            What is held then: `spec`, or more; or, where somebody else was first, something else.
+
+        Raises
+        ------
+        ServerLostError
+            The server has been closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ServerLostError(f"{spec} has been closed")
+            now = self.spec.tensors
+            if spec.tensors[: len(now)] != now:
+                return self.spec
+            further = spec.held(self.shard)[len(self._held) :]
+            stores: list[Store] = []
+            try:
+                for tensor, number in further:
+                    stores.append(self._made(tensor, number))
+            except BaseException:
+                for store in stores:
+                    store.close()
+                raise
+            self.parts += [TensorPart(store, spec.rate) for store in stores]
+            self.stores += stores
+            self._held += further
+            self.spec = spec
+            return spec
+
+    def _made(self, tensor: TensorSpec, number: int) -> Store:
+        spec = self.spec
+        store_spec = tensor.store(spec.id, number, spec.optimizer)
+        store = Store.make(store_spec, spec.id, shared=self._shared)
+        store.update = spec.update(store_spec.size)
+        if tensor.table is None:
+            spec.optimizer.initialize(store.state)
+        return store
 
     def card(self) -> HoldingCard:
         """How callers find it."""
-        cards = tuple(store.card for store in self.stores)
-        return HoldingCard(self.token, host_id(), cards)
+        with self._lock:
+            return HoldingCard(self.token, host_id(), tuple(store.card for store in self.stores))
 
     def call(self, method: str, *args: Any) -> Any:
         """Call one of `CALLABLE`."""
@@ -112,18 +156,29 @@ class Holding:
 
     def counts(self) -> dict[str, Any]:
         """What has been done to each part, and for how many seconds it has been there."""
-        parts = {}
-        for (tensor, number), store in zip(self._held, self.stores, strict=True):
-            load = store.words.load
-            parts[tensor.name] = {
+        parts = self.traffic()
+        with self._lock:
+            held = list(zip(self._held, self.stores, strict=True))
+        for (tensor, number), store in held[: len(parts)]:
+            parts[tensor.name] |= {
                 "part": number,
-                "writes": load(StoreWord.WRITES) // 2,
-                "pushes": load(StoreWord.VERSION),
-                "reads": load(StoreWord.READS),
                 "rows": int((store.ids[0] > 0).sum()) if store.table else None,
-                "bytes": store.nbytes,
             }
         return {"parts": parts, "seconds": time.monotonic() - self._began}
+
+    def traffic(self) -> dict[str, dict[str, Any]]:
+        """What has been done to each part, as far as it takes no time to tell."""
+        with self._lock:
+            held = list(zip(self._held, self.stores, strict=True))
+        return {
+            tensor.name: {
+                "writes": store.words.load(StoreWord.WRITES) // 2,
+                "pushes": store.words.load(StoreWord.VERSION),
+                "reads": store.words.load(StoreWord.READS),
+                "bytes": store.nbytes,
+            }
+            for (tensor, _), store in held
+        }
 
     def apply(self, at: int, function: Callable[..., Any]) -> Any:
         """Call a function on a copy of a part, and put it back; see `ParameterServer.apply`."""
@@ -180,8 +235,22 @@ class Holding:
         """Count pushes from there on."""
         self.stores[at].words.store(StoreWord.VERSION, version)
 
+    def put_note(self, name: str, note: bytes) -> None:
+        """Keep some bytes by a name."""
+        self._notes[name] = bytes(note)
+
+    def note(self, name: str) -> bytes | None:
+        """What is kept by a name."""
+        return self._notes.get(name)
+
+    def notes(self) -> dict[str, bytes]:
+        """All that is kept."""
+        return dict(self._notes)
+
     def close(self) -> None:
         """Refuse who comes from now on, and give all memory back."""
+        with self._lock:
+            self._closed = True
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
             store.close()

@@ -69,6 +69,8 @@ def is_lost(window: Window, rank: int, opened: dict[int, SharedFile]) -> bool:
         if number not in opened:
             opened[number] = SharedFile.open(folder() / f"dps-{window.spec.fit}-{number:016x}")
         gone = opened[number].owner_is_gone()
+        if gone:
+            opened[number].path.unlink(missing_ok=True)
     except FileNotFoundError:
         gone = True
     # It may have left in good order meanwhile.

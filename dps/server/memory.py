@@ -5,9 +5,11 @@ Knows bytes and owners only, nothing of what a window holds.
 Protocol. A file's name carries the fit and a random token. Its owner creates it,
 takes ``flock`` on it and allocates all of its bytes before anyone hears of it; it
 holds the lock for as long as it lives. A file whose lock is free therefore has no
-owner and may be unlinked by anybody (:func:`sweep`). A sweeper could lock a file in
-the instant between its creation and its owner's lock, so an owner that finds its
-file unlinked (``st_nlink`` 0) after locking starts again with a new name.
+owner. It may hold what the fit goes on from, so it stays for a while: who sweeps
+(:func:`sweep`) marks it, which sets the time of its last change, and unlinks what was
+marked long ago. The client of a fit unlinks all of its files at its end. A sweeper could
+lock a file in the instant between its creation and its owner's lock, so an owner
+finds it marked at the most, and takes the mark off again.
 
 A forked child inherits the lock, which would outlive the owner, so it gives its copy up at once.
 What a crash leaves: of the owner at any point, a file with a free lock; of somebody
@@ -22,7 +24,9 @@ import fcntl
 import mmap
 import os
 import secrets
+import stat
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
@@ -31,6 +35,10 @@ from dps._runtime.words import PORTABLE
 __all__ = ["SharedFile", "folder", "remove_files_of", "sweep"]
 
 _PREFIX = "dps-"
+#: Seconds for which what a dead owner has left stays.
+_GRACE = 60.0
+#: The permissions of a file that has an owner, and of one whose owner was found dead.
+_OWNED, _MARKED = 0o600, 0o700
 
 
 def folder() -> Path:
@@ -84,19 +92,16 @@ class SharedFile:
         OSError
             There is no room, or no file system that takes it.
         """
-        while True:
-            path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                if os.fstat(fd).st_nlink == 0:
-                    os.close(fd)
-                    continue
-                _allocate(fd, nbytes)
-                return cls(path, fd, owner=True)
-            except BaseException:
-                _release(fd, path)
-                raise
+        path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            os.fchmod(fd, _OWNED)
+            _allocate(fd, nbytes)
+            return cls(path, fd, owner=True)
+        except BaseException:
+            _release(fd, path)
+            raise
 
     @classmethod
     def open(cls, path: Path) -> SharedFile:
@@ -115,7 +120,7 @@ class SharedFile:
             raise
 
     def owner_is_gone(self) -> bool:
-        """Whether the owner has died: its lock is free. The file is then unlinked."""
+        """Whether the owner has died: its lock is free."""
         if self._owner:  # its own lock would be granted again, and then given up
             return False
         try:
@@ -124,10 +129,7 @@ class SharedFile:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise
-        try:
-            self.path.unlink(missing_ok=True)
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
 
     def disown(self) -> None:
@@ -156,16 +158,20 @@ _files: weakref.WeakSet[SharedFile] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forget_files)
 
 
-def sweep() -> list[Path]:
-    """Unlink the files whose owners have died; those files."""
+def sweep(grace: float = _GRACE) -> list[Path]:
+    """Unlink files whose owners have been found dead some seconds ago; those files."""
     removed = []
     for path in folder().glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or another user's
             fd = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-                removed.append(path)
+                found = os.fstat(fd)
+                if stat.S_IMODE(found.st_mode) != _MARKED:
+                    os.fchmod(fd, _MARKED)
+                elif time.time() - found.st_ctime >= grace:
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
             finally:
                 os.close(fd)
     return removed

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dps.models.layout import Table
 from dps.server.placement import Placement
-from dps.server.shard import GroupSpec, ParameterShard, ShardStatus, WindowCard
+from dps.server.shard import GroupSpec, ShardStatus, WindowCard
 from dps.server.snapshots import Kept
+from dps.server.writing import Asked, Written
 
-__all__ = ["Endpoint", "Local", "Session", "Stores", "WindowHandle"]
+__all__ = ["Check", "Endpoint", "Local", "Session", "Stores", "WindowHandle", "joined"]
 
 #: Called while an answer is awaited; raises to give up.
 Check = Callable[[], None]
@@ -37,7 +39,7 @@ class Endpoint(Protocol):
 class Local:
     """A shard in this process."""
 
-    shard: ParameterShard
+    shard: Any
 
     def call(
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
@@ -80,19 +82,7 @@ class Stores:
             All of it, with the rows of a table in the order of their ids.
         """
         parts = [list(self._parts(shard, epochs, check)) for shard in range(len(self.shards))]
-        first, width = parts[0][0], 0 if self.table is None else self.table.width
-        of_table = 0 if self.table is None else self.table.rows * width
-        n = sum(self.placement.size(shard) for shard in range(len(self.placement)))
-        behind = np.empty((len(first.values), n - of_table), first.values.dtype)
-        where = self.placement.behind(of_table)
-        for shard, (part, *_) in enumerate(parts):
-            where.put(shard, part.split(width)[1], behind)
-        all_parts = [part for each in parts for part in each]
-        ids = np.concatenate([part.ids for part in all_parts], axis=1)
-        order = np.argsort(ids[0])
-        rows = np.concatenate([part.split(width)[0] for part in all_parts], axis=1)
-        rows = rows.reshape(len(rows), -1, max(width, 1))[:, order].reshape(len(rows), -1)
-        return Kept(np.concatenate([rows, behind], axis=1), first.version, ids[:, order])
+        return joined(parts, self.placement, self.table)
 
     def _parts(self, shard: int, epochs: int, check: Check | None) -> Iterator[Kept]:
         rest = 0
@@ -104,6 +94,23 @@ class Stores:
             rest = part.rest
             if not rest:
                 return
+
+    def write(self, shard: int, asked: Sequence[Asked], copied: bool, check: Check | None) -> None:
+        """Have a shard begin to hand snapshots of the group at work on, see `Writing`.
+
+        Raises
+        ------
+        LookupError
+            One that is copied is not, or no longer, there.
+        """
+        self.shards[shard].call("write", asked, copied, timeout=self.timeout, check=check)
+
+    def written(self, shard: int, check: Check | None) -> Written | None:
+        """What has come of it; None while it is under way."""
+        written: Written | None = self.shards[shard].call(
+            "written", timeout=self.timeout, check=check
+        )
+        return written
 
     def open(
         self,
@@ -128,6 +135,33 @@ class Stores:
         )
         n = len(self.shards)
         return Session(self, handles[:n], handles[n:])
+
+
+def joined(
+    parts: Sequence[Sequence[Kept]], placement: Placement, table: Table | None = None
+) -> Kept:
+    """A snapshot, from the parts of each shard's in their order.
+
+    The rows of a table come in the order of their ids.
+    """
+    first, width = parts[0][0], 0 if table is None else table.width
+    of_table = 0 if table is None else table.rows * width
+    n = sum(placement.size(shard) for shard in range(len(placement))) - of_table
+    ids = np.concatenate([part.ids for each in parts for part in each], axis=1)
+    order = np.argsort(ids[0])
+    rows = len(order) * width
+    values = np.empty((len(first.values), rows + n), first.values.dtype)
+    where, behind = placement.behind(of_table), values[:, rows:]
+    for shard, (part, *_) in enumerate(parts):
+        where.put(shard, part.split(width)[1], behind)
+    if rows:
+        places = np.argsort(order)  # of each row that has come
+        made, done = values[:, :rows].reshape(len(values), -1, width), 0
+        for part in (part for each in parts for part in each):
+            at = places[done : done + part.ids.shape[1]]
+            made[:, at] = part.split(width)[0].reshape(len(values), -1, width)
+            done += len(at)
+    return Kept(values, first.version, ids[:, order])
 
 
 @dataclass(frozen=True)
@@ -172,6 +206,16 @@ class Session:
             "status", since, timeout=self.server.timeout, check=check
         )
         return status
+
+    def counts(self, check: Check | None = None) -> NDArray[np.int64]:
+        """What every rank has counted so far (``_runtime/activity.pyx``); (n_ranks, WIDTH).
+
+        Who is far tells it a few times a second.
+        """
+        counts: NDArray[np.int64] = self.shards[0].ask(
+            "counts", timeout=self.server.timeout, check=check
+        )
+        return counts
 
     def stop(self, check: Check | None = None) -> None:
         """End the fit for every replica."""

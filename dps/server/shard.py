@@ -12,7 +12,7 @@ before that was frozen in the middle of an update writes where nobody reads when
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from dps.server.regions import MemoryCard
 from dps.server.snapshots import Kept
 from dps.server.store import Store, StoreSpec
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
+from dps.server.writing import Asked, Writing, Written
 
 __all__ = [
     "EndKind",
@@ -207,7 +208,11 @@ class ShardGroup:
 
     def status(self, since: int) -> ShardStatus:
         """Records from epoch `since` on, and where every rank is."""
-        window = self.window
+        return self.status_of(self.window, since)
+
+    @staticmethod
+    def status_of(window: Window, since: int) -> ShardStatus:
+        """The same of any window."""
         ranks = range(window.spec.n_ranks)
         closed = window.words.load(Word.CLOSED)
         rows = [epoch % window.spec.history for epoch in range(since, closed)]
@@ -230,6 +235,10 @@ class ShardGroup:
                 for rank in ranks
             ),
         )
+
+    def counts(self) -> NDArray[np.int64]:
+        """What every rank has counted so far, see ``_runtime/activity.pyx``; (n_ranks, WIDTH)."""
+        return self.window.activity.copy()
 
     def stop(self) -> None:
         """End the fit for every replica."""
@@ -264,7 +273,10 @@ class ParameterShard:
         )  # fmt: skip
         self._stores = [store]  # one, in a list that outlives this object
         self._groups: list[ShardGroup] = []  # one at the most
-        self._abandon = weakref.finalize(self, _abandon, self._groups, self._stores)
+        self._writings: list[Writing] = []  # likewise
+        self._abandon = weakref.finalize(
+            self, _abandon, self._groups, self._writings, self._stores
+        )  # fmt: skip
 
     @property
     def store(self) -> Store:
@@ -300,6 +312,8 @@ class ParameterShard:
                     f"generation {generation} has been here"
                 )
             self._groups.pop().close()
+            while self._writings:
+                self._writings.pop().close()
             before, self._stores[0] = self.store, self.store.successor(self.folder)
             before.close()
         else:
@@ -332,6 +346,16 @@ class ParameterShard:
         """What was kept after some epochs, or a part of it, see `Snapshots.kept`."""
         return self.store.snapshots.kept(epochs, first)
 
+    def write(self, asked: Sequence[Asked], copied: bool) -> None:
+        """Begin to hand snapshots on, in a thread beside those who train, see `Writing`."""
+        while self._writings:
+            self._writings.pop().close()
+        self._writings.append(Writing(self.store.snapshots, asked, copied))
+
+    def written(self) -> Written | None:
+        """What has come of it; None while it is under way."""
+        return self._writings[-1].written if self._writings else Written(overtaken=True)
+
     def close(self) -> None:
         """Stop whoever works here, and give all memory back; who comes late is refused."""
         while self._groups:
@@ -339,8 +363,10 @@ class ParameterShard:
         self._abandon()
 
 
-def _abandon(groups: list[ShardGroup], stores: list[Store]) -> None:
+def _abandon(groups: list[ShardGroup], writings: list[Writing], stores: list[Store]) -> None:
     for group in groups:
         group.abandon()
+    for writing in writings:
+        writing.close()
     for store in stores:
         store.close()

@@ -173,15 +173,53 @@ class Snapshots:
         LookupError
             That snapshot is not, or no longer, there.
         """
-        places = range(len(self.values))
-        found = [at for at in places if self._header.load(_WORDS[at]) == epochs + 1]
-        if not found:
-            raise LookupError(f"no snapshot after {epochs} epochs")
-        kept = self._part(found[0], first)
-        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
-        if self._header.add(_WORDS[found[0]], 0) != epochs + 1:
-            raise LookupError(f"no snapshot after {epochs} epochs any more")
+        place = self._place(epochs)
+        kept = self._part(place, first)
+        self._check(place, epochs)
         return kept
+
+    def _place(self, epochs: int) -> int:
+        """Where the snapshot after some epochs is."""
+        for place in range(len(self.values)):
+            if self._header.load(_WORDS[place]) == epochs + 1:
+                return place
+        raise LookupError(f"no snapshot after {epochs} epochs")
+
+    def _check(self, place: int, epochs: int) -> None:
+        """Raise where what was read meanwhile may be of another."""
+        # Adding, unlike loading, is not done before what comes in front of it, on any processor.
+        if self._header.add(_WORDS[place], 0) != epochs + 1:
+            raise LookupError(f"no snapshot after {epochs} epochs any more")
+
+    def pieces(self, epochs: int) -> Iterator[Kept]:
+        """All parts of what was kept after some epochs, see `kept`.
+
+        Without a table it is one, which is no copy: whether it was what it should have been is
+        found out when the next one is asked for.
+
+        Raises
+        ------
+        LookupError
+            That snapshot is not, or no longer, there: then nothing that came is of any use.
+        """
+        if self._ids.shape[2] == 0:
+            place = self._place(epochs)
+            ids = np.zeros((2, 0), np.int64)
+            yield Kept(self.values[place], int(self._versions[place]), ids)
+            self._check(place, epochs)
+            return
+        first = 0
+        while True:
+            part = self.kept(epochs, first)
+            yield part
+            first = part.rest
+            if not first:
+                return
+
+    @property
+    def spilled(self) -> bool:
+        """Whether they lie in a file."""
+        return self._spill is not None
 
     def _part(self, place: int, first: int) -> Kept:
         values, n_rows = self.values[place], self._ids.shape[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "Initial",
     "check_name",
     "check_shards",
+    "extended",
     "initial_values",
     "learning_rate_of",
     "spec_of",
@@ -33,7 +35,7 @@ def initial_values(tensors: Any) -> Initial:
     TypeError, ValueError
         They are no mapping of names to arrays of finite real numbers.
     """
-    if not isinstance(tensors, Mapping) or not tensors:
+    if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a mapping of names to arrays. Got {tensors!r} instead.")
     made: Initial = {}
     for name, value in tensors.items():
@@ -92,6 +94,20 @@ def check_shards(n_shards: Any) -> int | None:
     return n_shards
 
 
+def extended(spec: ServerSpec, tensors: Initial, placement: str | Rule) -> ServerSpec:
+    """What a server is made of that has further tensors.
+
+    Raises
+    ------
+    ValueError
+        It has one of that name.
+    """
+    there = {tensor.name for tensor in spec.tensors} & set(tensors)
+    if there:
+        raise ValueError(f"there is a tensor {min(there)!r} on {spec} already")
+    return replace(spec, tensors=(*spec.tensors, *_specs_of(tensors, spec.n_shards, placement)))
+
+
 def spec_of(
     tensors: Initial,
     optimizer: Optimizer,
@@ -101,6 +117,11 @@ def spec_of(
     placement: str | Rule,
 ) -> ServerSpec:
     """What a server is made of."""
+    made = _specs_of(tensors, n_shards, placement)
+    return ServerSpec(secrets.token_hex(8), name, made, optimizer, rate, n_shards)
+
+
+def _specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:
     shapes = {key: value.shape for key, value in tensors.items() if not isinstance(value, Table)}
     parts = parts_of(shapes, n_shards, placement)
     specs = []
@@ -115,4 +136,4 @@ def spec_of(
             )  # fmt: skip
         else:
             specs.append(TensorSpec(key, value.shape, value.dtype.name, tuple(parts[key])))
-    return ServerSpec(secrets.token_hex(8), name, tuple(specs), optimizer, rate, n_shards)
+    return tuple(specs)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from dps.cluster.choice import here
 from dps.errors import ClusterError
 from dps.server.holding import Holding
 from dps.server.tensors import ServerSpec
@@ -36,6 +37,10 @@ class Place(Protocol):
         """What has been done at each shard, and who is connected."""
         ...
 
+    def extend(self, spec: ServerSpec) -> None:
+        """Have the shards hold the tensors of `spec`, and hear of what others have made."""
+        ...
+
     def publish(self) -> None:
         """Let it be found by its name, until it is closed."""
         ...
@@ -61,6 +66,11 @@ class _Here:
 
     def status(self) -> list[dict[str, Any]]:
         return [{"worker": HERE, "callers": [], **each.counts()} for each in self._holdings]
+
+    def extend(self, spec: ServerSpec) -> None:
+        for holding in self._holdings:
+            spec = holding.extend(spec)
+        self.spec = spec
 
     def publish(self) -> None:
         assert self.spec.name is not None
@@ -124,6 +134,11 @@ class _OnCluster:
 
         return servers.status(self._card)
 
+    def extend(self, spec: ServerSpec) -> None:
+        from dps.cluster.dask import servers
+
+        self._given = servers.extend(self._card, spec)
+
     def publish(self) -> None:
         from dps.cluster.dask import servers
 
@@ -156,11 +171,7 @@ def client_for(given: Any) -> Any:
         This is its event loop.
     """
     if given is None:
-        if "distributed" not in sys.modules:
-            return None
-        from dps.cluster.dask import active_client, inside_task
-
-        given = None if inside_task() else active_client()
+        given = here(None)
         if given is None:
             return None
     from distributed import Client

@@ -33,12 +33,14 @@ class SavedServer:
     whole : dict of str to Taken
     optimizer : Optimizer
     rate : float
+    notes : dict of str to bytes
     """
 
     tensors: Initial
     whole: dict[str, Taken]
     optimizer: Optimizer
     rate: float
+    notes: dict[str, bytes]
 
     @property
     def without_state(self) -> dict[str, Taken]:
@@ -71,6 +73,7 @@ class _Server:
     optimizer: Optimizer
     learning_rate: float
     tensors: dict[str, _Tensor]
+    notes: dict[str, Any]
 
 
 _KINDS = [
@@ -81,8 +84,13 @@ _KINDS = [
 ]
 
 
-def write_server(path: Any, spec: ServerSpec, taken: Mapping[str, Sequence[Taken]]) -> None:
-    """Write what the parts of all tensors were.
+def write_server(
+    path: Any,
+    spec: ServerSpec,
+    taken: Mapping[str, Sequence[Taken]],
+    notes: Mapping[str, bytes],
+) -> None:
+    """Write what the parts of all tensors were, and notes.
 
     Raises
     ------
@@ -102,7 +110,8 @@ def write_server(path: Any, spec: ServerSpec, taken: Mapping[str, Sequence[Taken
             )  # fmt: skip
         tensors[tensor.name] = _Tensor(tensor.shape, whole.values, whole.version, table, whole.ids)
     writer = RecordWriter(_KINDS)
-    record = writer(_Server(spec.optimizer, spec.rate, tensors), "server")
+    texts = {name: np.frombuffer(note, np.uint8) for name, note in notes.items()}
+    record = writer(_Server(spec.optimizer, spec.rate, tensors, texts), "server")
     write_directory(path, record, writer.arrays)
 
 
@@ -126,13 +135,22 @@ def read_server(path: Any) -> SavedServer:
         rate = learning_rate_of(server.optimizer, server.learning_rate)
         rows = 1 + server.optimizer.state_rows
         tensors = {name: _checked(name, each, rows) for name, each in server.tensors.items()}
+        notes = {name: _bytes(name, each) for name, each in server.notes.items()}
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     given = {
         name: each.table or each.values[0].reshape(each.shape) for name, each in tensors.items()
     }
     whole = {name: Taken(each.values, each.ids, each.version) for name, each in tensors.items()}
-    return SavedServer(initial_values(given), whole, server.optimizer, rate)
+    return SavedServer(initial_values(given), whole, server.optimizer, rate, notes)
+
+
+def _bytes(name: Any, note: Any) -> bytes:
+    """A note of a file."""
+    known = isinstance(name, str) and isinstance(note, np.ndarray) and note.dtype == np.uint8
+    if not known or note.ndim != 1:
+        raise ValueError(f"the note {name!r} is none")
+    return bytes(note)
 
 
 def _checked(name: str, tensor: Any, state_rows: int) -> _Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -18,12 +19,13 @@ from dps._runtime.tensors import Ending, Order
 from dps.errors import NonFiniteError, ServerLostError, TableFullError
 from dps.optimizers import Optimizer, get_optimizer
 from dps.server.holding import Taken
-from dps.server.tensors import Rule, TensorSpec
+from dps.server.tensors import Rule, ServerSpec, TensorSpec
 from dps.tensors import places
 from dps.tensors.arguments import (
     Initial,
     check_name,
     check_shards,
+    extended,
     initial_values,
     learning_rate_of,
     spec_of,
@@ -54,8 +56,9 @@ class ParameterServer:
 
     Parameters
     ----------
-    tensors : mapping of str to array or Table
-        Initial values, float32 or float64; integers and lists become float64.
+    tensors : mapping of str to array or Table, optional
+        Initial values, float32 or float64; integers and lists become float64. More can be made
+        later, see `create`; an estimator with ``server=`` makes those of its model.
     optimizer : str or Optimizer, default="sgd"
         Applies what is pushed.
     learning_rate : float, optional
@@ -80,7 +83,8 @@ class ParameterServer:
     ----------
     name : str or None
     tensors : dict of str to tuple of int
-        The shape of each tensor; of a table the rows that there is room for, and its `dim`.
+        The shape of each tensor that this object has heard of, as it has of those that it is asked
+        for; of a table the rows that there is room for, and its `dim`.
 
     Examples
     --------
@@ -102,7 +106,7 @@ class ParameterServer:
 
     def __init__(
         self,
-        tensors: Mapping[str, Any],
+        tensors: Mapping[str, Any] = MappingProxyType({}),
         *,
         optimizer: str | Optimizer = "sgd",
         learning_rate: float | None = None,
@@ -176,18 +180,33 @@ class ParameterServer:
 
     def _begin(self, place: places.Place) -> None:
         self._place = place
-        self._spec = place.spec
-        self._tensors = {tensor.name: tensor for tensor in self._spec.tensors}
-        self._numbers = {
-            (tensor.name, part): (shard, local)
-            for shard in range(self._spec.n_shards)
-            for local, (tensor, part) in enumerate(self._spec.held(shard))
-        }
         self._accesses: dict[int, Access] = {}
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._looked: dict[str, Any] | None = None
+        self._know()
+
+    def _know(self) -> None:
+        """Take over which tensors the place knows of."""
+        self._spec = self._place.spec
+        self._numbers = {
+            (tensor.name, part): (shard, local)
+            for shard in range(self._spec.n_shards)
+            for local, (tensor, part) in enumerate(self._spec.held(shard))
+        }
+        self._tensors = {tensor.name: tensor for tensor in self._spec.tensors}
+
+    def _extend(self, spec: ServerSpec) -> None:
+        """Have the shards hold further tensors, or hear of those that others have made."""
+        if self._closed:
+            raise ServerLostError(f"{self._spec} has been closed")
+        self._place.extend(spec)
+        if self._place.spec.tensors == self._spec.tensors:
+            return
+        # Ways that were made before lead to the tensors of then.
+        self._leave()
+        self._know()
 
     def __reduce__(self) -> Any:
         return type(self)._of, (self._place,)
@@ -199,8 +218,20 @@ class ParameterServer:
 
     @property
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor; of a table the rows that there is room for, and `dim`."""
+        """The shape of each tensor that is known here; of a table the room for rows, and `dim`."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each tensor that there is, also of those that others have made.
+
+        That of a table is ``"table of "`` and the dtype of its rows.
+        """
+        self._extend(self._spec)
+        return {
+            name: f"{'' if tensor.table is None else 'table of '}{tensor.dtype}"
+            for name, tensor in self._tensors.items()
+        }
 
     def __repr__(self) -> str:
         return f"ParameterServer(name={self.name!r}, tensors={self.tensors})"
@@ -303,6 +334,56 @@ class ParameterServer:
         done: Handle | None = self._run(wait, self._write, *args)
         return done
 
+    def create(self, tensors: Mapping[str, Any], *, placement: str | Rule = "contiguous") -> None:
+        """Make further tensors, which all who use the server can ask for from then on.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array or Table
+            Initial values.
+        placement : {"contiguous", "balanced", "round_robin"} or callable, default="contiguous"
+            As for `ParameterServer`, of these tensors.
+
+        Raises
+        ------
+        ValueError, TypeError
+            There is one of that name; or an argument is not as it should be.
+        ServerLostError
+            A shard is lost, or the server has been closed.
+
+        Examples
+        --------
+        >>> import dps, numpy as np
+        >>> with dps.ParameterServer() as server:
+        ...     server.create({"w": np.ones(2)})
+        ...     server.pull("w")
+        array([1., 1.])
+        """
+        given = initial_values(tensors)
+        while True:
+            wanted = extended(self._spec, given, placement)
+            self._extend(wanted)
+            if self._spec.tensors[: len(wanted.tensors)] == wanted.tensors:
+                break
+        for key, whole in whole_of(given).items():
+            restore(self._tensors[key], whole, self._call)
+
+    def put_note(self, name: str, note: bytes) -> None:
+        """Keep some bytes beside the tensors, such as what a model is made of.
+
+        Parameters
+        ----------
+        name : str
+            What was kept by that name is replaced.
+        note : bytes
+        """
+        self._reach(0).call("put_note", name, note)
+
+    def note(self, name: str) -> bytes | None:
+        """The bytes that are kept by a name; None without any."""
+        found: bytes | None = self._reach(0).call("note", name)
+        return found
+
     def apply(self, function: Callable[..., Any], name: str) -> list[Any]:
         """Run a function on each shard, on its own part of a tensor.
 
@@ -333,11 +414,20 @@ class ParameterServer:
     @property
     def versions(self) -> dict[str, int]:
         """How many writes each tensor has had: pushes, adds, assigns and functions."""
+        status = self._status()
         found = dict.fromkeys(self._tensors, 0)
-        for status in self._place.status():
-            for name, counts in status["parts"].items():
+        for shard in status:
+            for name, counts in shard["parts"].items():
                 found[name] = max(found[name], counts["writes"])
         return found
+
+    def _status(self) -> list[dict[str, Any]]:
+        """What each shard says of itself, of tensors that are known here."""
+        status = self._place.status()
+        if any(name not in self._tensors for shard in status for name in shard["parts"]):
+            self._extend(self._spec)
+            status = self._place.status()
+        return status
 
     def stats(self) -> dict[str, Any]:
         """What has been done, how much there is, and who is connected.
@@ -350,7 +440,8 @@ class ParameterServer:
             ``writes_per_second`` and ``reads_per_second``, since the last call of this object, at
             first since it was made; ``shards``, of each its ``worker`` and ``callers``.
         """
-        self._looked = report(self._spec, self._place.status(), self._looked)
+        status = self._status()
+        self._looked = report(self._spec, status, self._looked)
         return self._looked
 
     @staticmethod
@@ -367,6 +458,7 @@ class ParameterServer:
         for name in places.names(chosen):
             try:
                 place = places.find(chosen, name)
+                place.extend(place.spec)
                 found.append(report(place.spec, place.status(), None))
             except LookupError:  # it has been closed meanwhile
                 continue
@@ -375,7 +467,7 @@ class ParameterServer:
         return found
 
     def save(self, path: Any) -> None:
-        """Write all tensors, tables and optimizer state to a directory, while others write on.
+        """Write tensors, tables, optimizer state and notes to a directory, while others write on.
 
         What is of one part is a state between two writes. Files are laid out as those of estimators
         are, whatever the number of shards.
@@ -385,11 +477,12 @@ class ParameterServer:
         path : str or path
             Any that fsspec knows.
         """
+        self._extend(self._spec)
         taken = {
             tensor.name: [self._call(tensor, part, "take") for part in range(len(tensor.parts))]
             for tensor in self._spec.tensors
         }
-        write_server(path, self._spec, taken)
+        write_server(path, self._spec, taken, self._reach(0).call("notes"))
 
     @classmethod
     def load(
@@ -430,23 +523,33 @@ class ParameterServer:
         made._make(
             saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, client, timeout
         )
+        for key, note in saved.notes.items():
+            made.put_note(key, note)
         return made
 
     def disconnect(self) -> None:
         """Give back what this object holds of the server, which goes on."""
-        with self._lock:
-            later, self._later = self._later, None
-        if later is not None:
-            later.shutdown()
+        self._finish()
+        self._leave()
+
+    def _leave(self) -> None:
         with self._lock:
             accesses, self._accesses = self._accesses, {}
         for access in accesses.values():
             access.close()
 
+    def _finish(self) -> None:
+        """Do all that has been handed over."""
+        with self._lock:
+            later, self._later = self._later, None
+        if later is not None:
+            later.shutdown()
+
     def close(self) -> None:
-        """End the server, for all who use it; whoever asks it then is told so."""
-        self.disconnect()  # once all that was handed over is done
+        """End the server, for all who use it; whoever asks it then has an error."""
+        self._finish()
         self._closed = True
+        self.disconnect()
         self._place.close()
 
     def __enter__(self) -> Self:
@@ -467,13 +570,21 @@ class ParameterServer:
         try:
             return self._tensors[name]
         except (KeyError, TypeError):
-            raise KeyError(
-                f"there is no tensor {name!r} on {self._spec}; there are {sorted(self._tensors)}"
-            ) from None
+            pass
+        if isinstance(name, str):
+            self._extend(self._spec)  # somebody else may have made it
+            if name in self._tensors:
+                return self._tensors[name]
+        raise KeyError(
+            f"there is no tensor {name!r} on {self._spec}; there are {sorted(self._tensors)}"
+        )
 
     def _access(self, tensor: TensorSpec, part: int) -> tuple[Access, int]:
         """The way to the shard that has a part, and the part's number there."""
         shard, number = self._numbers[tensor.name, part]
+        return self._reach(shard), number
+
+    def _reach(self, shard: int) -> Access:
         access = self._accesses.get(shard)
         if access is None:
             with self._lock:
@@ -482,7 +593,7 @@ class ParameterServer:
                 access = self._accesses.get(shard)
                 if access is None:
                     access = self._accesses[shard] = self._place.connect(shard)
-        return access, number
+        return access
 
     def _call(self, tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
         access, number = self._access(tensor, part)

@@ -20,6 +20,7 @@ from dps.training.plan import Plan
 
 if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
+    from dps.training.recovery import Loss
 
 __all__ = ["FitEvents"]
 
@@ -33,10 +34,6 @@ class FitEvents:
     Parameters
     ----------
     job : Job
-    plan : Plan
-    placement : Placement
-    unshared : sequence of str or None
-        Of each shard why it has no shared memory, where that was wanted.
     tell : callable
         Takes an event, and does not wait.
     """
@@ -44,16 +41,30 @@ class FitEvents:
     def __init__(
         self,
         job: Job,
-        plan: Plan,
-        placement: Placement,
-        unshared: Sequence[str | None],
         tell: Callable[[Mapping[str, Any]], None],
     ) -> None:
+        self._job = job
         self._fit = job.fit
         self._tell = tell
         self._began = time.monotonic()
         self._epochs = 0
-        self._say("started", **_started(job, plan, placement, unshared))
+
+    def started(self, plan: Plan, placement: Placement, unshared: Sequence[str | None]) -> None:
+        """A generation begins, whose shards are there.
+
+        Parameters
+        ----------
+        plan : Plan
+        placement : Placement
+        unshared : sequence of str or None
+            Of each shard why it has no shared memory, where that was wanted.
+        """
+        self._say("started", **_started(self._job, plan, placement, unshared))
+
+    def lost(self, loss: Loss) -> None:
+        """Somebody was lost, and the fit goes on."""
+        self._epochs -= loss.redone
+        self._say("recovered", **vars(loss))
 
     def closed(self, records: Sequence[EpochRecord]) -> None:
         """Epochs have been closed."""
@@ -103,12 +114,12 @@ class FitEvents:
 def _started(
     job: Job, plan: Plan, placement: Placement, unshared: Sequence[str | None]
 ) -> dict[str, Any]:
-    updates = job.mode.updates([rank.steps for rank in plan.ranks])
+    updates = plan.mode.updates([rank.steps for rank in plan.ranks])
     return {
         "name": job.name,
-        "mode": job.mode.described,
-        "together": job.mode.together,
-        "max_delay": job.mode.bound,
+        "mode": plan.mode.described,
+        "together": plan.mode.together,
+        "max_delay": plan.mode.bound,
         "optimizer": job.method.replace("-", "").lower(),
         "loss": type(job.targets.loss).__name__,
         "dtype": str(job.model.dtype),

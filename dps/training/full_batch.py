@@ -127,7 +127,7 @@ def train_full_batch(
         if accepted:
             kept_loss, judged = loss, False
         if epoch < first:
-            channel.activity.begin_epoch(first + 1)
+            channel.begin_epoch(first)
             continue
         if validate is not None and not judged:
             validation, judged = validate(model, keep[0]), True
@@ -139,7 +139,7 @@ def train_full_batch(
         )  # fmt: skip
         record = channel.end_epoch(epoch, report.row(scores), decide(epoch), keep)
         channel.activity.lap(PUSH)
-        channel.activity.begin_epoch(epoch + 2)
+        channel.begin_epoch(epoch + 1)
         if record is not None and EpochRecord.from_row(record).last:
             return
 

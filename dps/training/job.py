@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,13 @@ from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
+from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
+from dps.training.checkpoint import Checkpointing
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
+from dps.training.position import Position
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FitResult", "Job", "new_fit_id"]
@@ -36,6 +39,12 @@ class Trained(NamedTuple):
 
     params: NDArray[np.floating]
     ids: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, job: Job, kept: Kept) -> Trained:
+        """What is reported of a snapshot."""
+        values = kept.values
+        return cls(np.array(job.optimizer.result(values[0], values[1:])), kept.ids)
 
 
 #: Told of closed epochs and how to get parameters; whether the fit is to end.
@@ -89,6 +98,14 @@ class Job:
         them (None where the fit is further already). True ends the fit.
     name : str
         What is fitted, in the words of its user: the estimator's class.
+    done : tuple of EpochRecord
+        Epochs of this fit that lie behind `params`; it goes on with the next.
+    best : Kept or None
+        What the fit had after the best of them, if that was not the last; see `Position`.
+    drops_lost_data : bool
+        Whether to go on without rows that were lost with a worker and cannot be had again.
+    checkpoint : Checkpointing or None
+        Where checkpoints of it go, if they are taken.
     """
 
     fit: str
@@ -117,6 +134,40 @@ class Job:
     ids: NDArray[np.int64] | None = None
     on_epochs: OnEpochs | None = None
     name: str = ""
+    done: tuple[EpochRecord, ...] = ()
+    best: Kept | None = None
+    drops_lost_data: bool = False
+    checkpoint: Checkpointing | None = None
+
+    def at(self, position: Position) -> Job:
+        """The same, to go on from there."""
+        kept, table = position.kept, self.model.layout.table
+        return replace(
+            self, params=kept.values[0], state=kept.values[1:], version=kept.version,
+            ids=None if table is None else kept.ids, done=position.history, best=position.best,
+        )  # fmt: skip
+
+    @property
+    def start(self) -> Kept:
+        """What it starts from."""
+        ids = np.zeros((2, 0), np.int64) if self.ids is None else self.ids
+        return Kept(np.concatenate([self.params[None], self.state]), self.version, ids)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end already, so that there is nothing to train."""
+        enough = len(self.done) >= self.stopping.max_iter
+        return bool(self.done) and (enough or self.done[-1].converged)
+
+    @property
+    def epochs_behind(self) -> int:
+        """Epochs behind `params`, of this fit and those that it carries on."""
+        return self.epochs_before + len(self.done)
+
+    @property
+    def epochs_ahead(self) -> int:
+        """Epochs that may follow."""
+        return self.stopping.max_iter - len(self.done)
 
     @property
     def method(self) -> str:
@@ -145,6 +196,10 @@ class FitResult:
         What cut the fit short, to be raised once the rest has been kept.
     unshared : tuple of str or None
         Of each shard why it has no shared memory, where that was wanted.
+    losses : tuple of Loss
+        After which it went on.
+    chosen : str
+        Why it is in its mode, where that was to be chosen.
     """
 
     reported: Trained
@@ -156,6 +211,36 @@ class FitResult:
     activity: list[RankActivity]
     error: BaseException | None
     unshared: tuple[str | None, ...]
+    losses: tuple[Any, ...] = ()
+    chosen: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        kept: Kept,
+        history: Sequence[EpochRecord],
+        plan: Plan,
+        *,
+        activity: Sequence[RankActivity] = (),
+        error: BaseException | None = None,
+        unshared: tuple[str | None, ...] | None = None,
+    ) -> FitResult:
+        """The result of a fit whose parameters are those of a snapshot."""
+        values = kept.values
+        if history[-1].full_batch:  # whose snapshot has no state
+            job.optimizer.initialize(values[1:])
+        return cls(
+            reported=Trained.of(job, kept),
+            raw_params=values[0],
+            state=values[1:],
+            version=kept.version,
+            history=list(history),
+            plan=plan,
+            activity=list(activity),
+            error=error,
+            unshared=(None,) * len(plan.shards) if unshared is None else unshared,
+        )
 
 
 def new_fit_id() -> str:

@@ -86,7 +86,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if not few and not job.optimizer.always_lazy and table is None:
         return None
     return Rates(
-        job.schedule, updates, job.epochs_before, job.version, job.stopping.max_iter,
+        job.schedule, updates, job.epochs_behind, job.version, job.epochs_ahead,
         kernel.key_width, 0 if table is None else table.rows,
     )  # fmt: skip
 
@@ -177,8 +177,7 @@ class Launch:
         rows: list[Kept | None] = [None] * len(stores)
         params, state, where = job.params, job.state, self.placement
         if (table := layout.table) is not None:
-            ids = np.zeros((2, 0), np.int64) if job.ids is None else job.ids
-            whole = Kept(np.concatenate([params[None], state]), job.version, ids)
+            whole = job.start
             rows = [*rows_by_shard(whole, table, self.placement)]
             behind = whole.split(table.width)[1]
             params, state = behind[0], behind[1:]
@@ -190,7 +189,7 @@ class Launch:
                 job.fit,
                 len(plan.ranks),
                 store,
-                min(job.stopping.max_iter, HISTORY),
+                min(job.epochs_ahead, HISTORY),
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
@@ -258,6 +257,7 @@ class Launch:
                 host=places.get(rank),
                 place=self.members.index(rank) if rank in self.members else -1,
                 epoch_steps=longest,
+                epochs_done=len(job.done),
             )
             spec = ReplicaSpec(
                 fit=job.fit,
@@ -275,6 +275,7 @@ class Launch:
                 shuffle=bool(job.shuffle),
                 held_out=self.held_out,
                 epochs_before=job.epochs_before,
+                previous=job.done[-1] if job.done else None,
                 full_batch=job.full_batch,
                 finish=job.finish,
             )

@@ -74,6 +74,8 @@ class ReplicaSpec:
         Rows that are not trained on.
     epochs_before : int
         Epochs done by earlier fits that this one carries on from.
+    previous : EpochRecord or None
+        The last epoch of this fit that lies behind the parameters it starts from.
     full_batch : FullBatch or None
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
@@ -95,8 +97,24 @@ class ReplicaSpec:
     shuffle: bool
     held_out: HeldOut
     epochs_before: int
+    previous: EpochRecord | None
     full_batch: FullBatch | None
     finish: FullBatch | None
+
+    @property
+    def done(self) -> int:
+        """Epochs of this fit that were closed before the group began, which counts from 0."""
+        return 0 if self.previous is None else self.previous.epoch
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that may follow."""
+        return self.stopping.max_iter - self.done
+
+    @property
+    def on_plateau(self) -> bool:
+        """Whether passes over all rows were what came next."""
+        return self.previous is not None and self.previous.plateau > 0
 
 
 @dataclass(frozen=True)
@@ -175,10 +193,10 @@ def run_replica(
         alone = one_thread_each if getattr(spec.model, "by_blas", False) else nullcontext
         with alone(), getattr(spec.model, "computing", nullcontext)():
             how, done = spec.full_batch, 0
-            if how is None:
+            if how is None and not spec.on_plateau:
                 done = _train(spec, channel, source, held_out)
-                how = spec.finish
-            if how is not None and done < spec.stopping.max_iter:
+            how = how or spec.finish
+            if how is not None and done < spec.epochs:
                 train_full_batch(
                     how,
                     rank=rank,
@@ -186,7 +204,7 @@ def run_replica(
                     model=copy.deepcopy(spec.model),
                     source=source,
                     state_rows=spec.channel.update.optimizer.state_rows,
-                    decide=partial(_decision, spec.stopping),
+                    decide=partial(_decision, spec),
                     first=done,
                     validate=held_out.at if spec.held_out else None,
                 )
@@ -220,10 +238,10 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
     )  # fmt: skip
     activity = channel.activity
     activity.lap(PULL)
-    for epoch in range(spec.stopping.max_iter):
+    for epoch in range(spec.epochs):
         began = time.monotonic()
-        activity.begin_epoch(epoch + 1)
-        loss_sum, seen, pushes = steps.epoch(spec.epochs_before + epoch)
+        channel.begin_epoch(epoch)
+        loss_sum, seen, pushes = steps.epoch(spec.epochs_before + spec.done + epoch)
         validation: Validation = (0.0, 0.0, ())
         if spec.held_out:
             channel.flush(epoch)
@@ -237,25 +255,28 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
             loss_sum, seen, missed, weight, time.monotonic() - began, *channel.staleness(), pushes,
             0, 0, channel.clock_distance(), steps.skipped, *channel.lost(), digest=channel.digest(),
         )  # fmt: skip
-        row = channel.end_epoch(epoch, report.row(scores), _decision(spec.stopping, epoch))
+        row = channel.end_epoch(epoch, report.row(scores), _decision(spec, epoch))
         activity.lap(PUSH)
         record = None if row is None else EpochRecord.from_row(row)
         if record is not None and record.last:
             break
         # Some ranks know of this epoch's close already, and all of the one before it.
-        if record is not None and 0 < record.plateau <= epoch:
+        if record is not None and 0 < record.plateau <= spec.done + epoch:
             channel.flush(epoch)
             return epoch + 1
-    return spec.stopping.max_iter
+    return spec.epochs
 
 
-def _decision(rule: StoppingRule, epoch: int) -> Decide:
+def _decision(spec: ReplicaSpec, epoch: int) -> Decide:
+    rule, done = spec.stopping, spec.done
+
     def decide(
         previous: NDArray[np.float64] | None, reports: NDArray[np.float64]
     ) -> tuple[Sequence[float], bool, int | None]:
-        last = None if previous is None else EpochRecord.from_row(previous)
-        record = rule.decide(epoch, last, reports)
-        return record.row(), record.last, None if last is None else last.kept
+        last = spec.previous if previous is None else EpochRecord.from_row(previous)
+        record = rule.decide(done + epoch, last, reports)
+        spare = None if last is None or last.kept < done else last.kept - done
+        return record.row(), record.last, spare
 
     return decide
 

@@ -15,6 +15,7 @@ from dps.monitor.words import count, duration, host, loss, percent
 from dps.training.activity import RankActivity
 from dps.training.history import EpochRecord
 from dps.training.job import FitResult, Job
+from dps.training.recovery import Loss
 
 __all__ = ["FitReport", "report_of"]
 
@@ -63,6 +64,10 @@ class FitReport:
         Rows of all epochs that did not count, and those that came too late for their own step.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
+    losses : tuple of Loss
+        Workers that died, after which the fit went on.
+    chosen : str
+        With ``mode="auto"`` which mode was chosen, and why.
 
     Examples
     --------
@@ -93,6 +98,8 @@ class FitReport:
     clock_distance: float | None = None
     rows_dropped: int = 0
     rows_late: int = 0
+    losses: tuple[Loss, ...] = ()
+    chosen: str = ""
 
     @property
     def advice(self) -> list[str]:
@@ -139,6 +146,10 @@ class FitReport:
             figures.append(f"{self.rows_late:,} came late")
         return ", ".join(figures)
 
+    @property
+    def _lost(self) -> list[str]:
+        return [f"Lost: {loss.line()}." for loss in self.losses]
+
     def _shown(self) -> Sequence[Account]:
         if len(self.accounts) <= _SHOWN:
             return self.accounts
@@ -146,7 +157,7 @@ class FitReport:
         return sorted(busiest, key=lambda account: account.rank)
 
     def __str__(self) -> str:
-        lines = [self.summary, self._figures]
+        lines = [self.summary, self._figures, *filter(None, [self.chosen]), *self._lost]
         if any(account.seconds for account in self.accounts):
             lines += ["", *_table(self._shown(), self.accounts)]
         return "\n".join([*lines, *("\n" + said for said in self.advice)])
@@ -158,6 +169,8 @@ class FitReport:
         return (
             '<div style="font-family:sans-serif;font-size:13px;max-width:760px">'
             f"<b>{escape(self.summary)}</b><br>{escape(self._figures)}"
+            + "".join(f"<br>{escape(lost)}" for lost in self._lost)
+            + (f"<br>{escape(self.chosen)}" if self.chosen else "")
             + (f'<div style="margin:8px 0 2px">{legend}</div>{rows}{_more(self)}' if rows else "")
             + (f'<ul style="margin:8px 0;padding-left:20px">{said}</ul>' if said else "")
             + "</div>"
@@ -227,7 +240,7 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     distances = [r.clock_distance_max for r in result.history if r.clock_distance_max >= 0]
     return FitReport(
         name=name,
-        mode=job.mode.described,
+        mode=result.plan.mode.described,
         method=_method(job, result),
         full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
@@ -244,11 +257,13 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
             for worker, why in zip(result.plan.shards, result.unshared, strict=True)
             if why is not None
         ),
-        together=job.mode.together,
-        max_delay=job.mode.bound,
+        together=result.plan.mode.together,
+        max_delay=result.plan.mode.bound,
         clock_distance=max(distances, default=None),
         rows_dropped=sum(record.rows_dropped for record in result.history),
         rows_late=sum(record.rows_late for record in result.history),
+        losses=result.losses,
+        chosen=result.chosen,
     )
 
 

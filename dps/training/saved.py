@@ -25,6 +25,7 @@ from dps.models import (
 )
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged, Optimizer
+from dps.training.checkpoint import Checkpoint
 from dps.training.history import History
 from dps.training.state import TrainState
 
@@ -297,6 +298,7 @@ KINDS = (
     dataclass_kind("loss:one_vs_rest", OneVsRest, _one_vs_rest),
     dataclass_kind("loss:multilabel", Multilabel, _multilabel),
     dataclass_kind("optimizer:averaged", Averaged),
+    dataclass_kind("checkpoint_place", Checkpoint),
     dataclass_kind("inputs", Inputs, _inputs),
     dataclass_kind("state", TrainState, _state),
     Kind(

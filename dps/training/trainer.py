@@ -15,13 +15,17 @@ from dps.data.exchange import count_rows
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.errors import ClusterError
+from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
+from dps.server.session import Session
+from dps.training.checkpoints import Checkpoints
+from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
 from dps.training.holding_out import check_held_out
 from dps.training.job import FitResult, Job
 from dps.training.launch import Launch, cut_rows
-from dps.training.plan import make_plan, make_split, validating
+from dps.training.plan import Plan, make_plan, make_split, validating
+from dps.training.recovery import Recovery
 from dps.training.replica import run_replica
 from dps.training.watch import Watcher
 
@@ -80,41 +84,101 @@ def train(
         held = held_out.rows(piece.partition, summary.rows[piece.partition])
         return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
 
-    plan = make_plan(
-        job.mode,
-        rows=summary.rows,
-        count=count,
-        elements=summary.elements,
-        holders=holders[:first],
-        threads=cluster.threads(),
-        batch_size=job.batch_size,
-        n_replicas=job.n_replicas,
-        n_shards=job.n_shards,
-        rebalance=False if exchanged else _rebalance(job, bool(streamed)),
-        # Whoever takes rows of a partition that is read as a whole reads all of it.
-        mixed=bool(job.shuffle)
-        and not (exchanged or job.full_batch is not None or any(streamed.values())),
-    )
-    if summary.validation:
-        plan = validating(plan, summary.validation, holders)
-    launch = Launch.of(job, plan, summary, held_out, cluster)
-    plan, placement = launch.plan, launch.placement
-    session = cluster.serve(launch.shards(), placement, launch.summing())
+    fit_events = FitEvents(job, cluster.tell) if cluster.watched else None
+    recovery = Recovery(cluster)
+    choosing = Choosing(job.mode)
+    job = choosing.first(job)
+    while True:
+        watcher: Watcher | None = None
+        try:
+            plan = make_plan(
+                job.mode,
+                rows=summary.rows,
+                count=count,
+                elements=summary.elements,
+                holders=holders[:first],
+                threads=cluster.threads(),
+                batch_size=job.batch_size,
+                n_replicas=job.n_replicas,
+                n_shards=job.n_shards,
+                rebalance=False if exchanged else _rebalance(job, bool(streamed)),
+                # Whoever takes rows of a partition that is read as a whole reads all of it.
+                mixed=bool(job.shuffle)
+                and not (exchanged or job.full_batch is not None or any(streamed.values())),
+            )
+            if summary.validation:
+                plan = validating(plan, summary.validation, holders)
+            launch = Launch.of(job, plan, summary, held_out, cluster)
+            if job.ended:  # before a checkpoint was taken, or as a worker was lost
+                result = _ended(job, launch.plan)
+                break
+            watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing)
+            ended = watcher.run(ending)
+            if ended is None:
+                job, watcher = choosing.changed(job, watcher.position()), None
+                holders, _ = cluster.renew()
+                continue
+            result = ended
+        except WorkerLostError as error:
+            try:
+                position = recovery.position(job, watcher)
+                closed = position.epochs if watcher is None else watcher.closed
+                job, summary, holders = recovery.after(error, job, summary, position, closed)
+                job = choosing.first(job)
+            except BaseException as final:
+                _failed(fit_events, final)
+                raise
+            if fit_events is not None:
+                fit_events.lost(recovery.losses[-1])
+        except BaseException as error:
+            _failed(fit_events, error)
+            raise
+        else:
+            break
+    result = replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
+    if fit_events is not None:
+        fit_events.ended(result)
+    return result
+
+
+def _begin(
+    job: Job,
+    launch: Launch,
+    cut: int,
+    cluster: Cluster,
+    fit_events: FitEvents | None,
+    choosing: Choosing,
+) -> Watcher:
+    """Begin a generation: its shards, then its replicas; who watches it."""
+    session = cluster.serve(launch.shards(), launch.placement, launch.summing())
+    unshared = _said_if_unshared(launch.plan, session)
+    if fit_events is not None:
+        fit_events.started(launch.plan, launch.placement, unshared)
+    checkpoints = None if job.checkpoint is None else Checkpoints(job, session.server)
+    running = cluster.launch(run_replica, launch.tasks(cut), session)
+    choosing.begin(launch, session, cluster)
+    return Watcher(job, launch.plan, session, running, fit_events, choosing, checkpoints)
+
+
+def _ended(job: Job, plan: Plan) -> FitResult:
+    """The result of a fit of which no epoch is left."""
+    kept = job.start if job.done[-1].kept == len(job.done) else job.best
+    assert kept is not None
+    return FitResult.of(job, kept, job.done, plan)
+
+
+def _failed(fit_events: FitEvents | None, error: BaseException) -> None:
+    if fit_events is not None:
+        fit_events.failed(error)
+
+
+def _said_if_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
+    """Of each shard why it has no shared memory, where that was wanted; it is logged."""
     unshared = tuple(shard.card.unshared for shard in session.shards)
     for shard, why in enumerate(unshared):
         if why is not None:
             _log.warning("%s", no_shared_memory(plan.shards[shard], why))
-    fit_events = FitEvents(job, plan, placement, unshared, cluster.tell) if launch.watched else None
-    try:
-        running = cluster.launch(run_replica, launch.tasks(cut_rows(summary)), session)
-        result = Watcher(job, plan, session, running, fit_events).run(ending)
-    except BaseException as error:
-        if fit_events is not None:
-            fit_events.failed(error)
-        raise
-    if fit_events is not None:
-        fit_events.ended(result)
-    return result
+    return unshared
 
 
 def _exchange(

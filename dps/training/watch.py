@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import warnings
 from collections.abc import Callable
 
-import numpy as np
-
-from dps.cluster.base import PATIENCE, Running, until_known
+from dps.cluster.base import PATIENCE, Cluster, Running, until_known
 from dps.errors import (
     NonFiniteError,
     ServerLostError,
@@ -18,15 +17,18 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
-from dps.server.session import Session
+from dps.server.session import Check, Local, Session
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
+from dps.training.checkpoints import Checkpoints
+from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
 from dps.training.job import FitResult, Job, Trained
 from dps.training.launch import HISTORY
 from dps.training.plan import Plan
+from dps.training.position import Position
 from dps.training.replica import Outcome
 
 __all__ = ["Watcher"]
@@ -34,7 +36,9 @@ __all__ = ["Watcher"]
 _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
-_CHECK_EVERY = 1.0  # seconds between questions to the scheduler
+_CHECK_EVERY = 0.5  # seconds between questions to the scheduler
+#: Seconds between copies of a fit that the client takes, and the times that one takes in between.
+_MIRROR_EVERY, _MIRROR_SHARE = 5.0, 100
 
 
 class Watcher:
@@ -47,24 +51,63 @@ class Watcher:
         session: Session,
         running: Running,
         fit_events: FitEvents | None,
+        choosing: Choosing,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._job = job
+        self._choosing = choosing
         self._events = fit_events
+        self._checkpoints = checkpoints
         self._plan = plan
         self._session = session
         self._unshared = tuple(shard.card.unshared for shard in session.shards)
         self._running = running
-        self._history: list[EpochRecord] = []
+        self._history = list(job.done)
+        #: The client's own copy of where the fit was.
+        self.mirrored: Position | None = None
+        self._mirrors = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
+        self._due = time.monotonic() + _MIRROR_EVERY
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
 
-    def run(self, ending: Callable[[], None]) -> FitResult:
-        """Wait for the end; the result, also of a fit that was interrupted or overflowed."""
+    @property
+    def closed(self) -> int:
+        """Epochs of the fit that have been closed."""
+        return len(self._history)
+
+    def salvage(self, cluster: Cluster) -> Position:
+        """Where the fit has got to, after somebody was lost; whoever is left stops.
+
+        Raises
+        ------
+        ServerLostError
+            Of a shard nothing is left.
+        """
+        self._session = cluster.salvage(self._session)
+        self._session.stop()
+        _, records = self._take_in()
+        if records and self._job.on_epochs is not None:
+            self._job.on_epochs(records, lambda: None)
+        return self.position()
+
+    def run(self, ending: Callable[[], None]) -> FitResult | None:
+        """Wait for the end; the result, also of a fit that was interrupted or overflowed.
+
+        None where the fit is to go on in another mode, from where it has got to.
+        """
         try:
-            self._watch()
-            ending()
+            return self._run(ending)
         except ServerLostError:
             until_known(self._running.check)
             raise
+        finally:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+
+    def _run(self, ending: Callable[[], None]) -> FitResult | None:
+        try:
+            if self._watch():
+                return None
+            ending()
         except (KeyboardInterrupt, NonFiniteError) as error:
             ending()
             self._stop()
@@ -79,7 +122,8 @@ class Watcher:
         self._session.stop(self._running.check)
         self._go_home()
 
-    def _watch(self) -> None:
+    def _watch(self) -> bool:
+        """Wait for the end; whether it is that of this mode only."""
         began = checked = time.monotonic()
         for rank in range(len(self._plan.ranks)):
             self._progress[rank] = ((), began)
@@ -93,24 +137,46 @@ class Watcher:
                 continue
             if self._fetch():
                 self._stop()
-                return
+                return False
+            if self._choosing.leaves(self.closed, self._running.check):
+                self._stop()
+                return not (self._fetch() or (self._history and self._history[-1].last))
         self._raise_first_error()
+        return False
 
     def _fetch(self) -> bool:
         """Take in the epochs that have been closed, and see that every rank gets on.
 
         Whether the fit is to end.
         """
-        status = self._session.status(len(self._history), self._running.check)
+        status, records = self._take_in(self._running.check)
+        self._check_progress(status)
+        if records and self._mirrors and time.monotonic() >= self._due:
+            self._mirror()
+        if self._checkpoints is not None:
+            server, check = self._session.server, self._running.check
+            self._checkpoints.look(self._job, server, self._history, check)
+        on_epochs = self._job.on_epochs
+        return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+
+    def _take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
+        since = len(self._history) - len(self._job.done)
+        status = self._session.status(since, check)
         records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
         if self._events is not None:
             self._events.closed(records)
         for record in records:
             _log.info("%s", record.line())
-        self._check_progress(status)
-        on_epochs = self._job.on_epochs
-        return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
+        return status, records
+
+    def _mirror(self) -> None:
+        """Copy where the fit is, in a small part of the time."""
+        began = time.monotonic()
+        with contextlib.suppress(LookupError):  # it is further already
+            self.mirrored = self.position(self._running.check)
+        now = time.monotonic()
+        self._due = now + max(_MIRROR_EVERY, _MIRROR_SHARE * (now - began))
 
     def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
         """The records, without those that stand where older ones were wanted."""
@@ -172,38 +238,50 @@ class Watcher:
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def _snapshot(self, epochs: int) -> Kept:
+    def _snapshot(self, epochs: int, check: Check | None = None) -> Kept:
         """What was kept after so many epochs."""
-        return self._session.server.snapshot(epochs, self._running.check)
+        job, done = self._job, len(self._job.done)
+        if epochs < done:
+            assert job.best is not None
+            return job.best
+        if epochs == done:
+            return job.start
+        return self._session.server.snapshot(epochs - done, check)
+
+    def position(self, check: Check | None = None) -> Position:
+        """Where the fit has got to: after the last epoch whose record has come.
+
+        Raises
+        ------
+        LookupError
+            It is further already.
+        """
+        history = self._history
+        if not history:
+            return Position(self._job.start)
+        kept, best = self._snapshot(len(history), check), history[-1].kept
+        if history[-1].full_batch:  # whose snapshot has no state
+            self._job.optimizer.initialize(kept.values[1:])
+        return Position(
+            kept, tuple(history), self._snapshot(best, check) if best < len(history) else None
+        )
 
     def _reported(self) -> Trained | None:
         """What is to be reported after the epochs so far, where it is still there."""
         try:
-            kept = self._snapshot(len(self._history))
+            kept = self._snapshot(len(self._history), self._running.check)
         except LookupError:
             return None
-        return self._trained(kept)
-
-    def _trained(self, kept: Kept) -> Trained:
-        values = kept.values
-        return Trained(np.array(self._job.optimizer.result(values[0], values[1:])), kept.ids)
+        return Trained.of(self._job, kept)
 
     def _result(self, error: BaseException | None) -> FitResult:
-        kept = self._snapshot(self._history[-1].kept)
-        values = kept.values
-        if self._history[-1].full_batch:  # whose snapshot has no state
-            self._job.optimizer.initialize(values[1:])
-        return FitResult(
-            reported=self._trained(kept),
-            raw_params=values[0],
-            state=values[1:],
-            version=kept.version,
-            history=self._history,
-            plan=self._plan,
-            activity=self._activity(),
-            error=error,
-            unshared=self._unshared,
-        )
+        job, history, check = self._job, self._history, self._running.check
+        if self._checkpoints is not None:
+            self._checkpoints.end(job, self._session.server, history, check)
+        return FitResult.of(
+            job, self._snapshot(history[-1].kept, check), history, self._plan,
+            activity=self._activity(), error=error, unshared=self._unshared,
+        )  # fmt: skip
 
     def _activity(self) -> list[RankActivity]:
         outcomes: dict[int, Outcome] = self._running.outcomes()

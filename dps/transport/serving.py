@@ -39,7 +39,7 @@ from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
 from dps.transport.call import Mailbox
-from dps.transport.stream import TICK, can_be_taken_over, handler_of, wire_of
+from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of, wait_for_ever
 
 __all__ = ["ServedGroup", "ServedShard", "pickled", "serve_rank"]
 
@@ -125,18 +125,14 @@ class _Services:
             await comm.write((False, pickle.dumps(error)))
             comm.abort()
             return Status.dont_reply
-        try:
-            await comm.write((True, None))
-            wire = wire_of(comm, _nothing, ConnectionError)
-        except OSError:  # the rank has gone
-            comm.abort()
-            return Status.dont_reply
-        self._start(rank, wire)
+        wire = await accept(comm)
+        if wire is not None:
+            self._start(rank, wire)
         return Status.dont_reply
 
     def serve_calls(self, rank: int) -> None:
         mailbox = self.mailboxes[rank] = Mailbox(TICK)
-        self._start(rank, ObjectWire(mailbox, _nothing, ConnectionError))
+        self._start(rank, ObjectWire(mailbox, wait_for_ever, ConnectionError))
 
     def _start(self, rank: int, wire: Wire) -> None:
         self._wires[rank] = wire
@@ -187,10 +183,6 @@ def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: W
         if window.words.rank_load(rank, Field.LEASE) != LEFT:
             window.words.rank_store(rank, Field.LEASE, LOST)
         wire.close()
-
-
-def _nothing() -> None:
-    """A service waits for its rank as long as that lives."""
 
 
 def pickled(value: Any) -> bytes:

@@ -26,7 +26,7 @@ from tornado.iostream import IOStream, SSLIOStream
 
 from dps._runtime.wire import ObjectWire, SocketWire, Wire
 
-__all__ = ["TICK", "can_be_taken_over", "handler_of", "wire_of"]
+__all__ = ["TICK", "accept", "can_be_taken_over", "handler_of", "wait_for_ever", "wire_of"]
 
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0
@@ -124,6 +124,20 @@ class _Secured:
     def close(self) -> None:
         with self._closing:
             self._over.close()
+
+
+async def accept(comm: TCP) -> Wire | None:
+    """Let a connection in and take it over, to serve it; None where its other end has gone."""
+    try:
+        await comm.write((True, None))
+        return wire_of(comm, wait_for_ever, ConnectionError)
+    except OSError:
+        comm.abort()
+        return None
+
+
+def wait_for_ever() -> None:
+    """A service waits for its rank, or caller, as long as that lives."""
 
 
 def handler_of(method: Callable[..., Awaitable[Status]]) -> Callable[..., Awaitable[Status]]:

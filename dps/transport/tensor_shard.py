@@ -17,6 +17,7 @@ answers travel as Actor calls, through the same thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from dataclasses import replace
@@ -32,7 +33,7 @@ from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
 from dps.transport.call import Mailbox
 from dps.transport.serving import pickled
-from dps.transport.stream import TICK, can_be_taken_over, handler_of, wire_of
+from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of, wait_for_ever
 
 __all__ = ["TensorShard"]
 
@@ -55,9 +56,17 @@ class TensorShard:
         """How callers reach it."""
         return replace(self._holding.card(), handler=self._services.name)
 
+    def extend(self, spec: ServerSpec) -> ServerSpec:
+        """Hold further tensors, see `Holding.extend`."""
+        return self._holding.extend(spec)
+
     def status(self) -> dict[str, Any]:
         """What has been done here, and who is connected."""
         return {**self._holding.counts(), "callers": self._services.callers()}
+
+    def traffic(self) -> dict[str, Any]:
+        """The same, as far as it takes no time to tell."""
+        return {"parts": self._holding.traffic(), "callers": self._services.callers()}
 
     def version(self) -> int:
         """Nothing: that it answers is what is asked."""
@@ -104,22 +113,19 @@ class _Services:
 
     async def _take(self, comm: Any, caller: str) -> Status:
         """Dask's handler: take a caller's connection over."""
-        try:
-            if not can_be_taken_over(comm):
+        if not can_be_taken_over(comm):
+            with contextlib.suppress(OSError):  # the caller has gone
                 await comm.write((False, None))
-                comm.abort()
-                return Status.dont_reply
-            await comm.write((True, None))
-            wire = wire_of(comm, _nothing, ConnectionError)
-        except OSError:  # the caller has gone
             comm.abort()
             return Status.dont_reply
-        self._start(caller, wire)
+        wire = await accept(comm)
+        if wire is not None:
+            self._start(caller, wire)
         return Status.dont_reply
 
     def serve_calls(self, caller: str) -> None:
         mailbox = self.mailboxes[caller] = Mailbox(TICK)
-        self._start(caller, ObjectWire(mailbox, _nothing, ConnectionError))
+        self._start(caller, ObjectWire(mailbox, wait_for_ever, ConnectionError))
 
     def leave(self, caller: str) -> None:
         mailbox = self.mailboxes.pop(caller, None)
@@ -166,7 +172,3 @@ class _Services:
         with self._lock:
             for wire in self._wires:
                 wire.shut()
-
-
-def _nothing() -> None:
-    """A shard waits for its caller as long as that lives."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Client, Future
@@ -16,35 +16,49 @@ from dps.data.computing import delayed_keep
 from dps.data.keeping import Keeping
 from dps.data.partitions import Partition
 
-__all__ = ["compute", "homes_of", "naming_partitions", "scatter"]
+__all__ = ["Slice", "compute", "homes_of", "naming_partitions", "send", "slices_of"]
 
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 
 
-def scatter(
-    client: Client,
-    partitions: Sequence[Partition],
-    workers: Sequence[str],
-    timeout: float,
-    check: Callable[[], None],
-) -> tuple[list[Partition], list[Future]]:
-    """Send local data to the workers, cut into as many pieces; all futures made."""
-    pieces: list[Partition] = []
-    made: list[Future] = []
-    for part in partitions:
-        rows = part.X.shape[0]
-        for number, worker in enumerate(workers):
-            at = slice(rows * number // len(workers), rows * (number + 1) // len(workers))
-            if at.start < at.stop:
-                values = [cut(part.X, at), cut(part.y, at)]
-                if part.weight is not None:
-                    values.append(cut(part.weight, at))
-                sent = client._scatter(values, workers=[worker], hash=False)
-                futures = watched(client, sent, "sending data to a worker", timeout, check)
-                made += futures
-                pieces.append(Partition(*futures, *([None] if part.weight is None else [])))
-    return pieces, made
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a local partition, and the worker that is to have them."""
+
+    part: Partition
+    rows: slice
+    worker: str
+
+
+def slices_of(partitions: Sequence[Partition], workers: Sequence[str]) -> list[Slice]:
+    """Local data, cut into as many pieces as there are workers."""
+    return [
+        Slice(part, slice(start, stop), worker)
+        for part in partitions
+        for worker, (start, stop) in zip(
+            workers, itertools.pairwise(_evenly(part.X.shape[0], len(workers))), strict=True
+        )
+        if start < stop
+    ]
+
+
+def _evenly(rows: int, n: int) -> list[int]:
+    return [rows * number // n for number in range(n + 1)]
+
+
+def send(
+    client: Client, rows: Slice, worker: str, timeout: float, check: Callable[[], None]
+) -> tuple[Partition, list[Future]]:
+    """Send local rows to a worker; what stands for them, and all futures made."""
+    part = rows.part
+    values = [
+        None if value is None else cut(value, rows.rows) for value in (part.X, part.y, part.weight)
+    ]
+    there = [value for value in values if value is not None]
+    sent = client._scatter(there, workers=[worker], hash=False)
+    made = list(watched(client, sent, "sending data to a worker", timeout, check))
+    return Partition(*made, *([None] * (len(values) - len(made)))), made
 
 
 def homes_of(
@@ -64,34 +78,35 @@ def homes_of(
 
 def compute(
     client: Client,
-    partitions: Sequence[Partition],
-    homes: Sequence[str],
+    partitions: Mapping[int, Partition],
+    homes: Mapping[int, str],
     keeping: Keeping,
+    name: str,
     prepare: Callable[[Any, int], Any] | None = None,
-) -> tuple[list[Partition], list[Future]]:
-    """Have partitions computed, each on its worker; all futures made.
+) -> tuple[dict[int, Partition], list[Future]]:
+    """Have partitions computed, each on its worker; what stands for them, and all futures made.
 
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
     where ``prepare(X, number)`` is to stand for X, one future stands for all of a partition.
     """
     of_home: dict[str, list[int]] = {}
-    for number, home in enumerate(homes):
+    for number, home in homes.items():
         of_home.setdefault(home, []).append(number)
-    placed = list(partitions)
+    placed = dict(partitions)
     made: list[Future] = []
     for home, numbers in of_home.items():
         lying = [n for n in numbers if prepare is None and isinstance(partitions[n].X, Future)]
         beside = {
-            (number, name): value
+            (number, part): value
             for number in lying
-            for name, value in vars(partitions[number]).items()
+            for part, value in vars(partitions[number]).items()
             if value is not None and not isinstance(value, Future)
         }
         coming = {number: partitions[number] for number in numbers if number not in set(lying)}
-        wanted = [*beside.values(), *delayed_keep(keeping, prepare, coming)]
+        wanted = [*beside.values(), *delayed_keep(keeping, prepare, coming, name)]
         futures = client.compute(wanted, workers=[home], allow_other_workers=False)
-        for (number, name), future in zip(beside, futures, strict=False):
-            placed[number] = replace(placed[number], **{name: future})
+        for (number, part), future in zip(beside, futures, strict=False):
+            placed[number] = replace(placed[number], **{part: future})
         for number, future in zip(coming, futures[len(beside) :], strict=True):
             placed[number] = Partition(future, None, None)
         made += futures
@@ -102,7 +117,7 @@ def compute(
 def naming_partitions(
     client: Client,
     given: Sequence[Partition],
-    placed: Sequence[Partition],
+    placed: Mapping[int, Partition],
     trained: int,
     timeout: float,
 ) -> Iterator[list[Future]]:
@@ -113,15 +128,15 @@ def naming_partitions(
     client : distributed.Client
     given : sequence of Partition
         As users gave them.
-    placed : sequence of Partition
-        As they are kept.
+    placed : mapping of int to Partition
+        As they are kept, by number.
     trained : int
         The number of those that are not of validation data.
     timeout : float
     """
     futures = {
         value: (number, name)
-        for number, part in enumerate(placed)
+        for number, part in placed.items()
         for name, value in vars(part).items()
         if isinstance(value, Future)
     }

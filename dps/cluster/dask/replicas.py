@@ -121,7 +121,7 @@ def run_replica_task(
 
     def alive() -> None:
         if worker.status not in (Status.running, Status.paused):
-            raise ClusterError("the worker is closing", worker=worker.address)
+            raise WorkerLostError("a worker leaves the cluster", worker=worker.address)
 
     values = [Partition(*part) for part in partitions]
     if shown_as is None:

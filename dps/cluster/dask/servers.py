@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import dask
 from distributed import Client, Future, get_client, get_worker
 from distributed.protocol import pickle
 
@@ -28,6 +29,8 @@ from dps.cluster.dask.calls import (
 )
 from dps.data.sealed import sealed
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
+from dps.monitor.dashboard import show_fits
+from dps.monitor.shard import ReportingTensorShard
 from dps.server.holding import HoldingCard
 from dps.server.tensors import ServerSpec
 from dps.transport.access import Access
@@ -40,6 +43,7 @@ __all__ = [
     "choose_workers",
     "close",
     "connect",
+    "extend",
     "find",
     "forget",
     "names",
@@ -137,6 +141,10 @@ def start(
         A worker died meanwhile.
     """
     check_versions(client, set(workers), timeout)
+    kind = TensorShard
+    if dask.config.get("dps.monitor", True):
+        kind = ReportingTensorShard
+        show_fits(client, timeout)
 
     def check() -> None:
         gone = sorted(set(workers) - set(living(client, timeout)))
@@ -145,7 +153,7 @@ def start(
 
     futures = [
         client.submit(
-            sealed(partial(TensorShard, spec, shard)), actor=True, workers=[worker],
+            sealed(partial(kind, spec, shard)), actor=True, workers=[worker],
             key=f"dps-server-{spec.id}-{shard}", pure=False,
         )
         for shard, worker in enumerate(workers)
@@ -178,6 +186,30 @@ def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None
         raise ValueError(
             f"there is a server with name={card.spec.name!r}: connect to it, or close it"
         ) from error
+
+
+def extend(card: ServerCard, spec: ServerSpec) -> ServerCard:
+    """Have all shards hold the tensors of `spec`, or those that somebody else has made first.
+
+    The first shard decides who was first. To ask with what is known brings what is there.
+
+    Raises
+    ------
+    ServerLostError
+        A shard is lost, or the server has been closed.
+    """
+    found = spec
+    for shard, remote in enumerate(card.remotes):
+        try:
+            answer = remote.call("extend", found, timeout=card.timeout)
+        except ServerLostError as error:
+            raise spec.lost(shard, error.message, remote.address) from error
+        if shard == 0:
+            found = answer
+            if found.tensors == card.spec.tensors:
+                return card
+    cards = tuple(remote.call("card", timeout=card.timeout) for remote in card.remotes)
+    return replace(card, spec=found, cards=cards)
 
 
 def connect(card: ServerCard, shard: int) -> Access:
@@ -220,7 +252,7 @@ def find(client: Client, name: str) -> ServerCard:
 def through(card: ServerCard, client: Client | None) -> ServerCard:
     """The same, to be asked through a client; without one by the worker whose task this is.
 
-    That is asked now: other threads of the task would not be told.
+    That is asked now: other threads of the task would not know.
     """
     node = client or get_worker()
     remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)

@@ -20,6 +20,7 @@ from dps.monitor.page.curves import Losses, Rates
 from dps.monitor.page.headline import Headline
 from dps.monitor.page.heat import Staleness
 from dps.monitor.page.palette import DARK, LIGHT, Palette
+from dps.monitor.page.servers import ServersPanel
 from dps.monitor.page.tables import Happenings, Shards
 from dps.monitor.page.view import Panel, view_of
 from dps.monitor.plugin import plugin_of
@@ -38,6 +39,7 @@ PANELS: dict[str, Callable[[Palette], Panel]] = {
     "staleness": Staleness,
     "shards": Shards,
     "happenings": Happenings,
+    "servers": ServersPanel,
 }
 
 #: Names of the pages of single plots, in Dask's menu and in JupyterLab.
@@ -49,6 +51,7 @@ PLOTS = {
     "/individual-dps-staleness": "staleness",
     "/individual-dps-shards": "shards",
     "/individual-dps-events": "happenings",
+    "/individual-dps-servers": "servers",
 }
 
 _CHIPS = """
@@ -195,7 +198,8 @@ def _follow(doc: Any, store: Store, panels: list[Panel], choice: Choice) -> None
         chosen = list(choice.chosen)
         # A fit that falls silent says so without an event.
         silent = [(fit.id, int(now)) for fit in store.fits if fit.silent(now)]
-        state: list[object] = [store.revision, chosen, silent]
+        servers = len(store.servers.shown(now))  # lost ones go without an event, too
+        state: list[object] = [store.revision, chosen, silent, servers]
         if state == shown:
             return
         shown[:] = state

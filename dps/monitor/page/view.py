@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dps.monitor.servers import Server
 from dps.monitor.store import Fit, Store
 
 __all__ = ["Panel", "View", "view_of"]
@@ -28,12 +29,15 @@ class View:
     others : tuple of Fit
         Drawn faintly, to compare.
     now : float
+    servers : tuple of Server
+        Of the cluster.
     """
 
     fits: tuple[Fit, ...]
     focus: Fit | None
     others: tuple[Fit, ...]
     now: float
+    servers: tuple[Server, ...] = ()
 
 
 class Panel(Protocol):
@@ -61,11 +65,12 @@ def view_of(store: Store, chosen: Sequence[str], now: float) -> View:
     >>> view_of(Store(), ["f00d"], now=0.0).focus is None
     True
     """
+    servers = tuple(store.servers.shown(now))
     known = [fit for id in chosen if (fit := store.get(id)) is not None]
     if known:
-        return View(tuple(known), known[-1], (), now)
+        return View(tuple(known), known[-1], (), now, servers)
     fits = store.fits
     running = [fit for fit in fits if fit.running and not fit.silent(now)]
     shown = running or fits[-1:]
     others = tuple(fit for fit in fits if fit not in shown)
-    return View(tuple(shown), shown[-1] if shown else None, others, now)
+    return View(tuple(shown), shown[-1] if shown else None, others, now, servers)

@@ -1,0 +1,124 @@
+"""After a worker has gone: where its partitions go, and what of them Dask has or makes again.
+
+The scheduler is asked in Dask's own words alone: it need not have dps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distributed import Future
+
+from dps.cluster.dask.calls import ask
+from dps.cluster.dask.work import FitWork
+from dps.data.partitions import Partition
+from dps.errors import ClusterError
+
+__all__ = ["homes_after", "restored", "set_free"]
+
+_TICK = 0.02
+
+
+def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
+    """The worker of each partition once some workers have gone.
+
+    A worker that holds nothing takes the place of one that has gone, so that the plan is the same;
+    where there is none, all that are left share what has gone.
+
+    Examples
+    --------
+    >>> homes_after(["a", "b", "b", "c"], ["a", "c", "d"])
+    ['a', 'd', 'd', 'c']
+    >>> homes_after(["a", "b", "b", "c"], ["a", "c"])
+    ['a', 'a', 'c', 'c']
+    """
+    left = sorted(set(holders) & set(alive))
+    spare = sorted(set(alive) - set(left))
+    gone = list(dict.fromkeys(holder for holder in holders if holder not in alive))
+    stand_in = dict(zip(gone, spare, strict=False))
+    homes, shared = [], 0
+    for holder in holders:
+        if holder in gone and holder not in stand_in:
+            others = left or spare
+            homes.append(others[shared % len(others)])
+            shared += 1
+        else:
+            homes.append(stand_in.get(holder, holder))
+    return homes
+
+
+def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
+    """Wait until Dask has the Futures of some partitions again; those that it will never have.
+
+    It computes them again where it knows how. Nobody does of what was scattered.
+    """
+    keys = {
+        number: [value.key for value in vars(part).values() if isinstance(value, Future)]
+        for number, part in given.items()
+    }
+    wanted = [key for some in keys.values() for key in some]
+    set_free(work, wanted)
+    since, before = time.monotonic(), -1
+    while wanted:
+        found = ask(
+            work.client, work.client._run_on_scheduler, work.timeout,
+            function=_standing(), keys=wanted,
+        )  # fmt: skip
+        coming = sum(state == "coming" for state in found.values())
+        if not coming:
+            return {number for number, some in keys.items() if "gone" in map(found.get, some)}
+        work.check()
+        if coming != before:
+            since, before = time.monotonic(), coming
+        if time.monotonic() - since > work.timeout:
+            raise ClusterError(
+                f"Dask has not computed {coming} partitions again that a worker had for "
+                f"{work.timeout:g} s: raise `timeout` if that may take longer"
+            )
+        time.sleep(_TICK)
+    return set()
+
+
+def set_free(work: FitWork, keys: Sequence[Any]) -> None:
+    """Let any worker run what some keys need that is pinned to workers that are gone.
+
+    Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
+    """
+
+    def free(dask_scheduler: Any, keys: Sequence[Any]) -> None:
+        from time import time
+
+        left, seen, stuck = list(keys), set(), {}
+        while left:
+            task = dask_scheduler.tasks.get(left.pop())
+            if task is None or task.key in seen or task.who_has:
+                continue
+            seen.add(task.key)
+            left += [other.key for other in task.dependencies]
+            pinned = task.worker_restrictions
+            if pinned and not any(worker in dask_scheduler.workers for worker in pinned):
+                task.worker_restrictions = None
+                if task.state == "no-worker":
+                    stuck[task.key] = "processing"
+        dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
+
+    client = work.client
+    ask(client, client._run_on_scheduler, work.timeout, function=free, keys=list(keys))
+
+
+def _standing() -> Callable[..., dict[Any, str]]:
+    """A function that the scheduler runs; made here, so that it is pickled by value."""
+
+    def look(dask_scheduler: Any, keys: Sequence[Any]) -> dict[Any, str]:
+        found = {}
+        for key in keys:
+            task = dask_scheduler.tasks.get(key)
+            if task is None or (not task.who_has and task.run_spec is None):
+                found[key] = "gone"
+            else:
+                found[key] = "there" if task.who_has else "coming"
+        return found
+
+    return look

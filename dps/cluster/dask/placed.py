@@ -1,0 +1,393 @@
+"""The partitions of one fit on a Dask cluster: where each lies, and how each came to be.
+
+So those that a worker has taken with it are made again on another one: computed by Dask, or sent
+once more, and then changed as they were before (`PlacedData.restore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from distributed import Future
+
+from dps.cluster.dask.calls import ask
+from dps.cluster.dask.exchange import exchange
+from dps.cluster.dask.loading import Slice, compute, homes_of, naming_partitions, send, slices_of
+from dps.cluster.dask.losses import homes_after, restored, set_free
+from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
+from dps.cluster.dask.work import FitWork
+from dps.data.computing import keeping_of, recipes_of_absent
+from dps.data.exchange import RandomSplit
+from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
+from dps.data.partitions import Partition, Piece, is_dask
+from dps.data.sealed import itself
+from dps.data.streams import is_whole
+from dps.errors import WorkerLostError
+
+__all__ = ["PlacedData"]
+
+#: What stands for X, of a partition and its number.
+Change = Callable[[Any, int], Any]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What stood for the X of some partitions once it had been changed."""
+
+    change: Change
+    numbers: frozenset[int]
+
+
+class PlacedData:
+    """Partitions on workers.
+
+    Parameters
+    ----------
+    work : FitWork
+
+    Attributes
+    ----------
+    holders : list of str
+        The worker of each partition, of those for validation last.
+    n_trained : int
+        Partitions that are not of validation data.
+    """
+
+    def __init__(self, work: FitWork) -> None:
+        self._work = work
+        self.holders: list[str] = []
+        self.n_trained = 0
+        self._partitions: list[Partition] = []
+        self._given: list[Partition] = []  # as users gave them, where Dask computes them
+        self._slices: list[Slice] = []  # of local data, where that was sent
+        # Of each partition its number among these; None of rows that are mixed.
+        self._origins: list[int | None] = []
+        self._prepare: Change | None = None
+        self._made: list[_Made] = []
+        # What this fit has made, as opposed to the user's own futures.
+        self._owned: list[Future] = []
+        self._keeping = Keeping(work.fit, "memory")
+        self._weighted = False
+        self._streams = False
+
+    def load(
+        self,
+        partitions: Sequence[Partition],
+        prepare: Change | None,
+        cache: str | None,
+        workers: Sequence[str],
+        validation: Sequence[Partition],
+    ) -> None:
+        """Keep every partition on one of some workers, see `Cluster.load`."""
+        work, client = self._work, self._work.client
+        given, self.n_trained = [*partitions, *validation], len(partitions)
+        self._weighted = any(part.weight is not None for part in partitions)
+        if partitions and is_dask(partitions[0].X):
+            self._given, self._prepare = given, prepare
+            there = prepare is None and all(isinstance(p.X, Future) for p in given)
+            if not there:
+                self._keeping = keeping_of(work.fit, cache, given, self.n_trained)
+                self._streams = self._keeping.cache != "memory"  # it may have, until it is known
+            self._partitions = list(given)
+            self._await_partitions()
+            homes = homes_of(client, partitions, workers, work.timeout)
+            homes += homes_of(client, validation, sorted(set(homes)), work.timeout)
+            self._compute(dict(zip(range(len(given)), homes, strict=True)))
+        else:
+            work.needed |= set(workers)
+            self._slices = slices_of(partitions, workers)
+            self.n_trained = len(self._slices)
+            self._slices += slices_of(validation, workers)
+            self._partitions = [Partition(None, None, None)] * len(self._slices)
+            self._send({number: part.worker for number, part in enumerate(self._slices)})
+        self._origins = list(range(len(self._partitions)))
+        self._await_partitions()
+        self._find_holders()
+        if self._streams:
+            self._tell_recipes()
+
+    def _compute(self, homes: Mapping[int, str]) -> None:
+        """Have partitions computed, each on its worker."""
+        self._work.needed |= set(homes.values())
+        with self._work.span():
+            placed, made = compute(
+                self._work.client, {number: self._given_of(number) for number in homes}, homes,
+                self._keeping, self._work.name(), self._prepare,
+            )  # fmt: skip
+        for number, part in placed.items():
+            self._partitions[number] = part
+        self._owned += made
+
+    def _given_of(self, number: int) -> Partition:
+        """A partition as the user gave it."""
+        origin = self._origins[number] if self._origins else number
+        assert origin is not None
+        return self._given[origin]
+
+    def _send(self, homes: Mapping[int, str]) -> None:
+        """Send local rows, each to its worker."""
+        work = self._work
+        for number, home in homes.items():
+            origin = self._origins[number] if self._origins else number
+            assert origin is not None
+            part, made = send(work.client, self._slices[origin], home, work.timeout, work.check)
+            self._partitions[number] = part
+            self._owned += made
+
+    def _find_holders(self, some: Sequence[int] | None = None) -> None:
+        """See where partitions lie; one of the user's own may be elsewhere than was asked for."""
+        work, numbers = self._work, range(len(self._partitions)) if some is None else some
+        keys = {number: self._partitions[number].X.key for number in numbers}
+        held = ask(
+            work.client, work.client.scheduler.who_has, work.timeout, keys=list(keys.values())
+        )
+        lost = [number for number, key in keys.items() if not held[key]]
+        if lost:  # since it was computed
+            work.check()
+            raise WorkerLostError(
+                f"partition {lost[0]} is no longer in memory: did its worker die?"
+            )
+        self.holders = self.holders or [""] * len(self._partitions)
+        for number, key in keys.items():
+            self.holders[number] = min(held[key])
+        work.needed = set(self.holders)
+
+    def _await_partitions(self, some: Sequence[int] | None = None) -> None:
+        """Wait for what is being computed of them; an error says of which."""
+        work = self._work
+        numbers = range(len(self._partitions)) if some is None else some
+        placed = {number: self._partitions[number] for number in numbers}
+        with naming_partitions(
+            work.client, self._given, placed, self.n_trained, work.timeout
+        ) as futures:
+            work.wait(futures)
+
+    def _tell_recipes(self, some: Sequence[int] | None = None) -> None:
+        """Say how partitions are computed again, of which nothing could be kept."""
+        some = range(len(self._partitions)) if some is None else some
+        absent: list[int | None] = [None] * len(self._partitions)
+        for number, nbytes in zip(some, self._look(call_unopened, absent_bytes, some), strict=True):
+            absent[number] = nbytes
+        given = [self._given_of(n) for n in range(len(self._partitions))]
+        recipes = recipes_of_absent(given, absent, self.n_trained)
+        if recipes:
+            name = self._work.name()
+            self._put(
+                {
+                    number: self._work.submit(
+                        partial(make_again, recipe=recipe), self._partitions[number].X,
+                        workers=[self.holders[number]], pure=False,
+                        key=f"dps-recipe-{name}-{number}",
+                    )
+                    for number, recipe in recipes.items()
+                }
+            )  # fmt: skip
+
+    def streamed(self) -> dict[int, bool]:
+        """Partitions that are not kept as they are read, and which are read as a whole."""
+        if not self._streams:
+            return {}
+        found = dict(enumerate(self._look(call_unopened, is_whole)))
+        streams = {number: whole for number, whole in found.items() if whole is not None}
+        self._streams = bool(streams)
+        return streams
+
+    def map(
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
+    ) -> list[Any]:
+        """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        return self._look(call_on_each, partial(function, **options), numbers)
+
+    def _look(
+        self,
+        task: Callable[..., list[Any]],
+        function: Callable[..., Any],
+        some: Sequence[int] | None = None,
+    ) -> list[Any]:
+        work, look = self._work, self._work.name()
+        some = range(len(self._partitions)) if some is None else some
+        numbers: dict[str, list[int]] = {}
+        for number in some:
+            numbers.setdefault(self.holders[number], []).append(number)
+        futures = [
+            work.submit(
+                partial(task, function), [self.values(number) for number in held],
+                workers=[holder], pure=False, key=f"dps-inspect-{look}-{held[0]}",
+            )
+            for holder, held in numbers.items()
+        ]  # fmt: skip
+        self._owned += futures
+        work.wait(futures)
+        results = work.results(futures)
+        self._release({future.key for future in futures})  # else they hold what they looked at
+        found = {
+            number: result
+            for held, answers in zip(numbers.values(), results, strict=True)
+            for number, result in zip(held, answers, strict=True)
+        }
+        return [found[number] for number in some]
+
+    def replace(self, change: Change, numbers: Sequence[int] | None = None) -> None:
+        """Put something else in the place of X; Dask forgets an old one with its last use."""
+        numbers = range(len(self._partitions)) if numbers is None else numbers
+        if numbers:
+            self._made.append(_Made(change, frozenset(numbers)))
+            self._change(change, numbers)
+
+    def _change(self, change: Change, numbers: Sequence[int]) -> None:
+        work, name = self._work, self._work.name()
+        # It may be large: one task holds it for all.
+        shared = work.submit(
+            partial(itself, change), pure=False, workers=[self.holders[numbers[0]]],
+            key=f"dps-shared-{name}",
+        )  # fmt: skip
+        self._put(
+            {
+                number: work.submit(
+                    partial(remake_partition, self._keeping, number),
+                    shared, self._partitions[number].X,
+                    workers=[self.holders[number]], pure=False,
+                    key=f"dps-convert-{name}-{number}",
+                )
+                for number in numbers
+            }
+        )  # fmt: skip
+        shared.release()
+
+    def _put(self, made: Mapping[int, Future]) -> None:
+        """Have Futures stand for the X of partitions, and wait for them."""
+        old = {self._partitions[number].X.key for number in made}
+        for number, future in made.items():
+            self._partitions[number] = replace(self._partitions[number], X=future)
+        self._release(old)
+        self._owned += made.values()
+        self._work.wait(list(made.values()))
+
+    def _release(self, keys: set[str]) -> None:
+        """Give Futures back that this fit has made."""
+        for future in self._owned:
+            if future.key in keys:
+                future.release()
+        self._owned = [future for future in self._owned if future.key not in keys]
+
+    def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
+        """Draw all rows into new partitions; what this fit held of the old ones is released."""
+        work, n = self._work, len(split.rows)
+        work.needed |= set(homes)
+        behind, where = self._partitions[n:], self.holders[n:]
+        stay = {value.key for part in behind for value in vars(part).values() if value is not None}
+        old = [future for future in self._owned if future.key not in stay]
+        self._owned = [future for future in self._owned if future.key in stay]
+        try:
+            with work.span():
+                drawn = exchange(
+                    work.client, self._partitions[:n], self.holders[:n], split, homes,
+                    work.name(), self._weighted, work.wait, self._owned,
+                )  # fmt: skip
+        finally:
+            for future in old:
+                future.release()
+        self._partitions, self.holders = [*drawn, *behind], [*homes, *where]
+        self._origins = [*([None] * len(homes)), *self._origins[n:]]
+        self.n_trained = len(homes)
+
+    def values(self, number: int) -> tuple[Any, Any, Any]:
+        """X, y and weight of a partition, in the form in which tasks depend on them."""
+        part = self._partitions[number]
+        return part.X, part.y, part.weight
+
+    def cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
+        """Rows that go to another worker, cut out where they lie: nothing else travels."""
+        name = self._work.name()
+        futures = {
+            piece: self._work.submit(
+                cut_out, self.values(piece.partition), piece.start, piece.stop,
+                workers=[self.holders[piece.partition]], pure=False,
+                key=f"dps-rows-{name}-{piece.partition}-{piece.start}",
+            )
+            for piece in pieces
+        }  # fmt: skip
+        self._owned += futures.values()
+        self._work.wait(list(futures.values()))
+        return futures
+
+    def restore(self, alive: Sequence[str], *, drop: bool) -> set[int]:
+        """Make partitions again that lay on workers that are gone.
+
+        Parameters
+        ----------
+        alive : sequence of str
+            The workers that there are.
+        drop : bool
+            Whether to go on without what cannot be made again.
+
+        Returns
+        -------
+        set of int
+            What is lost for good.
+
+        Raises
+        ------
+        WorkerLostError
+            Something is, and is not to be dropped; or another worker has died meanwhile.
+        """
+        lost = [n for n, holder in enumerate(self.holders) if holder not in alive]
+        homes = homes_after(self.holders, alive)
+        for number in lost:
+            self.holders[number] = homes[number]
+        self._work.needed = set(self.holders)
+        if not lost:
+            return set()
+        keys = {
+            value.key
+            for number in lost
+            for value in vars(self._partitions[number]).values()
+            if value is not None
+        }
+        set_free(self._work, list(keys))
+        self._release(keys)
+        gone = self._remake(lost)
+        if gone and not drop:
+            raise WorkerLostError(
+                f"{_numbers(gone)} lay in the memory of a worker that died, and cannot be computed "
+                "again: give a persisted collection instead of what was scattered or exchanged, or "
+                'set on_data_loss="drop"'
+            )
+        there = [number for number in lost if number not in gone]
+        if self._streams and there:
+            self._tell_recipes(there)
+        for made in self._made:
+            again = [number for number in there if number in made.numbers]
+            if again:
+                self._change(made.change, again)
+        return gone
+
+    def _remake(self, lost: Sequence[int]) -> set[int]:
+        """Have partitions made again on their new workers; those that cannot be."""
+        gone = {number for number in lost if self._origins[number] is None}
+        if self._slices:
+            self._send({n: self.holders[n] for n in lost if n not in gone})
+            return gone
+        given = {number: self._given_of(number) for number in lost if number not in gone}
+        gone |= restored(self._work, given)
+        there = [number for number in lost if number not in gone]
+        if there:
+            self._compute({number: self.holders[number] for number in there})
+            self._await_partitions(there)
+            self._find_holders(there)
+        return gone
+
+    def close(self, alive: Mapping[str, int]) -> list[str]:
+        """Release every future; the workers that have files of this fit."""
+        for future in self._owned:
+            future.release()
+        self._owned, self._partitions = [], []
+        return sorted(set(self.holders) & set(alive)) if self._streams else []
+
+
+def _numbers(gone: set[int]) -> str:
+    shown = ", ".join(map(str, sorted(gone)[:5])) + (", ..." if len(gone) > 5 else "")
+    return f"partition{'s' * (len(gone) > 1)} {shown}"

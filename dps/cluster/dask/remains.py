@@ -1,0 +1,77 @@
+"""What a shard has left in shared memory when its worker died, and who can read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from dps.cluster.dask.calls import ask
+from dps.server.remains import Remains
+from dps.server.session import Endpoint, Local
+from dps.server.shard import WindowCard
+
+__all__ = ["remains_of"]
+
+#: Workers of a host that are asked whether they can read what another one has left.
+_ASKED = 4
+
+
+def remains_of(
+    client: Client, card: WindowCard, address: str, alive: Mapping[str, int], timeout: float
+) -> Endpoint | None:
+    """What answers for a shard whose worker has died; None where nobody can.
+
+    This process reads what is on its host, and otherwise a worker of the dead one's.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    card : WindowCard
+        Of the shard.
+    address : str
+        Of its worker.
+    alive : mapping
+        The workers that there are.
+    timeout : float
+    """
+    here = Remains.find(card)
+    if here is not None:
+        return Local(here)
+    host = address.rpartition(":")[0]
+    near = sorted(worker for worker in alive if worker.rpartition(":")[0] == host)[:_ASKED]
+    for worker in near:
+        there = _Elsewhere(client, worker, card)
+        if there.call("found", timeout=timeout):
+            return there
+    return None
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Remains that a worker reads."""
+
+    client: Client
+    worker: str
+    card: WindowCard
+
+    def call(
+        self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
+    ) -> Any:
+        """Call a method there."""
+        found = ask(
+            self.client, self.client._run, timeout, what="a worker cannot be reached",
+            function=_answer, card=self.card, method=method, arguments=args, workers=[self.worker],
+        )  # fmt: skip
+        return found[self.worker]
+
+
+def _answer(card: WindowCard, method: str, arguments: tuple[Any, ...]) -> Any:
+    remains = Remains.find(card)
+    if method == "found":
+        return remains is not None
+    if remains is None:
+        raise LookupError("what the shard has left is no longer there")
+    return getattr(remains, method)(*arguments)

@@ -1,0 +1,212 @@
+"""What others see of a fit while it learns: its model in the tensors of a parameter server.
+
+Owns how a snapshot of several tensors is written so that a reader knows a whole one (the reader is
+``serving.py``), and when. It knows no cluster: the server is there before a fit, and outlives it.
+
+Protocol. The tensor `TRAINING` is one row, which is never cut, of four numbers
+    BEGUN   snapshots that somebody began to write
+    DONE    the last one that is whole
+    EPOCHS  closed epochs behind it
+    RECORD  the snapshot with which the note `NOTE` was written: what the estimator is, but for the
+            values of the tensors
+A fit makes BEGUN one larger; it writes note and tensors; then it makes DONE equal to BEGUN. A
+reader who finds both equal, reads, and finds the row unchanged has read one snapshot. A fit that
+finds another BEGUN than it has left knows that another fit writes there, and stops writing. What
+a crash leaves: tensors of two snapshots, and BEGUN above DONE, which the next fit puts right.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.errors import DPSError
+from dps.estimators.family import Family, Recipe
+from dps.tensors import ParameterServer
+from dps.training.history import EpochRecord, History
+from dps.training.job import Trained
+from dps.training.state import TrainState
+
+__all__ = ["NOTE", "TRAINING", "Publisher", "row_of", "server_of"]
+
+TRAINING, NOTE = "training_", "estimator"
+#: How much longer than a write took to do without another: whoever writes also watches the fit.
+_REST = 4.0
+
+
+@contextmanager
+def server_of(given: Any, client: Any) -> Iterator[ParameterServer | None]:
+    """The server that is meant by one, or by its name; or None.
+
+    Raises
+    ------
+    LookupError
+        There is none of that name.
+    TypeError
+        It is neither a server nor a name.
+    """
+    if given is None or isinstance(given, ParameterServer):
+        yield given
+        return
+    if not isinstance(given, str):
+        raise TypeError(
+            f"server must be a dps.ParameterServer, the name of one or None, got {given!r}"
+        )
+    server = ParameterServer.connect(given, client=client)
+    try:
+        yield server
+    finally:
+        server.disconnect()
+
+
+class Publisher:
+    """Writes the model of one fit into a server.
+
+    Parameters
+    ----------
+    server : ParameterServer
+    estimator : estimator
+        That is fitted.
+    family : Family
+    recipe : Recipe
+    widened : callable
+        Makes the model of all data and its parameters of what is trained.
+    fixed : mapping
+        Fitted attributes that are known before training.
+    epochs_before : int
+
+    Raises
+    ------
+    ValueError
+        Tensors of the server are not those of the model: which, and what to do.
+    ServerLostError
+        It has been closed, or a shard is lost.
+    """
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        estimator: Any,
+        family: Family,
+        recipe: Recipe,
+        widened: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
+        fixed: Mapping[str, Any],
+        epochs_before: int,
+    ) -> None:
+        self._server, self._estimator, self._family = server, estimator, family
+        self._widened, self._fixed, self._before = widened, fixed, epochs_before
+        if recipe.model.layout.table is not None:
+            raise ValueError(
+                "server= is not possible for a model with a table, whose rows are made as they are "
+                "touched: leave max_rows=None"
+            )
+        start = Trained(recipe.params, np.empty((2, 0), np.int64))
+        tensors = family.tensors(*widened(start))
+        self._prepare({**tensors, TRAINING: np.zeros((1, 4))})
+        self._row = row_of(server)
+        self._begun = self._row[0]
+        self._described = False
+        self._over = False
+        self._next = 0.0
+
+    def _prepare(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
+        """See that the server has such tensors."""
+        server = self._server
+        there = server.dtypes
+        for name in tensors.keys() & there:
+            found, wanted = (server.tensors[name], there[name]), tensors[name]
+            if found != (wanted.shape, wanted.dtype.name):
+                raise ValueError(
+                    f"the tensor {name!r} of {_called(server)} is {found[1]} of the shape "
+                    f"{found[0]}, and the model's is {wanted.dtype} of the shape {wanted.shape}: "
+                    "train into another server, one model in each"
+                )
+        missing = {name: wanted for name, wanted in tensors.items() if name not in there}
+        if missing:
+            server.create(missing)
+
+    def epochs(self, records: Sequence[EpochRecord], trained: Callable[[], Trained | None]) -> None:
+        """Write the model after the last of some closed epochs.
+
+        Unless the fit is further, or has been written so long that it is time to rest.
+        """
+        began = time.monotonic()
+        found = None if self._over or began < self._next else trained()
+        if found is None:
+            return
+        last = records[-1]
+        before = None if self._described else self._as_of(found, last)
+        self._write(found, self._before + last.epoch, before)
+        self._described = True
+        now = time.monotonic()
+        self._next = now + _REST * (now - began)
+
+    def end(self, trained: Trained) -> None:
+        """Write the fitted model, and what the fitted estimator is."""
+        if not self._over:
+            self._write(trained, self._estimator._carry.epochs, self._estimator)
+
+    def _as_of(self, trained: Trained, last: EpochRecord) -> Any:
+        """The estimator as if the fit had ended there."""
+        made = copy.copy(self._estimator)
+        model, params = self._widened(trained)
+        known = {**self._fixed, **self._family.attributes(model, params)}
+        known |= {"n_iter_": 1, "loss_": last.loss, "history_": History([last.as_dict()])}
+        known["_carry"] = TrainState(params, model, epochs=self._before + last.epoch)
+        vars(made).update(known)
+        return made
+
+    def _write(self, trained: Trained, epochs: int, estimator: Any) -> None:
+        """Write a snapshot, and a note of the estimator, where there is one."""
+        from dps.estimators.saving import packed
+
+        server = self._server
+        tensors = self._family.tensors(*self._widened(trained))
+        try:
+            begun, _, _, described = row_of(server)
+            if begun not in (self._row[0], self._begun):  # where the last write was interrupted
+                self._stop("another fit trains into it, too")
+                return
+            self._begun = begun = begun + 1
+            server.assign(TRAINING, np.array([[begun, *self._row[1:]]]))
+            if estimator is not None:
+                server.put_note(NOTE, packed(estimator))
+                described = begun
+            for name, values in tensors.items():
+                server.assign(name, values)
+            self._row = np.array([begun, begun, epochs, described])
+            server.assign(TRAINING, self._row[None])
+        except DPSError as error:
+            self._stop(str(error))
+
+    def _stop(self, why: str) -> None:
+        self._over = True
+        warnings.warn(
+            f"the fit goes on, and its model is no longer written into {_called(self._server)}: "
+            f"{why}",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def row_of(server: ParameterServer) -> NDArray[np.float64]:
+    """The row of `TRAINING`.
+
+    Raises
+    ------
+    KeyError
+        No fit has begun.
+    """
+    row: NDArray[np.float64] = np.asarray(server.pull(TRAINING))[0]
+    return row
+
+
+def _called(server: ParameterServer) -> str:
+    return "a server without a name" if server.name is None else f"the server {server.name!r}"

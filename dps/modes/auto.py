@@ -1,0 +1,49 @@
+"""Auto: a fit begins in sync, and goes on in the mode that its first steps speak for.
+
+What is measured, and when, is ``training/choosing.py``'s; what follows from it is
+``choosing.py``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dps._runtime.step import Step
+from dps.modes.base import Mode, StepSpec
+from dps.modes.synchronous import Sync
+from dps.server.shard import EndKind
+
+__all__ = ["Auto"]
+
+
+@dataclass(frozen=True)
+class Auto(Mode):
+    """What sync is, until another mode is chosen.
+
+    Examples
+    --------
+    >>> Auto().begins
+    Sync(placement='contiguous', access='auto', backups=0, late='drop')
+    """
+
+    name: ClassVar[str] = "auto"
+
+    @property
+    def begins(self) -> Mode:
+        """Sync."""
+        return Sync(placement=self.placement, access=self.access)
+
+    @property
+    def end(self) -> EndKind:
+        """That of sync."""
+        return self.begins.end
+
+    @property
+    def deterministic(self) -> bool:
+        """As sync, so that steps and L-BFGS are chosen as there."""
+        return self.begins.deterministic
+
+    def step(self, spec: StepSpec) -> Step:
+        """That of sync."""
+        return self.begins.step(spec)

@@ -1,0 +1,111 @@
+"""Says what is done at one shard of a parameter server, when something is.
+
+Owns when events are sent: by the event loop of the shard's worker, a few times at first, and then
+less often; never while nothing is done. Callers never wait for it, and know nothing of it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tornado.ioloop import PeriodicCallback
+
+from dps.monitor.events import TOPIC, event
+
+__all__ = ["ServerReporter"]
+
+#: Seconds between looks, and between events: a share of those since the start, up to some.
+_TICK, _SHARE, _LONGEST = 0.5, 1 / 40, 5.0
+#: Callers and tensors that are named.
+_NAMED = 100
+_COUNTED = ("reads", "pushes", "writes")
+
+
+class ServerReporter:
+    """Reports one shard until it is ended.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+    server : str
+        Id of the server.
+    shard, shards : int
+        Its number, and how many there are.
+    name : str or None
+        Of the server.
+    look : callable
+        Returns `traffic` and `callers` of the shard; None where that is gone.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        server: str,
+        shard: int,
+        shards: int,
+        name: str | None,
+        look: Callable[[], dict[str, Any] | None],
+    ) -> None:
+        self._worker, self._server, self._look = worker, server, look
+        self._fixed = {"shard": shard, "shards": shards, "name": name}
+        self._began = self._at = time.monotonic()
+        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._said: Any = None
+        callback = self._callback = PeriodicCallback(_forgetful(self), 1000 * _TICK)
+        worker.loop.add_callback(callback.start)
+
+    def end(self) -> None:
+        """Say that the shard is no more; whichever thread asks for it."""
+        loop = self._worker.loop
+        loop.add_callback(self._callback.stop)
+        loop.add_callback(self._log, final=True, **self._said_last())
+
+    def look(self) -> None:
+        """Say what there is to be said, if it is due."""
+        now = time.monotonic()
+        pause = min(_LONGEST, max(_TICK, _SHARE * (now - self._began)))
+        if now - self._at < pause - _TICK / 2 and self._said is not None:
+            return
+        status = self._look()
+        if status is None:
+            return
+        parts = status["parts"]
+        counts = {each: sum(part[each] for part in parts.values()) for each in _COUNTED}
+        elapsed = max(now - self._at, 1e-9)
+        # What was given back is counted anew, so nothing is below 0.
+        fields = {
+            f"{each}_per_second": round(max(0, counts[each] - self._counts[each]) / elapsed, 3)
+            for each in _COUNTED
+        }
+        self._counts, self._at = counts, now
+        said = {
+            **fields,
+            "tensors": sorted(parts)[:_NAMED],
+            "nbytes": sum(part["bytes"] for part in parts.values()),
+            "callers": status["callers"][:_NAMED],
+        }
+        if said != self._said:
+            self._said = said
+            self._log(final=False, **said)
+
+    def _said_last(self) -> dict[str, Any]:
+        rates: dict[str, Any] = {f"{each}_per_second": 0.0 for each in _COUNTED}
+        return self._said or {**rates, "tensors": [], "nbytes": 0, "callers": []}
+
+    def _log(self, **fields: Any) -> None:
+        self._worker.log_event(TOPIC, event("server", self._server, **self._fixed, **fields))
+
+
+def _forgetful(reporter: ServerReporter) -> Callable[[], None]:
+    """A call of its `look` that does not keep it alive."""
+    known = weakref.ref(reporter)
+
+    def look() -> None:
+        alive = known()
+        if alive is not None:
+            alive.look()
+
+    return look

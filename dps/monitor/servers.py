@@ -1,0 +1,142 @@
+"""What the page knows of parameter servers: a bounded memory, made of events alone.
+
+A server leaves when it is closed; one whose worker dies is shown as lost, for some time. It knows
+neither Dask nor bokeh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+__all__ = ["Server", "Servers"]
+
+#: Servers that are remembered, and closed ones whose late events are known.
+_MOST, _FORGOTTEN = 50, 1000
+#: Seconds for which a server is shown of which no shard is left.
+LINGER = 600.0
+
+
+class Server:
+    """One parameter server, as far as it has been heard of.
+
+    Attributes
+    ----------
+    id : str
+    shards : dict of int to mapping
+        The last `server` event of each shard.
+    lost : dict of int to str
+        Shards whose worker has died, and its address.
+    heard : float
+        When the last event came, or the last worker died.
+    """
+
+    def __init__(self, id: str, now: float) -> None:
+        self.id = id
+        self.heard = now
+        self.shards: dict[int, Mapping[str, Any]] = {}
+        self.lost: dict[int, str] = {}
+
+    @property
+    def name(self) -> str | None:
+        """By which it is found."""
+        name: str | None = self._any["name"]
+        return name
+
+    @property
+    def _any(self) -> Mapping[str, Any]:
+        return self.shards[min(self.shards)]
+
+    @property
+    def n_shards(self) -> int:
+        """Shards that it is made of."""
+        return int(self._any["shards"])
+
+    @property
+    def tensors(self) -> list[str]:
+        """Names, in order; those of all shards."""
+        return sorted({name for shard in self.shards.values() for name in shard["tensors"]})
+
+    @property
+    def bytes(self) -> int:
+        """Memory, of the shards that are there."""
+        return sum(s["nbytes"] for at, s in self.shards.items() if at not in self.lost)
+
+    @property
+    def callers(self) -> int:
+        """Who is connected, each once."""
+        there = (s["callers"] for at, s in self.shards.items() if at not in self.lost)
+        return len({caller for callers in there for caller in callers})
+
+    def rate(self, what: str) -> float:
+        """Reads, pushes or writes a second, of the shard that has most: a call goes to several."""
+        rates = [
+            float(shard[f"{what}_per_second"])
+            for at, shard in self.shards.items()
+            if at not in self.lost
+        ]
+        return max(rates, default=0.0)
+
+
+class Servers:
+    """The parameter servers of a cluster.
+
+    Examples
+    --------
+    >>> Servers().all
+    []
+    """
+
+    def __init__(self) -> None:
+        self._servers: dict[str, Server] = {}
+        self._closed: deque[str] = deque(maxlen=_FORGOTTEN)
+
+    @property
+    def all(self) -> list[Server]:
+        """In the order in which they were first heard of."""
+        return list(self._servers.values())
+
+    def shown(self, now: float) -> list[Server]:
+        """The same, but for those of which nothing has been left for some time."""
+        return [
+            server
+            for server in self.all
+            if len(server.lost) < len(server.shards) or now - server.heard <= LINGER
+        ]
+
+    def add(self, event: Mapping[str, Any], now: float) -> None:
+        """Take in a `server` event."""
+        id = event["fit"]
+        if event["final"]:
+            self._servers.pop(id, None)
+            self._closed.append(id)
+        elif id not in self._closed:
+            self._make_room(now)
+            server = self._servers.setdefault(id, Server(id, now))
+            server.heard = now
+            server.shards[event["shard"]] = event
+
+    def lose(self, worker: str, now: float) -> bool:
+        """A worker has gone; whether it had a shard."""
+        found = False
+        for server in self.all:
+            for at, shard in server.shards.items():
+                if shard["worker"] == worker and at not in server.lost:
+                    server.lost[at] = worker
+                    server.heard = now
+                    found = True
+        return found
+
+    def keep(self, workers: Collection[str], now: float) -> None:
+        """See which workers are there, after events of some time ago."""
+        for server in self.all:
+            for shard in server.shards.values():
+                if shard["worker"] not in workers:
+                    self.lose(shard["worker"], now)
+
+    def _make_room(self, now: float) -> None:
+        self._servers = {server.id: server for server in self.shown(now)}
+        if len(self._servers) > _MOST:
+            quietest = min(self.all, key=lambda server: (not server.lost, server.heard))
+            del self._servers[quietest.id]

@@ -1,0 +1,54 @@
+"""What a shard has left in shared memory when its process died: read, and never written.
+
+Its last epoch was closed when all of its snapshots had been taken, and a snapshot that was being
+written lies in another place than those before it. So what the window says is closed can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dps.server.shard import ShardGroup, ShardStatus, WindowCard
+from dps.server.snapshots import Kept
+from dps.server.store import Store
+from dps.server.window import Window
+
+__all__ = ["Remains"]
+
+
+class Remains:
+    """Answers for a shard that is gone, see `ParameterShard`.
+
+    Parameters
+    ----------
+    window : Window
+        Of the group that was at work, with its store.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    @classmethod
+    def find(cls, card: WindowCard) -> Remains | None:
+        """Map what is on this host; None where there is nothing."""
+        window = Window.find(card.spec, card.window)
+        store = None if window is None else Store.find(card.spec.store, card.store)
+        if window is None or store is None:
+            return None
+        window.store = store
+        return cls(window)
+
+    def snapshot(self, epochs: int, first: int = 0) -> Kept:
+        """What was kept after some epochs, see `Snapshots.kept`."""
+        return self._window.store.snapshots.kept(epochs, first)
+
+    def ask(self, key: tuple[str, int], method: str, *args: Any) -> Any:
+        """What the group would say of itself, see `ShardGroup`."""
+        return getattr(self, method)(*args)
+
+    def status(self, since: int) -> ShardStatus:
+        """Records from epoch `since` on, and where every rank was."""
+        return ShardGroup.status_of(self._window, since)
+
+    def stop(self) -> None:
+        """There is nobody to be stopped but ranks, which have seen it."""

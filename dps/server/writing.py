@@ -1,0 +1,104 @@
+"""A thread of a shard's process that hands snapshots on, beside those who train.
+
+What is done with them is the caller's: it knows no files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dps.server.snapshots import Kept, Snapshots
+
+__all__ = ["Asked", "Write", "Writing", "Written"]
+
+#: Takes the pieces of a snapshot in their order; what it returns travels to who has asked.
+Write = Callable[[Iterable[Kept]], Any]
+#: After how many epochs a snapshot was taken, None: without one; and what is done with it.
+Asked = tuple[int | None, Write]
+
+#: Seconds that a thread may need to see that it is to end.
+_MOMENT = 2.0
+
+
+@dataclass(frozen=True)
+class Written:
+    """What has come of it.
+
+    Attributes
+    ----------
+    results : tuple
+        What was returned for each snapshot.
+    error : OSError or None
+        Why it has failed.
+    overtaken : bool
+        Whether a snapshot was given up for a newer one meanwhile.
+    """
+
+    results: tuple[Any, ...] = ()
+    error: OSError | None = None
+    overtaken: bool = False
+
+
+class Writing:
+    """Hands snapshots on in a thread of its own.
+
+    Parameters
+    ----------
+    snapshots : Snapshots
+    asked : iterable of Asked
+    copied : bool
+        Whether they are copied first, since they may be written over while they are handed on.
+        Those in a file, which do not fit into memory a second time, never are.
+
+    Raises
+    ------
+    LookupError
+        One that is copied is not, or no longer, there.
+    """
+
+    def __init__(self, snapshots: Snapshots, asked: Iterable[Asked], copied: bool) -> None:
+        copied &= not snapshots.spilled
+        self._asked: list[tuple[Iterable[Kept], Write]] = []
+        for epochs, write in asked:
+            pieces = iter(()) if epochs is None else snapshots.pieces(epochs)
+            if copied:
+                pieces = iter([piece._replace(values=piece.values.copy()) for piece in pieces])
+            self._asked.append((pieces, write))
+        self._ended = False
+        self._written: Written | None = None
+        self._thread = threading.Thread(target=self._run, name="dps-checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def written(self) -> Written | None:
+        """What has come of it; None while it is under way."""
+        return self._written
+
+    def _run(self) -> None:
+        try:
+            results = tuple(write(self._while_wanted(pieces)) for pieces, write in self._asked)
+            self._written = Written(results)
+        except LookupError:
+            self._written = Written(overtaken=True)
+        except OSError as error:
+            self._written = Written(error=error)
+        except Exception as error:  # of a file system that has errors of its own
+            self._written = Written(error=OSError(f"{type(error).__name__}: {error}"))
+        finally:
+            self._asked = []
+
+    def _while_wanted(self, pieces: Iterable[Kept]) -> Iterator[Kept]:
+        for piece in pieces:
+            if self._ended:
+                raise OSError("the shard was closed meanwhile")
+            yield piece
+
+    def close(self) -> None:
+        """End it after the piece at hand, for which it waits a moment."""
+        self._ended = True
+        with suppress(RuntimeError):  # it is closed by its own thread
+            self._thread.join(_MOMENT)

@@ -1,0 +1,109 @@
+"""What users ask for: where the checkpoints of a fit go, how often, and how many are kept."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from dps._parameters import check_integer
+
+__all__ = ["Checkpoint", "Checkpointing"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the checkpoints of a fit go, how often one is taken, and how many are kept.
+
+    Each is a directory in `path`: files that shards write beside training, each its own, and a
+    manifest with their digests, which comes last. ``fit(..., resume=True)`` goes on from the newest
+    one that is whole. They are taken at the ends of epochs, and at the end of the fit.
+
+    Parameters
+    ----------
+    path : str or path
+        Of a directory for this one fit, which all workers can write to; with a protocol for other
+        file systems than the local one, such as ``"s3://bucket/fit"``, by fsspec.
+    every : str or float, default="60s"
+        Time from one to the next, as Dask writes times, or in seconds; 0: after each epoch, or as
+        many as can be written.
+    keep : int, default=3
+        How many are kept. Older ones go once a newer one is whole.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A parameter is not as it should be.
+
+    Examples
+    --------
+    >>> import dps
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> checkpoint = dps.Checkpoint("memory://fits/iris", every="30s")
+    >>> model = dps.MLPClassifier(max_iter=5, random_state=0, checkpoint=checkpoint)
+    >>> model.fit(X, y, resume=True).n_iter_  # there is none yet: from the beginning
+    5
+    >>> model.fit(X, y, resume=True).n_iter_  # nothing is left to do
+    5
+    """
+
+    path: Any
+    every: Any = "60s"
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
+            raise TypeError(
+                f"The 'path' parameter of Checkpoint must be a str or a path. Got {self.path!r} "
+                "instead."
+            )
+        object.__setattr__(self, "path", os.fspath(self.path))
+        check_integer(self, "keep", 1)
+        seconds = self.seconds
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(
+                "The 'every' parameter of Checkpoint must be a time from 0 on. Got "
+                f"{self.every!r} instead."
+            )
+
+    @property
+    def seconds(self) -> float:
+        """From one to the next."""
+        given: Any = self.every
+        if isinstance(given, str):
+            from dask.utils import parse_timedelta
+
+            try:
+                return float(parse_timedelta(given))
+            except (KeyError, ValueError):
+                pass
+        elif not isinstance(given, bool) and isinstance(given, Real):
+            return float(given)
+        raise ValueError(
+            "The 'every' parameter of Checkpoint must be seconds, or a time such as '60s', '5 min' "
+            f"or '1h'. Got {self.every!r} instead."
+        )
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """What the trainer is told of the checkpoints of one fit.
+
+    Parameters
+    ----------
+    where : Checkpoint
+    path : str
+        The same for all processes.
+    run : str
+        The fit with all that goes on from it.
+    subject : dict
+        What the fit is about: values of kinds that `dps.training.saved` knows.
+    """
+
+    where: Checkpoint
+    path: str
+    run: str
+    subject: dict[str, Any]

@@ -1,0 +1,378 @@
+"""Checkpoints in a directory: their names, what is in each, the newest that is whole.
+
+``000007-<run>/`` has the files of shards (``part-...``) and the manifest of `dps.data.directories`,
+which is written last: without it there is no checkpoint. A run is a fit, and all that goes on from
+it. Files say nothing of replicas, and of shards only which elements each had, so that any number of
+them may go on. It must not know who writes when.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.directories import (
+    MANIFEST,
+    Part,
+    file_system,
+    names_in,
+    read_directory,
+    read_part,
+    write_directory,
+    write_part,
+)
+from dps.data.records import RecordReader, RecordWriter, dataclass_kind
+from dps.models.layout import Table
+from dps.server.placement import Placement
+from dps.server.session import joined
+from dps.server.snapshots import Kept
+from dps.training.history import EpochRecord
+from dps.training.saved import KINDS, count
+
+__all__ = [
+    "Found",
+    "Place",
+    "Stored",
+    "clear",
+    "history_of",
+    "newest",
+    "number_of_next",
+    "part_names",
+    "remove",
+    "store",
+    "unfinished",
+    "write",
+]
+
+_NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of one checkpoint.
+
+    Parameters
+    ----------
+    path : str
+        Of all of them.
+    number : int
+    run : str
+    """
+
+    path: str
+    number: int
+    run: str
+
+    @property
+    def directory(self) -> str:
+        """Its own."""
+        return f"{self.path}/{self.number:06d}-{self.run}"
+
+    def after(self) -> Place:
+        """The next one's."""
+        return Place(self.path, self.number + 1, self.run)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A snapshot in files.
+
+    Parameters
+    ----------
+    ranges : tuple of (k, 2) int64 array
+        The elements that each shard had, as in a `Placement`.
+    parts : tuple of tuple of Part
+        The files of each shard, in their order.
+    version : int
+        Updates behind it.
+    """
+
+    ranges: tuple[NDArray[np.int64], ...]
+    parts: tuple[tuple[Part, ...], ...]
+    version: int
+
+    @classmethod
+    def of(cls, placement: Placement, parts: Sequence[Sequence[Part]], version: int) -> Stored:
+        """A snapshot of shards with that placement."""
+        ranges = tuple(np.array(each, np.int64).reshape(-1, 2) for each in placement.ranges)
+        return cls(ranges, tuple(map(tuple, parts)), version)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a manifest says.
+
+    Parameters
+    ----------
+    subject : dict
+        What the fit is about, which its own layer looks at.
+    history : (epochs, columns) array
+    table : Table or None
+    last, best : Stored
+        What there was after the last epoch, and after the best if that was an earlier one.
+    """
+
+    subject: dict[str, Any]
+    history: NDArray[np.float64]
+    table: Table | None
+    last: Stored
+    best: Stored | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that was read, and is whole.
+
+    Attributes
+    ----------
+    place : Place
+    subject : dict
+    history : tuple of EpochRecord
+    last : Kept
+    best : Kept or None
+    """
+
+    place: Place
+    subject: dict[str, Any]
+    history: tuple[EpochRecord, ...]
+    last: Kept
+    best: Kept | None
+
+
+def _stored(ranges: Any, parts: Any, version: Any) -> Stored:
+    if not (isinstance(ranges, tuple) and isinstance(parts, tuple) and len(ranges) == len(parts)):
+        raise ValueError("the shards of a snapshot are not those of its files")
+    for array in ranges:
+        if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.shape[1:] != (2,):
+            raise ValueError("the elements of a shard are no ranges")
+    every = np.concatenate([np.zeros((0, 2), np.int64), *ranges])
+    every = every[np.argsort(every[:, 0], kind="stable")]
+    ends = np.concatenate([[0], every[:, 1]])
+    if not len(every) or (every[:, 0] != ends[:-1]).any() or (np.diff(ends) < 0).any():
+        raise ValueError("the ranges of shards do not cover each element once")
+    if not all(each and all(isinstance(part, Part) for part in each) for each in parts):
+        raise ValueError("a shard has no files")
+    return Stored(ranges, parts, count(version, "version"))
+
+
+def _part(name: Any, sha256: Any, bytes: Any) -> Part:
+    if not (isinstance(name, str) and re.fullmatch(r"part-[\w-]+\.safetensors", name)):
+        raise ValueError(f"a file cannot be called {name!r}")
+    return Part(name, sha256, count(bytes, "bytes"))
+
+
+_KINDS = (
+    *KINDS,
+    dataclass_kind("part", Part, _part),
+    dataclass_kind("stored", Stored, _stored),
+    dataclass_kind("checkpoint", _Saved),
+)
+
+
+def part_names(what: str, shard: int) -> str:
+    """What the names of a shard's files begin with."""
+    return f"part-{what}-{shard:04d}"
+
+
+def store(directory: str, names: str, pieces: Iterable[Kept]) -> tuple[tuple[Part, ...], int]:
+    """Write the pieces of a snapshot, a file each; a shard calls it.
+
+    Returns
+    -------
+    tuple of Part
+    int
+        The version.
+    """
+    parts, version = [], 0
+    for number, piece in enumerate(pieces):
+        arrays = {"values": piece.values, "ids": piece.ids}
+        parts.append(write_part(directory, f"{names}-{number:06d}.safetensors", arrays))
+        version = piece.version
+    return tuple(parts), version
+
+
+def write(
+    place: Place,
+    subject: dict[str, Any],
+    history: Sequence[EpochRecord],
+    table: Table | None,
+    last: Stored,
+    best: Stored | None,
+) -> None:
+    """Write the manifest, once all files that it names are there."""
+    writer = RecordWriter(_KINDS)
+    saved = _Saved(subject, _rows(history), table, last, best)
+    write_directory(place.directory, writer(saved, "checkpoint"), writer.arrays)
+
+
+def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
+    rows = [record.row() for record in history]
+    made = np.zeros((len(rows), max(map(len, rows))))
+    for row, given in zip(made, rows, strict=True):
+        row[: len(given)] = given
+    return made
+
+
+def history_of(rows: Any) -> tuple[EpochRecord, ...]:
+    """Records of epochs, from an array of a row each.
+
+    Raises
+    ------
+    ValueError
+        They are none.
+    """
+    least = len(EpochRecord.__dataclass_fields__)
+    if not (isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.ndim == 2):
+        raise ValueError("the history is no table of numbers")
+    if not len(rows) or rows.shape[1] < least or not (rows[:, least - 1] <= rows.shape[1]).all():
+        raise ValueError("the history has too few columns, or no epochs")
+    try:
+        history = tuple(map(EpochRecord.from_row, rows))
+    except OverflowError as error:
+        raise ValueError(f"the history has a number that is none ({error})") from error
+    for number, record in enumerate(history, 1):
+        if record.epoch != number or not 1 <= record.kept <= number:
+            raise ValueError(f"epoch {number} of the history is {record}")
+    return history
+
+
+def _listed(path: str) -> list[tuple[int, str]]:
+    """Number and run of what lies in a directory, the newest first."""
+    _, fs, root = file_system(path)
+    if not fs.exists(root):
+        return []
+    matches = filter(None, map(_NAME.fullmatch, names_in(fs, root)))
+    return sorted(((int(match[1]), match[2]) for match in matches), reverse=True)
+
+
+def number_of_next(path: str) -> int:
+    """A number that no checkpoint there has had."""
+    return 1 + max((number for number, _ in _listed(path)), default=0)
+
+
+def unfinished(path: str) -> str | None:
+    """The newest checkpoint of a fit that has not come to its end; None where there is none."""
+    for number, run in _listed(path):
+        try:
+            record, arrays = read_directory(Place(path, number, run).directory)
+            saved = RecordReader(_KINDS, arrays)(record, "checkpoint")
+            ended = history_of(saved.history)[-1].last
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue
+        return None if ended else Place(path, number, run).directory
+    return None
+
+
+def newest(path: str) -> Found | None:
+    """The newest checkpoint that is whole; None where there is none at all.
+
+    One that is damaged is named in a warning, and that of the same run before it is taken.
+
+    Raises
+    ------
+    ValueError
+        All that there are are damaged: each is named.
+    """
+    damaged: list[str] = []
+    run: str | None = None
+    for number, its in _listed(path):
+        place = Place(path, number, its)
+        _, fs, root = file_system(place.directory)
+        if run not in (None, its) or not fs.exists(f"{root}/{MANIFEST}"):
+            continue  # of another fit, or was not written to its end
+        run = its
+        try:
+            found = _read(place)
+        except (ValueError, FileNotFoundError) as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            warnings.warn(
+                f"{'; '.join(damaged)}. The fit goes on from the checkpoint before, of epoch "
+                f"{len(found.history)}",
+                UserWarning,
+                stacklevel=2,
+            )
+        return found
+    if damaged:
+        raise ValueError(
+            f"no checkpoint in {path} is whole, so that the fit cannot go on: {'; '.join(damaged)}"
+        )
+    return None
+
+
+def _read(place: Place) -> Found:
+    record, arrays = read_directory(place.directory)
+    try:
+        saved = RecordReader(_KINDS, arrays)(record, "checkpoint")
+        if not isinstance(saved, _Saved) or not isinstance(saved.subject, dict):
+            raise ValueError("it is no checkpoint")
+        history = history_of(saved.history)
+        if not isinstance(saved.table, Table | None):
+            raise ValueError("its table is none")
+        if not isinstance(saved.last, Stored) or not isinstance(saved.best, Stored | None):
+            raise ValueError("its snapshots are none")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{place.directory} is damaged: {error}") from error
+    last = _kept(place, saved.last, saved.table)
+    best = None if saved.best is None else _kept(place, saved.best, saved.table)
+    return Found(place, saved.subject, history, last, best)
+
+
+def _kept(place: Place, stored: Stored, table: Table | None) -> Kept:
+    """A snapshot, whoever had its elements."""
+    pieces = []
+    for parts in stored.parts:
+        pieces.append([_piece(place, part, stored.version) for part in parts])
+    ranges = tuple(tuple(map(tuple, each.tolist())) for each in stored.ranges)
+    placement = Placement(ranges, 1 if table is None else table.width)
+    try:
+        return joined(pieces, placement, table)
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{place.directory} is damaged: its files do not go together ({error})"
+        ) from error
+
+
+def _piece(place: Place, part: Part, version: int) -> Kept:
+    arrays = read_part(place.directory, part)
+    values, ids = arrays.get("values"), arrays.get("ids")
+    if (
+        values is None or ids is None or values.ndim != 2 or values.dtype.kind != "f"
+        or ids.dtype != np.int64 or ids.ndim != 2 or len(ids) != 2
+    ):  # fmt: skip
+        raise ValueError(f"{place.directory} is damaged: {part.name} holds no snapshot")
+    return Kept(values, version, ids)
+
+
+def clear(newest: Place, keep: int) -> None:
+    """Remove what the newest checkpoint, which is whole, has made superfluous.
+
+    All but so many of its run, what its run has not written to its end, and other runs. Of each
+    the manifest goes first, so that what is left half way is not taken for damaged.
+    """
+    _, fs, _ = file_system(newest.path)
+    kept = 0
+    for number, run in _listed(newest.path):
+        place = Place(newest.path, number, run)
+        _, _, directory = file_system(place.directory)
+        whole = fs.exists(f"{directory}/{MANIFEST}")
+        if run == newest.run and (number > newest.number or (whole and kept < keep)):
+            kept += number <= newest.number
+            continue
+        remove(place)
+
+
+def remove(place: Place) -> None:
+    """Remove a checkpoint, or what there is of one."""
+    _, fs, root = file_system(place.directory)
+    if fs.exists(f"{root}/{MANIFEST}"):
+        fs.rm_file(f"{root}/{MANIFEST}")
+    if fs.exists(root):
+        fs.rm(root, recursive=True)

@@ -1,0 +1,265 @@
+"""The checkpoints of one fit, as the trainer takes them: begun, looked after, sealed.
+
+Shards write their own files, in threads of their processes. Who watches the fit asks them now and
+then; once all have written, a thread here writes the manifest and removes older checkpoints. What
+goes wrong is a warning, once: a checkpoint never fails a fit. How that is watched it must not know.
+
+Order: files of shards, each beside its place, flushed, renamed; then the manifest likewise; then
+older checkpoints go. A crash at any point leaves the ones before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dps.cluster.base import PATIENCE
+from dps.data.directories import Part
+from dps.errors import DPSError
+from dps.server.placement import Placement
+from dps.server.session import Check, Stores
+from dps.server.snapshots import Kept
+from dps.server.writing import Asked
+from dps.training import checkpoint_files as files
+from dps.training.checkpoint_files import Place, Stored
+from dps.training.history import EpochRecord
+from dps.training.job import Job
+from dps.training.probing import probe
+
+__all__ = ["Checkpoints"]
+
+_log = logging.getLogger("dps")
+
+#: Seconds between looks where nothing else is to be done.
+_TICK = 0.005
+#: Bytes a second that are written at least; who is slower is not waited for at the end of a fit.
+_SLOW = 10_000_000
+
+_LAST, _BEST = "last", "best"
+
+
+@dataclass
+class _Pending:
+    """A checkpoint that is being written."""
+
+    place: Place
+    history: tuple[EpochRecord, ...]
+    placement: Placement
+    #: By name: what each shard has written. What the client has at hand is written here.
+    asked: tuple[str, ...]
+    own: dict[str, Kept]
+    written: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    sealed: Future[None] | None = None
+
+    def of_shards(self) -> dict[str, tuple[list[tuple[Part, ...]], list[int]]]:
+        """The files of all shards, and the versions, by name."""
+        made: dict[str, tuple[list[tuple[Part, ...]], list[int]]] = {}
+        for at, name in enumerate(self.asked):
+            of_name = [self.written[shard][at] for shard in sorted(self.written)]
+            made[name] = [parts for parts, _ in of_name], [version for _, version in of_name]
+        return made
+
+
+class _Overtaken(Exception):
+    """The fit was faster: a shard has given the snapshot up for a newer one."""
+
+
+class Checkpoints:
+    """Takes the checkpoints of a fit.
+
+    Parameters
+    ----------
+    job : Job
+        As the fit was begun, with `checkpoint`.
+    stores : Stores
+        Which are to write.
+    check : callable, optional
+        Called while they are asked; raises to give up.
+
+    Raises
+    ------
+    OSError
+        What is written at the path cannot be read by all.
+    """
+
+    def __init__(self, job: Job, stores: Stores, check: Check | None = None) -> None:
+        assert job.checkpoint is not None
+        layout, given = job.model.layout, job.checkpoint
+        self._given, self._table, self._size = given, layout.table, layout.size
+        nbytes = 2 * layout.size * job.model.dtype.itemsize * (1 + job.optimizer.state_rows)
+        self._patience = job.timeout + nbytes / _SLOW
+        probe(given.path, stores, job.timeout, check)
+        self._next = Place(given.path, files.number_of_next(given.path), given.run)
+        self._every, self._keep = given.where.seconds, given.where.keep
+        self._since = time.monotonic()
+        self._epochs = len(job.done)  # of the last one
+        self._pending: _Pending | None = None
+        #: Whether epochs are so short that a snapshot would be written over while it is written.
+        self._copied = False
+        self._warned = False
+        self._threads: list[threading.Thread] = []
+
+    def look(self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check) -> None:
+        """Begin one if it is time, and go on with the one that is under way.
+
+        Parameters
+        ----------
+        job : Job
+            Of the group at work.
+        stores : Stores
+        history : sequence of EpochRecord
+            Of all closed epochs.
+        check : callable
+        """
+        due = time.monotonic() - self._since >= self._every and len(history) > self._epochs
+        self._try(partial(self._step, due, job, stores, history, check))
+
+    def end(self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check) -> None:
+        """Finish the one under way, and take one of the last epoch."""
+        for due in (False, True):
+            deadline = time.monotonic() + self._patience
+            due = due and len(history) > self._epochs
+            self._try(partial(self._step, due, job, stores, history, check))
+            while self._pending is not None and time.monotonic() < deadline:
+                time.sleep(_TICK)
+                self._try(partial(self._step, False, job, stores, history, check))
+            if self._pending is not None:
+                self._pending = None
+                self._failed(TimeoutError(f"it has taken {self._patience:.0f} s"))
+
+    def close(self) -> None:
+        """Wait a moment for a manifest that is on its way."""
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+    def _start(self, function: Callable[..., None], *args: Any) -> Future[None]:
+        """Call it in a thread, which does not keep the process where a file system hangs."""
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                function(*args)
+                future.set_result(None)
+            except OSError as error:
+                future.set_exception(error)
+            except Exception as error:  # file systems have errors of their own
+                future.set_exception(OSError(f"{type(error).__name__}: {error}"))
+
+        thread = threading.Thread(target=run, name="dps-checkpoint", daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
+        return future
+
+    def _try(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except _Overtaken:  # there will be a newer snapshot, which is due at once
+            self._give_up()
+            self._since, self._copied = -math.inf, True
+        except DPSError as error:  # who watches the fit hears of it, too
+            _log.info("a checkpoint was given up: %s", error)
+            self._give_up()
+        except Exception as error:  # also of memory that a shard does not have
+            self._give_up()
+            self._failed(error)
+
+    def _step(
+        self, due: bool, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check
+    ) -> None:
+        if self._pending is None and due:
+            self._begin(job, stores, history, check)
+        if self._pending is not None:
+            self._advance(self._pending, stores, check)
+
+    def _begin(
+        self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check
+    ) -> None:
+        """Have every shard write what it kept after the last epoch, and after the best."""
+        done = len(job.done)
+        epochs = {_LAST: len(history)}
+        if history[-1].kept < len(history):
+            epochs[_BEST] = history[-1].kept
+        own = {
+            name: job.start if after == done else job.best
+            for name, after in epochs.items()
+            if after <= done
+        }
+        asked = tuple(name for name in epochs if name not in own)
+        place = self._next
+        self._next = place.after()
+        self._since = time.monotonic()
+        self._pending = _Pending(
+            place, tuple(history), stores.placement, asked,
+            {name: kept for name, kept in own.items() if kept is not None},
+        )  # fmt: skip
+        for shard in range(len(stores.shards)):
+            requests: list[Asked] = [
+                (epochs[name] - done,
+                 partial(files.store, place.directory, files.part_names(name, shard)))
+                for name in asked
+            ]  # fmt: skip
+            try:
+                stores.write(shard, requests, self._copied, check)
+            except LookupError as error:
+                raise _Overtaken from error
+
+    def _advance(self, pending: _Pending, stores: Stores, check: Check) -> None:
+        for shard in range(len(stores.shards)):
+            if shard not in pending.written:
+                written = stores.written(shard, check)
+                if written is None:
+                    continue
+                if written.overtaken:
+                    raise _Overtaken
+                if written.error is not None:
+                    raise written.error
+                pending.written[shard] = written.results
+        if pending.sealed is None and len(pending.written) == len(stores.shards):
+            pending.sealed = self._start(self._seal, pending)
+        if pending.sealed is not None and pending.sealed.done():
+            pending.sealed.result()
+            self._epochs, self._pending = len(pending.history), None
+            _log.info("checkpoint of epoch %d: %s", self._epochs, pending.place.directory)
+
+    def _seal(self, pending: _Pending) -> None:
+        """Write what is at hand here and the manifest, and remove older checkpoints."""
+        stored = {
+            name: Stored.of(pending.placement, parts, versions[0])
+            for name, (parts, versions) in pending.of_shards().items()
+        }
+        for name, kept in pending.own.items():
+            names = files.part_names(name, 0)
+            parts, version = files.store(pending.place.directory, names, [kept])
+            whole = Placement((((0, self._size),),))
+            stored[name] = Stored.of(whole, [parts], version)
+        files.write(
+            pending.place, self._given.subject, pending.history, self._table, stored[_LAST],
+            stored.get(_BEST),
+        )  # fmt: skip
+        files.clear(pending.place, self._keep)
+
+    def _give_up(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._start(files.remove, pending.place)
+
+    def _failed(self, error: Exception) -> None:
+        """Say it once; training goes on."""
+        told = f"a checkpoint could not be written to {self._given.path}: {error!r}"
+        if self._warned:
+            _log.info("%s", told)
+            return
+        self._warned = True
+        warnings.warn(
+            f"{told}. Training goes on, and will try again every {self._every:g} s",
+            UserWarning,
+            stacklevel=2,
+        )

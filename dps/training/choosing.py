@@ -1,0 +1,138 @@
+"""Measuring the first steps of a fit whose mode is to be chosen, and when it changes to that mode.
+
+The fit's own steps are measured, in the mode in which it begins. What is chosen from the figures is
+``modes/choosing.py``'s. A fit that goes on in another mode does so in a generation of its own,
+after the last epoch that was closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.activity import COMPUTE, EPOCH_ROWS, PULL, PUSH, ROWS, STEPS, WAIT
+from dps.cluster.base import Cluster
+from dps.modes import Choice, Figures, Mode, choose
+from dps.server.session import Check, Session
+from dps.training.job import Job
+from dps.training.launch import Launch
+from dps.training.position import Position
+
+__all__ = ["Choosing"]
+
+_log = logging.getLogger("dps")
+
+#: Steps of each replica, and seconds, that are measured at the least.
+_STEPS, _SECONDS = 5, 0.5
+
+
+class Choosing:
+    """The choice of a fit's mode, where there is one.
+
+    Parameters
+    ----------
+    asked : Mode
+    """
+
+    def __init__(self, asked: Mode) -> None:
+        self._asked = asked
+        self._chooses = asked.begins is not asked
+        self._mode = asked.begins  # at work
+        self._choice: Choice | None = None
+
+    def first(self, job: Job) -> Job:
+        """In the mode in which it begins; also after a loss, since replicas are others then."""
+        self._mode = self._asked.begins
+        self._choice = None
+        if self._chooses and job.full_batch is not None:
+            self._choice = Choice(self._mode, "L-BFGS takes the same steps in every mode")
+        return replace(job, mode=self._mode)
+
+    @property
+    def said(self) -> str:
+        """Why the fit is in its mode; empty where that was asked for."""
+        if not self._chooses:
+            return ""
+        choice = self._choice
+        if choice is None or choice.mode != self._mode:
+            choice = Choice(self._mode, "the fit was over before a change was worth while")
+        return choice.line()
+
+    def begin(self, launch: Launch, session: Session, cluster: Cluster) -> None:
+        """A generation runs, whose steps are to be measured."""
+        self._job, self._plan, self._session = launch.job, launch.plan, session
+        self._by_keys = launch.rates is not None
+        self._began: tuple[NDArray[np.int64], float] | None = None
+        self._rate = 0.0
+        if self._is_open:
+            self._hosts = len(set(cluster.hosts([rank.worker for rank in launch.plan.ranks])))
+
+    def changed(self, job: Job, position: Position) -> Job:
+        """What goes on in the mode that was chosen, after a generation that has been left."""
+        assert self._choice is not None
+        self._mode = self._choice.mode
+        return replace(job.at(position), mode=self._mode)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the fit may still go on in another mode."""
+        return self._chooses and (self._choice is None or self._choice.mode != self._mode)
+
+    def leaves(self, closed: int, check: Check | None = None) -> bool:
+        """Look at what replicas have counted; whether to end the generation now.
+
+        Parameters
+        ----------
+        closed : int
+            Epochs of the fit that have been closed.
+        check : callable, optional
+        """
+        if not self._is_open:
+            return False
+        counts = self._session.counts(check)
+        if self._choice is None:
+            self._measure(counts, closed)
+        if self._choice is None or not self._is_open:
+            return False
+        # The open epoch is begun again: that must cost less than its rest in this mode would.
+        done = int(counts[:, EPOCH_ROWS].sum())
+        rest, saved = self._plan.rows - done, 1.0 - 1.0 / self._choice.gain
+        return done <= max(rest * saved, self._rate * _SECONDS)
+
+    def _measure(self, counts: NDArray[np.int64], closed: int) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            # The first step makes what later ones find.
+            if counts[:, STEPS].min() > 0:
+                self._began = counts, now
+            return
+        did, seconds = counts - self._began[0], now - self._began[1]
+        if did[:, STEPS].min() < _STEPS or seconds < _SECONDS:
+            return
+        self._rate = int(did[:, ROWS].sum()) / seconds
+        self._choice = choose(self._figures(did, closed), self._mode)
+        _log.info("%s", self._choice.line())
+
+    def _figures(self, did: NDArray[np.int64], closed: int) -> Figures:
+        job, plan = self._job, self._plan
+
+        def of(*phases: int) -> tuple[float, ...]:
+            return tuple((did[:, list(phases)].sum(axis=1) / 1e9).tolist())
+
+        epochs = job.stopping.max_iter - closed
+        return Figures(
+            rows=tuple(did[:, ROWS].tolist()),
+            compute=of(COMPUTE),
+            communicate=of(PULL, PUSH),
+            wait=of(WAIT),
+            hosts=self._hosts,
+            by_keys=self._by_keys,
+            table=job.model.layout.table is not None,
+            epoch_rows=tuple(rank.rows for rank in plan.ranks),
+            epoch_steps=max(rank.steps for rank in plan.ranks),
+            left=epochs * plan.rows / self._rate,
+        )

@@ -1,0 +1,163 @@
+"""After a worker is lost: from where a fit goes on, and on what.
+
+Ranks and shards are those of a generation. When one of them is lost the generation ends; the next
+one begins after the last epoch that was closed, with the workers that there are, in memory of its
+own. What came after that epoch is trained again, so each row of a closed epoch counts once; a rank
+of the old generation that was frozen wakes in a window that was stopped, and which nobody reads.
+
+The state is read where the shards are: of one whose process has died from the memory that it has
+left, if its host lives. Else the copy counts that the client takes every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from dps.cluster.base import Cluster
+from dps.data.inspection import DataSummary
+from dps.errors import DPSError, ServerLostError
+from dps.training.job import Job
+from dps.training.position import Position
+from dps.training.watch import Watcher
+
+__all__ = ["Loss", "Recovery"]
+
+_log = logging.getLogger("dps")
+
+#: Generations in a row that end without a closed epoch: what is run may be what kills workers.
+_FRUITLESS = 3
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss after which a fit has gone on.
+
+    Attributes
+    ----------
+    what : str
+        What was lost, and where.
+    epoch : int
+        The epoch at work then.
+    redone : int
+        Closed epochs that had to be trained again, since their state was lost.
+    dropped : int
+        Rows that are trained on no more.
+    seconds : float
+        From the news to the next generation's begin.
+    """
+
+    what: str
+    epoch: int
+    redone: int
+    dropped: int
+    seconds: float
+
+    def line(self) -> str:
+        """In words.
+
+        Examples
+        --------
+        >>> Loss("a worker died (worker tcp://a:1)", 3, 0, 0, 0.25).line()
+        'a worker died (worker tcp://a:1); epoch 3 was begun again after 0.25 s'
+        """
+        redone = f", with {self.redone} closed before it" if self.redone else ""
+        dropped = f", without {self.dropped:,} rows" if self.dropped else ""
+        begun = self.epoch - self.redone
+        return f"{self.what}; epoch {begun} was begun again after {self.seconds:.3g} s" + (
+            redone + dropped
+        )
+
+
+class Recovery:
+    """What is left of a fit, and what it has lost.
+
+    Parameters
+    ----------
+    cluster : Cluster
+
+    Attributes
+    ----------
+    losses : list of Loss
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.losses: list[Loss] = []
+        self._fruitless = 0
+
+    def position(self, job: Job, watcher: Watcher | None) -> Position:
+        """Where a fit has got to whose generation has ended so.
+
+        Parameters
+        ----------
+        job : Job
+        watcher : Watcher or None
+            Who has watched it; None where it had not begun.
+        """
+        mirrored = None
+        if watcher is not None:
+            try:
+                return watcher.salvage(self._cluster)
+            except (ServerLostError, LookupError) as lost:
+                _log.warning("%s: the client's copy is used", lost)
+                mirrored = watcher.mirrored
+        return mirrored or Position(job.start, job.done, job.best)
+
+    def after(
+        self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int
+    ) -> tuple[Job, DataSummary, list[str]]:
+        """What goes on after an error that says who was lost.
+
+        Parameters
+        ----------
+        error : DPSError
+        job : Job
+            Of the generation that has ended.
+        summary : DataSummary
+        position : Position
+            From which it goes on.
+        closed : int
+            Epochs that had been closed.
+
+        Returns
+        -------
+        job : Job
+            At the position from which the fit goes on.
+        summary : DataSummary
+            Of the rows that there are.
+        holders : list of str
+            The worker of each partition.
+
+        Raises
+        ------
+        DPSError
+            There is nothing to go on with.
+        """
+        began = time.monotonic()
+        self._fruitless = 0 if closed > len(job.done) else self._fruitless + 1
+        job = job.at(position)
+        if self._fruitless > _FRUITLESS:
+            error.message += (
+                f"; {_FRUITLESS} times in a row before an epoch was closed: does the model, or the "
+                "data, end the process?"
+            )
+            raise error
+        holders, gone = self._cluster.renew(drop=job.drops_lost_data)
+        dropped = 0
+        if gone:
+            first = len(summary.rows)
+            rows = tuple(0 if n in gone else rows for n, rows in enumerate(summary.rows))
+            behind = tuple(
+                0 if first + n in gone else rows for n, rows in enumerate(summary.validation)
+            )
+            dropped = summary.total - sum(rows)
+            summary = replace(summary, rows=rows, validation=behind)
+        loss = Loss(
+            str(error), closed + 1, closed - len(job.done), dropped,
+            time.monotonic() - began,
+        )  # fmt: skip
+        self.losses.append(loss)
+        _log.warning("%s", loss.line())
+        return job, summary, holders

@@ -1,0 +1,30 @@
+"""One process trains a model; another one predicts with it meanwhile, by a parameter server."""
+
+from distributed import Client
+from sklearn.datasets import load_breast_cancer
+
+import dps
+
+
+def follow(X, y):
+    """Score the model in another process, three times that there is a newer one."""
+    seen = {}
+    with dps.ServedModel("tumours") as served:
+        while len(seen) < 3:
+            if served.epochs > max(seen, default=0):
+                seen[served.epochs] = served.score(X, y)
+        served.server.assign("enough", 1.0)
+    return seen
+
+
+if __name__ == "__main__":
+    X, y = load_breast_cancer(return_X_y=True)
+    with Client(n_workers=2, threads_per_worker=2, dashboard_address=":0") as client:
+        server = dps.ParameterServer({"enough": 0.0}, name="tumours")
+        following = client.submit(follow, X, y)
+        model = dps.LinearClassifier(server=server)
+        while not server.pull("enough"):
+            model.partial_fit(X, y, classes=[0, 1])
+        print("accuracy by epochs, seen elsewhere:", following.result())
+        print("the same at the end:", dps.ServedModel(server).score(X, y) == model.score(X, y))
+        server.close()

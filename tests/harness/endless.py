@@ -1,0 +1,70 @@
+"""Fits without an end, each in a thread that says when it is to end, and what the fit has lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from dps.training.recovery import Loss, Recovery
+from dps.training.watch import Watcher
+
+
+class EndlessFit(threading.Thread):
+    """A fit in a thread, which must have been prepared by `fits_end_when_told`.
+
+    Attributes
+    ----------
+    stopping : threading.Event
+        Set to end the fit after an epoch.
+    recoveries : list of Loss
+        After which it has gone on.
+    rows : int
+    error : BaseException or None
+        What it ended with.
+    """
+
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:
+        super().__init__()
+        self.stopping = threading.Event()
+        self.recoveries: list[Loss] = []
+        self.error: BaseException | None = None
+        self.estimator, self.rows = estimator.set_params(max_iter=10**6, tol=None), len(y)
+        self._data = X, y
+
+    def run(self) -> None:
+        try:
+            self.estimator.fit(*self._data)
+        except BaseException as error:
+            self.error = error
+
+    def end(self, losses: int) -> None:
+        """End it; it must have lost so much, and have counted each row once an epoch."""
+        self.stopping.set()
+        self.join(60)
+        assert not self.is_alive()
+        assert self.error is None
+        assert len(self.recoveries) == losses
+        records = self.estimator.history_
+        assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))
+        assert {record["rows"] for record in records} == {self.rows}
+
+
+def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each fit of an `EndlessFit` note what it has lost, and end when that says so."""
+    fetch, after = Watcher._fetch, Recovery.after
+
+    def fetched(self: Watcher) -> bool:
+        ends, thread = fetch(self), threading.current_thread()
+        return ends or (isinstance(thread, EndlessFit) and thread.stopping.is_set())
+
+    def recovered(self: Recovery, *args: Any) -> Any:
+        found, thread = after(self, *args), threading.current_thread()
+        if isinstance(thread, EndlessFit):
+            thread.recoveries.append(self.losses[-1])
+        return found
+
+    # Else a fit that nobody watches looks at its epochs once in half a second.
+    monkeypatch.setattr(Watcher, "_fetch", fetched)
+    monkeypatch.setattr(Recovery, "after", recovered)

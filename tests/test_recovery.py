@@ -1,0 +1,246 @@
+"""What a fit goes on with after a worker was killed: rows, state, bits; and when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from conditions import until
+from distributed import Client, LocalCluster
+
+import dps
+from dps.errors import WorkerLostError
+from dps.losses import LogLoss
+from dps.training.recovery import Recovery
+from dps.training.watch import Watcher
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+ROWS = 4000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """Three workers, and another for each that dies."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    cluster.wait_for_workers(3, timeout=60)
+    return cluster
+
+
+def rows() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 10))
+    return X, (X @ rng.normal(size=10) + rng.logistic(size=ROWS) > 0).astype(int)
+
+
+def kill(client: Client, address: str) -> None:
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+
+
+def killing_after(
+    monkeypatch: pytest.MonkeyPatch, epochs: int, strike: Callable[[], None]
+) -> list[Any]:
+    """Have something done once a fit has closed some epochs; what the fit has lost then."""
+    fetch, after = Watcher._fetch, Recovery.after
+    losses: list[Any] = []
+    struck: list[bool] = []
+
+    def fetched(self: Watcher) -> bool:
+        ends = fetch(self)
+        if self.closed >= epochs and not struck:
+            struck.append(True)
+            strike()
+        return ends
+
+    def recovered(self: Recovery, *args: Any) -> Any:
+        found = after(self, *args)
+        losses[:] = self.losses
+        return found
+
+    monkeypatch.setattr(Watcher, "_fetch", fetched)
+    monkeypatch.setattr(Recovery, "after", recovered)
+    return losses
+
+
+def slow_loss() -> LogLoss:
+    """A loss that takes its time; made in a function, so that it is pickled by value."""
+
+    @dataclass(frozen=True)
+    class Slow(LogLoss):
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            time.sleep(0.004)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Slow()
+
+
+def classifier(client: Client, **options: Any) -> dps.LinearClassifier:
+    made = {"optimizer": "adam", "max_iter": 8, "tol": None, "batch_size": 500, "verbose": 0}
+    return dps.LinearClassifier(client=client, random_state=0, loss=slow_loss(), **(made | options))
+
+
+def assert_exact(model: Any, n_rows: int = ROWS) -> None:
+    epochs = model.max_iter
+    assert [record["epoch"] for record in model.history_] == list(range(1, epochs + 1))
+    assert {record["rows"] for record in model.history_} == {n_rows}
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_a_spare_worker_takes_the_place_of_a_dead_one_with_the_same_bits(
+    mode: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    options: dict[str, Any] = {"mode": mode, "n_replicas": 2}  # on the first two workers
+    undisturbed = classifier(client, **options).fit(*data)
+    second = undisturbed.plan_.ranks[1].worker
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, second))
+    model = classifier(client, **options).fit(*data)
+    assert len(losses) == 1
+    assert_exact(model)
+    assert [r["loss"] for r in model.history_] == [r["loss"] for r in undisturbed.history_]
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+    assert second in str(model.fit_report_)
+
+
+def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    parts = np.array_split(np.arange(ROWS), 6)
+
+    def scattered() -> tuple[list[Any], list[Any]]:
+        workers = sorted(client.nthreads())
+        made = [
+            client.scatter([X[part], y[part]], workers=[workers[number % 3]], hash=False)
+            for number, part in enumerate(parts)
+        ]
+        return [pair[0] for pair in made], [pair[1] for pair in made]
+
+    def second() -> None:
+        kill(client, sorted(client.nthreads())[1])
+
+    with monkeypatch.context() as patch:
+        killing_after(patch, 2, second)
+        with pytest.raises(WorkerLostError, match=r"partitions 1, 4 lay in .* on_data_loss"):
+            classifier(client).fit(*scattered())
+    client.wait_for_workers(3, timeout=60)
+    losses = killing_after(monkeypatch, 2, second)
+    model = classifier(client, on_data_loss="drop").fit(*scattered())
+    left = ROWS - len(parts[1]) - len(parts[4])
+    assert losses[0].dropped == ROWS - left
+    assert {record["rows"] for record in model.history_} == {ROWS, left}
+    assert model.history_[-1]["rows"] == left
+
+
+@pytest.mark.parametrize("cache", ["auto", "disk", None])
+def test_encoded_rows_are_made_again(
+    cache: str | None, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    frame["kind"] = np.where(X[:, 4] > 0, "plus", "minus")
+    data = dd.from_pandas(frame, npartitions=6), dd.from_pandas(pd.Series(y), npartitions=6)
+    undisturbed = classifier(client, cache=cache).fit(*data)
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, max(client.nthreads())))
+    model = classifier(client, cache=cache).fit(*data)
+    assert len(losses) == 1
+    assert_exact(model)
+    np.testing.assert_allclose(model.coef_, undisturbed.coef_, atol=0.05)
+
+
+def test_the_only_worker_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
+        model = classifier(client).fit(*rows())
+        assert_exact(model)
+        assert len(losses) == 1
+
+
+def test_a_model_that_kills_its_workers_ends_the_fit(client: Client) -> None:
+    def deadly() -> LogLoss:
+        @dataclass(frozen=True)
+        class Deadly(LogLoss):
+            def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+                os.kill(os.getpid(), signal.SIGKILL)
+                return 0.0
+
+        return Deadly()
+
+    with pytest.raises(WorkerLostError, match="3 times in a row before an epoch was closed"):
+        classifier(client, n_replicas=1).set_params(loss=deadly()).fit(*rows())
+
+
+@pytest.mark.parametrize(
+    "options", [{"optimizer": "lbfgs", "batch_size": "auto"}, {"early_stopping": True}]
+)
+def test_a_worker_lost_at_the_very_end_costs_nothing(
+    options: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    undisturbed = classifier(client, **options).fit(X, y)
+    watch = Watcher._watch
+    struck: list[bool] = []
+
+    def watched(self: Watcher) -> None:
+        watch(self)
+        if not struck:
+            struck.append(True)
+            shard = self._session.shards[0].endpoint.address  # type: ignore[attr-defined]
+            kill(client, shard)
+            until(lambda: shard not in client.nthreads(), "Dask knows")
+
+    monkeypatch.setattr(Watcher, "_watch", watched)
+    model = classifier(client, **options).fit(X, y)
+    assert struck
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+    assert len(model.history_) == len(undisturbed.history_)
+
+
+def test_the_clients_copy_counts_where_nothing_else_is_left(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: Any, session: Any) -> Any:
+        raise dps.errors.ServerLostError("the host is gone")
+
+    monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
+    monkeypatch.setattr("dps.cluster.dask.cluster.DaskCluster.salvage", gone)
+    losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
+    model = classifier(client).fit(*rows())
+    assert_exact(model)
+    assert losses[0].epoch - losses[0].redone > 1  # not from the beginning
+
+
+def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.integers(0, 300, ROWS) for name in "uv"}).astype("category")
+    y = pd.Series((frame["u"].cat.codes + frame["v"].cat.codes) % 2)
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
+    model = dps.FMClassifier(
+        max_rows=4096, max_iter=8, tol=None, client=client, random_state=0, mode="async",
+    ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
+    assert_exact(model, model.plan_.rows)
+    assert len(losses) == 1
