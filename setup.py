@@ -4,10 +4,13 @@
 """
 
 import os
+import sys
 from pathlib import Path
 
+import Cython
 import numpy
 from Cython.Build import cythonize
+from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -27,6 +30,10 @@ MACROS += [("DPS_PORTABLE", "1")] if PORTABLE else []
 # What Cython would else write into each translation, such as the type of memoryviews: half of it.
 SHARED = "dps._cython"
 
+#: What decides over an object file and has no time stamp of its own; written when it changes.
+STAMP = Path("build/flags.txt")
+HEADERS = sorted(str(path) for path in Path("dps").glob("_*/*.h"))
+
 SOURCES = [
     source
     for folder in ("_kernels", "_runtime")
@@ -39,16 +46,39 @@ EXTENSIONS = [
         include_dirs=[numpy.get_include(), "dps/_kernels", "dps/_runtime"],
         define_macros=MACROS,
         extra_compile_args=FLAGS,
+        depends=[str(STAMP), *HEADERS],
     )
     for source in [Path("dps/_cython.c"), *SOURCES]
 ]
 
 
+def time_of(name: str) -> float:
+    """When a file was changed; what pip unpacks anew for each build is as old as its version."""
+    return os.path.getmtime(name) if Path(name).resolve().is_relative_to(Path.cwd()) else 0.0
+
+
+def newer(made: Path, *sources: str) -> bool:
+    """Whether a file is there and not older than any of these."""
+    return made.exists() and made.stat().st_mtime >= max(map(os.path.getmtime, sources))
+
+
 class BuildKernels(build_ext):
-    """Translate when the modules are built: pip runs this file three times an installation."""
+    """Translate when the modules are built: pip runs this file three times an installation.
+
+    pip builds in a new folder each time, so what is up to date is seen beside the sources.
+    """
 
     def run(self) -> None:
         """Translate, then compile."""
+        text = repr((FLAGS, MACROS, Cython.__version__, numpy.__version__, sys.version))
+        if not STAMP.exists() or STAMP.read_text() != text:
+            STAMP.parent.mkdir(exist_ok=True)
+            STAMP.write_text(text)
+        for source in SOURCES:
+            translation = source.with_suffix(".c")
+            if not newer(translation, str(STAMP)):
+                translation.unlink(missing_ok=True)
+        create_dependency_tree().timestamp = time_of
         translated = cythonize(
             self.extensions,
             nthreads=os.cpu_count() or 1,
@@ -61,18 +91,22 @@ class BuildKernels(build_ext):
                 "cdivision": True,
                 "embedsignature": True,
             },
-            # The flags above are in no time stamp, so that only a forced build follows them.
-            force=True,
         )
         for extension, made in zip(self.extensions, translated, strict=True):
             extension.sources = made.sources
         self.parallel = self.parallel or os.cpu_count()
+        self.beside_sources = self.inplace
         super().run()
+
+    def build_extension(self, extension: Extension) -> None:
+        """Compile a module, or take the one beside its source where nothing has changed."""
+        beside = Path(self.get_ext_filename(extension.name))
+        if self.beside_sources and newer(beside, *extension.sources, *extension.depends):
+            self.mkpath(str(Path(self.build_lib, beside).parent))
+            self.copy_file(str(beside), str(Path(self.build_lib, beside)))
+        else:
+            super().build_extension(extension)
 
 
 if __name__ == "__main__":  # processes that translate may import this file
-    setup(
-        ext_modules=EXTENSIONS,
-        cmdclass={"build_ext": BuildKernels},
-        options={"build_ext": {"force": True}},
-    )
+    setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": BuildKernels})

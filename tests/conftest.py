@@ -35,8 +35,8 @@ dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 # Of two processes none should have a long file left when the other is done: these come first.
 LONG = (
-    "benchmarks", "docs", "failure", "waiting", "hosts", "sklearn_checks", "convergence",
-    "streaming", "events", "dashboard_in_chromium",
+    "benchmarks", "docs", "failure", "hosts", "waiting", "streaming", "dashboard", "recovery",
+    "model_selection", "dashboard_in_chromium", "torch", "exactness", "order", "mlp", "events",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 from ranks import MODES, Group
 
 import dps
@@ -184,10 +185,12 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Optimizer, "native", property(lambda optimizer: None))
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
-@pytest.mark.parametrize("data", [problem, wide], ids=["whole", "keyed"])
-@pytest.mark.parametrize("n_shards", [1, 2])
-@pytest.mark.parametrize("mode", list(MODES))
+@pairs(
+    mode=list(MODES),
+    n_shards=[1, 2],
+    data=[problem, wide],
+    native=[True, False],
+)
 def test_a_fit_says_what_each_replica_did(
     results: list[FitResult], monkeypatch: Any, mode: str, n_shards: int, data: Any, native: bool
 ) -> None:
@@ -288,7 +291,7 @@ def test_counters_can_be_read_while_ranks_write_them(monkeypatch: pytest.MonkeyP
     made: list[Window] = []
     create = Window.create
     monkeypatch.setattr(Window, "create", lambda *a, **k: made.append(create(*a, **k)) or made[-1])
-    X, y = problem(rows=100_000)
+    X, y = problem(rows=10_000)
     model = dps.LinearClassifier(
         mode="sync", optimizer="sgd", n_replicas=2, max_iter=10, tol=None, batch_size=2
     )

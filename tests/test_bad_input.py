@@ -58,12 +58,19 @@ def test_values_that_are_not_finite_are_found(value: float, name: str) -> None:
         fails(f"X holds {name}.*row 37", kind(X), y)
 
 
-@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-def test_weights_that_are_no_weights(bad: float) -> None:
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (-1.0, "sample_weight is negative .-1. in row 11"),
+        (np.nan, "sample_weight holds NaN, in row 11"),
+        (np.inf, "sample_weight holds infinity .inf., in row 11"),
+    ],
+)
+def test_weights_that_are_no_weights(bad: float, message: str) -> None:
     X, y = data()
     weight = np.ones(ROWS)
     weight[11] = bad
-    fails("sample_weight|weights", X, y, weight)
+    fails(message, X, y, weight)
 
 
 @pytest.mark.parametrize("containers", [data, dask_data], ids=["arrays", "dask"])

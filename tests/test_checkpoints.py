@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import slow
 from own_models import Centred, Softmax
 
 import dps
@@ -120,7 +121,7 @@ def test_other_replicas_and_shards_go_on_to_the_same_loss(
 def child(path: Path, mode: str) -> None:
     """What the test's processes run, which may be killed."""
     X, y = data(rows=20_000)
-    slow(made(dps.LinearClassifier, path, **SLOW, mode=mode)).fit(X, y, resume=True).save(
+    often(made(dps.LinearClassifier, path, **SLOW, mode=mode)).fit(X, y, resume=True).save(
         path.with_suffix(".model")
     )
 
@@ -128,7 +129,7 @@ def child(path: Path, mode: str) -> None:
 SLOW: dict[str, Any] = {"optimizer": "adam", "batch_size": 64, "max_iter": 150}
 
 
-def slow(estimator: Any) -> Any:
+def often(estimator: Any) -> Any:
     return estimator.set_params(checkpoint=dps.Checkpoint(estimator.checkpoint.path, every=0.05))
 
 
@@ -139,7 +140,7 @@ def started(path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
 
 
-@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pytest.mark.parametrize("mode", ["sync", *slow("allreduce")])
 def test_a_client_that_is_killed_is_resumed_in_another_process_with_the_same_bits(
     mode: str, tmp_path: Path
 ) -> None:

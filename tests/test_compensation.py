@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 import dps
 from dps._kernels.delayed import compensate_delay
@@ -66,10 +67,12 @@ def gradient_at(params: Any, number: int) -> Any:
     return np.sin(params + rng.normal(size=SIZE)).astype(params.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("optimizer", [SGD(), Momentum(0.8), Adagrad()])
 @pytest.mark.parametrize(("n_shards", "far"), WAYS)
-@pytest.mark.parametrize("how", MODES)
+@pairs(
+    how=MODES,
+    optimizer=[SGD(), Momentum(0.8), Adagrad()],
+    dtype=["float64", "float32"],
+)
 def test_updates_follow_the_formula(
     how: str, n_shards: int, far: Any, optimizer: Optimizer, dtype: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import pairs
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import expit, xlogy
@@ -161,10 +162,12 @@ def fitted(loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool)
     return model
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
-@pytest.mark.parametrize("penalty", [None, "l1", "l2", "elasticnet"])
-@pytest.mark.parametrize("loss", NAMES)
+@pairs(
+    loss=NAMES,
+    penalty=[None, "l1", "l2", "elasticnet"],
+    optimizer=EVERY_OPTIMIZER,
+    weighted=[False, True],
+)
 def test_every_loss_penalty_and_optimizer_ends_at_the_optimum(
     loss: str, penalty: str | None, optimizer: Optimizer, weighted: bool
 ) -> None:
@@ -204,9 +207,11 @@ def test_the_default_objective_is_that_of_ridge(weighted: bool) -> None:
     np.testing.assert_allclose(model.intercept_, peer.intercept_, rtol=1e-8)
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("penalty", [None, "l2"])
-@pytest.mark.parametrize("loss", [name for name in NAMES if LOSSES[name].curvature < np.inf])
+@pairs(
+    loss=[name for name in NAMES if LOSSES[name].curvature < np.inf],
+    penalty=[None, "l2"],
+    weighted=[False, True],
+)
 def test_lbfgs_ends_at_the_optimum_of_every_smooth_loss(
     loss: str, penalty: str | None, weighted: bool
 ) -> None:
@@ -270,9 +275,11 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("rows", "dtype"), [(200, np.float64), (5000, np.float32)])
-@pytest.mark.parametrize("options", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("name", ["scales", "offsets"])
-@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.LinearRegressor])
+@pairs(
+    kind=[dps.LinearClassifier, dps.LinearRegressor],
+    name=["scales", "offsets"],
+    options=STEPS.values(),
+)
 def test_stochastic_steps_need_no_scaled_features(
     kind: Any, name: str, options: dict[str, Any], dtype: Any, rows: int
 ) -> None:

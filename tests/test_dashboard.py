@@ -130,6 +130,7 @@ def test_a_fit_puts_the_page_on_a_dashboard_that_runs_already(client: Client) ->
         assert_page_is_there(fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "behind/proxy/"])
 def test_the_page_appears_where_the_scheduler_is_a_process_of_its_own(
     prefix: str, tmp_path: Path
@@ -140,6 +141,7 @@ def test_the_page_appears_where_the_scheduler_is_a_process_of_its_own(
         assert_page_is_there(client, prefix)
 
 
+@pytest.mark.slow
 def test_the_preload_has_the_page_before_any_fit_and_in_the_list_of_jupyterlab(
     tmp_path: Path,
 ) -> None:
@@ -151,6 +153,7 @@ def test_the_preload_has_the_page_before_any_fit_and_in_the_list_of_jupyterlab(
         assert_page_is_there(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["bokeh", "dps.monitor.plugin"])
 def test_a_scheduler_without_bokeh_or_this_dps_is_one_warning_and_a_model(
     missing: str, tmp_path: Path
@@ -207,6 +210,7 @@ def test_dataframes_are_encoded_without_dps_on_the_scheduler(
         assert blocks.compute().shape == (400, 5)
 
 
+@pytest.mark.slow
 def test_slow_partitions_are_waited_for_without_dps_on_the_scheduler(
     scheduler_without_dps: Client,
 ) -> None:
@@ -256,6 +260,7 @@ def test_the_page_appears_with_tls() -> None:
         assert_page_is_there(client)
 
 
+@pytest.mark.slow
 def test_the_page_keeps_no_more_than_its_bound_of_twenty_and_more_fits(client: Client) -> None:
     def state(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
         store = dask_scheduler.plugins[NAME].store

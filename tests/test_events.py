@@ -233,6 +233,7 @@ class Endless(threading.Thread):
         assert not self.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_slow_replica_is_named(client: Client, told: Told, mode: str) -> None:
     victim = max(client.nthreads())
@@ -474,6 +475,7 @@ def test_nothing_is_left_running_on_workers(client: Client, told: Told) -> None:
     until(lambda: not any(client.run(reporters).values()), "no reporter is left")
 
 
+@pytest.mark.slow
 def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: Client) -> None:
     store = StoreSpec("dead", 0, 40, "float64")
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))

@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 from distributed import Client
 
 import dps
@@ -167,11 +168,13 @@ def partitioned(X: Any, lengths: tuple[int, ...]) -> Any:
     return da.concatenate(blocks)
 
 
-@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER, ids=repr)
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("lengths", [(60, 60, 60, 60), (101, 0, 7, 60)], ids=["equal", "unequal"])
-@pytest.mark.parametrize("n_replicas", [1, 2, 3, 4])
+@pairs(
+    n_replicas=[1, 2, 3, 4],
+    lengths=[(60, 60, 60, 60), (101, 0, 7, 60)],
+    weighted=[False, True],
+    sparse=[False, True],
+    optimizer=EVERY_OPTIMIZER,
+)
 def test_sync_is_sequential_training_bit_for_bit(
     optimizer: Optimizer, sparse: bool, weighted: bool, lengths: tuple[int, ...], n_replicas: int
 ) -> None:
@@ -214,10 +217,12 @@ def test_lbfgs_has_the_same_bits_in_every_mode_and_on_any_shards(
     np.testing.assert_allclose(alone, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("placement", list(PLACEMENTS))
-@pytest.mark.parametrize("n_shards", [1, 2, 5])
-@pytest.mark.parametrize("mode", [dps.Sync, dps.AllReduce])
-@pytest.mark.parametrize("classes", [2, 4])
+@pairs(
+    classes=[2, 4],
+    mode=[dps.Sync, dps.AllReduce],
+    n_shards=[1, 2, 5],
+    placement=list(PLACEMENTS),
+)
 def test_shards_and_their_placement_do_not_change_a_bit(
     placement: str, n_shards: int, mode: Any, classes: int
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,9 +30,11 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse
+from cases import slow
 from conditions import until
 from distributed import Client, LocalCluster, Status, get_worker
 from endless import EndlessFit, fits_end_when_told
+from raising import Holding, Raising, Speechless, TwoArguments
 from ranks import MODES
 
 import dps
@@ -252,7 +255,7 @@ def fits_in_every_way(client: Client, **options: Any) -> list[Fit]:
 
 # The worker of rank 0 holds the shards too.
 @pytest.mark.usefixtures("_fits_tell")
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [*slow(0), 1])
 def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
@@ -271,7 +274,7 @@ def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -
 
 
 @pytest.mark.usefixtures("_fits_tell")
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [*slow(0), 1])
 def test_a_frozen_worker_ends_every_fit_within_the_timeout(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
@@ -343,6 +346,7 @@ def scheduler_apart(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Po
             process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fits_tell")
 def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
     with scheduler_apart(tmp_path) as (client, processes):
@@ -370,6 +374,7 @@ def rests(processes: Sequence[subprocess.Popen[Any]]) -> bool:
     return worked() - before < 0.1
 
 
+@pytest.mark.slow
 def test_an_error_while_the_scheduler_is_busy_stops_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,39 +458,23 @@ def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any, client: Cl
     assert_nothing_left(client)
 
 
-class TwoArguments(Exception):
-    """Cannot be unpickled: Exception gives one argument of what was two."""
-
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(f"{what} at {where}")
-
-
-class Holding(Exception):
-    """Cannot be pickled."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.lock = threading.Lock()
-
-
-class Speechless(Exception):
-    """Cannot say what it is."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 def raising(make: Callable[[], Exception]) -> LogLoss:
     """A loss that raises; made in a function, so that it is pickled by value."""
 
     @dataclass(frozen=True)
-    class Raising(LogLoss):
+    class Here(LogLoss):
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
             raise make()
 
-    return Raising()
+    return Here()
 
 
+# cloudpickle sends code without its file's name, so only importable code has source lines.
+@pytest.mark.parametrize(
+    ("loss", "line"),
+    [(Raising, "raise self.make()"), (raising, "")],
+    ids=["in a module", "made on the spot"],
+)
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -496,15 +485,16 @@ def raising(make: Callable[[], Exception]) -> LogLoss:
     ids=["two arguments", "holding a lock", "speechless"],
 )
 def test_an_exception_that_cannot_be_sent_arrives_in_words(
-    make: Any, words: str, client: Client
+    make: Any, words: str, loss: Any, line: str, client: Client
 ) -> None:
     X, y = classification()
     with pytest.raises(ReplicaError, match=f"a replica failed with {words}") as caught:
-        dps.LinearClassifier(loss=raising(make), optimizer="sgd", client=client).fit(X, y)
+        dps.LinearClassifier(loss=loss(make), optimizer="sgd", client=client).fit(X, y)
     cause = caught.value.__cause__
     if isinstance(cause, ReplicaError):
         assert words in str(cause)
-        assert "in evaluate" in str(cause)  # its line is lost where cloudpickle drops the file
+        assert re.search(r'File ".+", line \d+, in evaluate', str(cause))
+        assert line in str(cause)
     else:  # it can be sent after all, and only has no words
         assert type(cause).__name__ == "Speechless"
     assert_nothing_left(client)
@@ -569,6 +559,7 @@ def memory(client: Client) -> int:
     return psutil.Process().memory_full_info().uss + sum(client.run(collected).values())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "what",
@@ -577,10 +568,11 @@ def memory(client: Client) -> int:
         pytest.param("killed", marks=pytest.mark.beside("killed")),
     ],
 )
-def test_twenty_fits_leave_nothing_and_take_no_memory(what: str, beside: Any) -> None:
+def test_a_dozen_fits_leave_nothing_and_take_no_memory(what: str, beside: Any) -> None:
     assert beside.wait(280) == 0, beside.said.read_text()
 
 
+@pytest.mark.slow
 def test_workers_that_dask_has_paused_are_named() -> None:
     def pause(dask_worker: Any) -> None:
         dask_worker.status = Status.paused
@@ -636,12 +628,12 @@ def killed_fit(client: Client, number: int) -> None:
     plain_fit(client, number)
 
 
-def twenty_fits(fit: Callable[[Client, int], None], started_by: str) -> None:
+def a_dozen_fits(fit: Callable[[Client, int], None], started_by: str) -> None:
     note_fits(patch := pytest.MonkeyPatch())
     fits_end_when_told(patch)
     with two_workers(started_by) as client:
         sizes = []
-        for number in range(20):
+        for number in range(12):
             fit(client, number)
             assert_nothing_left(client)
             sizes.append(memory(client))
@@ -650,4 +642,6 @@ def twenty_fits(fit: Callable[[Client, int], None], started_by: str) -> None:
 
 
 if __name__ == "__main__":  # in a process of its own: other tests' clusters would be measured too
-    twenty_fits(*{"plain": (plain_fit, "spawn"), "killed": (killed_fit, "forkserver")}[sys.argv[1]])
+    a_dozen_fits(
+        *{"plain": (plain_fit, "spawn"), "killed": (killed_fit, "forkserver")}[sys.argv[1]]
+    )

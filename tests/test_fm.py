@@ -277,6 +277,7 @@ def test_what_is_wrong_is_said(options: dict[str, Any], match: str) -> None:
         dps.FMRegressor(**options).fit(X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the data is not here")
 def test_films_and_people_without_tuning() -> None:
     frame = pd.read_parquet(DATA / "movielens-100k.parquet")

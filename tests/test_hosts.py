@@ -19,6 +19,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 from conditions import until
 from distributed import Client
 from endless import EndlessFit, fits_end_when_told
@@ -30,6 +31,7 @@ from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -159,9 +161,11 @@ def test_each_host_sees_what_its_cable_carries(pair: ClusterOfHosts) -> None:
     assert 8_000_000 < other.received - received < 9_000_000
 
 
-@pytest.mark.parametrize("n_shards", ["auto", 2, 3])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pairs(
+    mode=["sync", "allreduce"],
+    way=WAYS,
+    n_shards=["auto", 2, 3],
+)
 def test_two_hosts_give_the_bits_of_one(
     mode: str, way: str, n_shards: Any, pair: ClusterOfHosts, client: Client
 ) -> None:

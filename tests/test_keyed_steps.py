@@ -6,6 +6,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 import dps
 from dps import LinearClassifier, LinearRegressor
@@ -61,9 +62,11 @@ def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):
     assert [rates is not None for rates in seen] == [True, False, False, False, True]
 
 
-@pytest.mark.parametrize("penalty", [None, "l2", "l1", "elasticnet"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("mode", MODES)
+@pairs(
+    mode=MODES,
+    optimizer=OPTIMIZERS,
+    penalty=[None, "l2", "l1", "elasticnet"],
+)
 def test_the_result_is_that_of_dense_steps(mode, optimizer, penalty, data, monkeypatch):
     replicas = 1 if mode == "async" else 2
     chosen, rate = OPTIMIZERS[optimizer]

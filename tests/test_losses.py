@@ -9,11 +9,13 @@ from sklearn.linear_model import SGDClassifier
 from dps.losses import (
     LOSSES,
     EpsilonInsensitive,
+    Gamma,
     Hinge,
     Huber,
     LogLoss,
     ModifiedHuber,
     OneVsRest,
+    Poisson,
     Softmax,
     SquaredError,
     get_loss,
@@ -26,7 +28,10 @@ ALL += [Huber(1.3), EpsilonInsensitive(0.0)]
 def example(loss, n=50):
     rng = np.random.default_rng(0)
     if loss.task == "regression":
-        return rng.normal(size=n), rng.normal(size=(n, 1))
+        y = rng.normal(size=n)
+        return {Poisson: np.floor(np.exp(y)), Gamma: np.exp(y)}.get(type(loss), y), rng.normal(
+            size=(n, 1)
+        )
     classes = 3 if loss.for_classes(3) == loss else 2
     outputs = loss.n_outputs(classes)
     return loss.targets(rng.integers(0, classes, n).astype(float)), 2 * rng.normal(

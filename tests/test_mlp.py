@@ -245,6 +245,7 @@ def test_tiny_data_trains() -> None:
     assert model.score(iris, species) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the data is not here")
 def test_adult_and_california_without_tuning() -> None:
     frame = pd.read_parquet(DATA / "adult.parquet")

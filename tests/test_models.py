@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 from dps import LinearRegressor
 from dps.losses import LOSSES, Hinge, OneVsRest, SquaredError
-from dps.models import MODELS, CSRRows, DenseRows, Layout, LinearModel, Tensor
+from dps.models import CSRRows, DenseRows, Layout, LinearModel, Tensor
 
 LOSS_CASES = [*(kind() for kind in LOSSES.values()), OneVsRest(Hinge())]
 ROWS = {
@@ -42,14 +43,15 @@ def example(loss, rows, ordered, n=30, f=4, dtype=np.float64):
     return ROWS[rows](X, order), X if order is None else X[order], y.astype(dtype), weight, outputs
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("loss", LOSS_CASES, ids=repr)
-@pytest.mark.parametrize("kind", MODELS.values())
-def test_gradient_is_the_finite_difference(kind, loss, rows, ordered, fit_intercept):
+@pairs(
+    loss=LOSS_CASES,
+    rows=ROWS,
+    ordered=[False, True],
+    fit_intercept=[True, False],
+)
+def test_gradient_is_the_finite_difference(loss, rows, ordered, fit_intercept):
     batch, _, y, weight, outputs = example(loss, rows, ordered)
-    model = kind(4, outputs, loss, fit_intercept)
+    model = LinearModel(4, outputs, loss, fit_intercept)
     params = np.random.default_rng(2).normal(size=model.layout.size)
     grad, unused, h = np.zeros_like(params), np.zeros_like(params), 1e-6
     model.loss_gradient(params, batch, y, weight, grad)
@@ -62,9 +64,11 @@ def test_gradient_is_the_finite_difference(kind, loss, rows, ordered, fit_interc
         assert grad[i] == pytest.approx((ends[0] - ends[1]) / (2 * h), abs=1e-5)
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("loss", LOSS_CASES, ids=repr)
+@pairs(
+    loss=LOSS_CASES,
+    rows=ROWS,
+    ordered=[False, True],
+)
 def test_an_intercept_at_a_centre_changes_no_raw_output(loss, rows, ordered):
     batch, _, y, weight, outputs = example(loss, rows, ordered)
     rng = np.random.default_rng(3)

@@ -199,6 +199,7 @@ def test_what_events_are_not_made_of_is_left_out(new: Callable[[Any], Any]) -> N
     assert (seen == 0) == (type(new(0)) in (object, list))
 
 
+@pytest.mark.slow
 def test_texts_of_events_are_texts_on_the_page() -> None:
     def text(value: Any) -> Any:
         return SCRIPT if isinstance(value, str) else value
@@ -251,6 +252,7 @@ def size(thing: Any, seen: set[int]) -> int:
     return sys.getsizeof(thing) + sum(size(part, seen) for part in inside)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_number_of_fits_and_points() -> None:
     def filled(fits: int, length: int) -> Store:
         store = Store()

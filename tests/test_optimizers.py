@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cases import pairs
 
 from dps.optimizers import (
     OPTIMIZERS,
@@ -47,9 +48,11 @@ def trained(optimizer, params, grads, cuts=(), **penalty):
     return params, result
 
 
-@pytest.mark.parametrize("penalty", [(0.0, 0.0), (0.01, 0.02)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@pairs(
+    optimizer=ALL,
+    dtype=[np.float32, np.float64],
+    penalty=[(0.0, 0.0), (0.01, 0.02)],
+)
 def test_slices_are_updated_as_the_whole_bit_for_bit(optimizer, dtype, penalty):
     rng = np.random.default_rng(0)
     params, grads = rng.normal(size=101).astype(dtype), rng.normal(size=(9, 101)).astype(dtype)

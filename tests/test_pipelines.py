@@ -237,6 +237,7 @@ def test_a_client_may_be_given_by_its_cluster_or_the_address_of_its_scheduler() 
     assert model.score(X, y) > 0.9  # of data here nobody is asked
 
 
+@pytest.mark.slow
 def test_an_adaptive_cluster_without_a_worker_is_waited_for() -> None:
     X, y = on_the_cluster()
     with LocalCluster(

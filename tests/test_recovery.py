@@ -152,6 +152,7 @@ def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
     assert model.history_[-1]["rows"] == left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["auto", "disk", None])
 def test_encoded_rows_are_made_again(
     cache: str | None, client: Client, monkeypatch: pytest.MonkeyPatch

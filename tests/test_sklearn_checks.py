@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from own_models import Line, Softmax
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -18,16 +19,19 @@ from dps import (
     ModelRegressor,
 )
 
+#: One of each family, which share all but their models.
 ESTIMATORS = [
     LinearClassifier(mode="sync"),
+    MLPRegressor(max_iter=30, n_replicas=2),
+    FMClassifier(max_iter=30),
+]
+OTHERS = [
     LinearClassifier(mode="allreduce", n_replicas=2),
     LinearRegressor(mode="sync", n_replicas=2),
     LinearRegressor(mode="allreduce"),
     MLPClassifier(max_iter=30),
-    MLPRegressor(max_iter=30, n_replicas=2),
     ModelClassifier(Softmax, learning_rate=0.1, max_iter=50, tol=None),
     ModelRegressor(Line, learning_rate=0.1, max_iter=50, tol=None, n_replicas=2),
-    FMClassifier(max_iter=30),
     FMRegressor(hidden_layer_sizes=8, max_iter=30, n_replicas=2),
 ]
 
@@ -45,4 +49,10 @@ def failing(estimator: Any) -> dict[str, str]:
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=failing)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(OTHERS, expected_failed_checks=failing)
+def test_scikit_learn_contract_of_others(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks import MODES
@@ -65,10 +66,12 @@ def replicas(mode: str) -> int:
     return 1 if mode == "async" else 3  # several in async are a race
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
-@pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("mode", list(MODES))
+@pairs(
+    mode=list(MODES),
+    classes=[2, 4],
+    sparse=[False, True],
+    dtype=["f4", "f8"],
+)
 def test_bits_on_dense_and_sparse_rows(
     monkeypatch: Any, mode: str, classes: int, sparse: bool, dtype: str
 ) -> None:
@@ -77,9 +80,11 @@ def test_bits_on_dense_and_sparse_rows(
     both(monkeypatch, mode, X, y, weight, n_replicas=replicas(mode))
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, Momentum(nesterov=True)], ids=repr)
-@pytest.mark.parametrize("average", [False, 5])
-@pytest.mark.parametrize("mode", list(MODES))
+@pairs(
+    mode=list(MODES),
+    average=[False, 5],
+    optimizer=[*OPTIMIZERS, Momentum(nesterov=True)],
+)
 def test_bits_of_every_optimizer(monkeypatch: Any, mode: str, average: Any, optimizer: Any) -> None:
     X, y, _ = problem()
     both(
@@ -88,9 +93,11 @@ def test_bits_of_every_optimizer(monkeypatch: Any, mode: str, average: Any, opti
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("n_shards", [1, 4])
-@pytest.mark.parametrize("placement", list(PLACEMENTS))
-@pytest.mark.parametrize("mode", list(MODES))
+@pairs(
+    mode=list(MODES),
+    placement=list(PLACEMENTS),
+    n_shards=[1, 4],
+)
 def test_bits_on_any_shards(monkeypatch: Any, mode: str, placement: str, n_shards: int) -> None:
     X, y, weight = problem(features=1100)
     chosen: Mode = MODES[mode](placement=placement)

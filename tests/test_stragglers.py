@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cases import pairs
 
 from dps.monitor.stragglers import Moment, Stragglers, Verdict
 
@@ -34,9 +35,11 @@ def sync(paces: dict[int, float], step: float = 0.01, rows: int = 100) -> Story:
     return story
 
 
-@pytest.mark.parametrize("n", [2, 3, 10])
-@pytest.mark.parametrize("pace", [2.5, 4.0, 40.0])
-@pytest.mark.parametrize("step", [0.001, 0.05])
+@pairs(
+    step=[0.001, 0.05],
+    pace=[2.5, 4.0, 40.0],
+    n=[2, 3, 10],
+)
 def test_who_computes_four_times_as_long_is_named_within_five_seconds(
     n: int, pace: float, step: float
 ) -> None:

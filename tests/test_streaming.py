@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import pairs
 from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,14 +130,12 @@ def _all_in_cuts(client: Client) -> Iterator[None]:
     client.run(restore)
 
 
-@every_container
-@pytest.mark.parametrize("way", WAYS, ids=WAYS)
-@pytest.mark.parametrize("clustered", [False, True], ids=["threads", "cluster"])
+@pairs(container=CONTAINERS, way=WAYS, clustered=[False, True])
 @pytest.mark.usefixtures("_all_in_cuts")
 def test_streamed_rows_are_trained_on_as_the_same_cuts_in_memory(
-    make: Any, way: str, clustered: bool, client: Client
+    container: str, way: str, clustered: bool, client: Client
 ) -> None:
-    where = client if clustered else None
+    make, where = CONTAINERS[container], client if clustered else None
     known, streamed = (fitted(make, where, cache, **WAYS[way]) for cache in ("memory", "disk"))
     np.testing.assert_array_equal(streamed.coef_, known.coef_)
     assert streamed.plan_ == known.plan_

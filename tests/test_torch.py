@@ -28,6 +28,8 @@ from dps.torch import TorchClassifier, TorchRegressor  # noqa: E402
 from dps.torch.live import Live  # noqa: E402
 from dps.torch.module import TorchModel, layout_of  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def example(n: int = 1200, features: int = 6) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)

@@ -82,6 +82,7 @@ def test_partitions_may_take_longer_than_the_timeout(client: Client) -> None:
     assert fit(client, parts(seconds=4.0, n=2), timeout=2.0).n_iter_ == 2
 
 
+@pytest.mark.slow
 def test_a_far_rank_may_take_longer_than_the_timeout_to_read_in_async(client: Client) -> None:
     """The answer to its last push is under way meanwhile."""
     model = dps.LinearClassifier(
@@ -92,6 +93,7 @@ def test_a_far_rank_may_take_longer_than_the_timeout_to_read_in_async(client: Cl
     assert [record["rows"] for record in model.history_] == [ROWS]
 
 
+@pytest.mark.slow
 def test_a_fit_waits_for_its_turn_behind_others(client: Client) -> None:
     before = [
         client.submit(time.sleep, 0.5, workers=[worker], pure=False)
@@ -102,6 +104,7 @@ def test_a_fit_waits_for_its_turn_behind_others(client: Client) -> None:
     del before
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_task_that_occupies_the_thread_it_needs_says_so(client: Client) -> None:
     def inside(data: Any) -> Any:
         with pytest.raises(ClusterError) as caught:
@@ -116,6 +119,7 @@ def test_a_fit_in_a_task_that_occupies_the_thread_it_needs_says_so(client: Clien
     assert worker in client.nthreads()
 
 
+@pytest.mark.slow
 def test_a_paused_worker_ends_a_fit_while_others_compute(client: Client) -> None:
     paused, other = sorted(client.nthreads())
 
@@ -152,6 +156,7 @@ def test_a_worker_that_has_nothing_to_do_may_leave_while_data_is_loaded(client: 
     assert idle not in model.plan_.workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["asked", "loaded", "inspected"])
 def test_a_worker_that_freezes_ends_a_fit_while_others_compute(client: Client, when: str) -> None:
     frozen, other = sorted(client.nthreads())

@@ -1,6 +1,6 @@
-"""Models by name, and what they share.
+"""Models, and what they share.
 
-A model is one file and one line in `MODELS`. Nothing here may know servers, modes or ranks.
+Nothing here may know servers, modes or ranks.
 """
 
 from dps.models.base import CSRRows, DenseRows, Model, Rows
@@ -14,7 +14,6 @@ from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 
 __all__ = [
-    "MODELS",
     "Batch",
     "CSRRows",
     "Column",
@@ -34,5 +33,3 @@ __all__ = [
     "Tensor",
     "check",
 ]
-
-MODELS: dict[str, type[LinearModel]] = {"linear": LinearModel}

@@ -126,6 +126,8 @@ def main() -> None:
             "dps, cache=None": partial(fit, folder, cache=None, **steps),
             "dps, L-BFGS": partial(fit, folder),
         }
+        if chosen.quick:
+            del contenders["dps, cache=None"], contenders["dps, L-BFGS"]
         seconds, health = defaultdict(list), {}
         losses: dict[str, str] = {}
         lost = 0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows, KeyedRows
@@ -96,10 +97,12 @@ def twin(machine: FactorizationMachine, params: Any, X: Any) -> Any:
     return machine.output_shift + machine.output_scale * raw
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs(
+    dtype=[np.float32, np.float64],
+    inputs=INPUTS,
+    layers=LAYERS,
+    k=[1, 3],
+)
 def test_raw_outputs_are_those_of_numpy_for_rows_of_any_form(
     dtype: Any, inputs: str, layers: str, k: int
 ) -> None:
@@ -117,9 +120,11 @@ def test_raw_outputs_are_those_of_numpy_for_rows_of_any_form(
         np.testing.assert_allclose(machine.raw(params, form), expected[order], tolerance, tolerance)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("loss", LOSS_CASES, ids=repr)
+@pairs(
+    loss=LOSS_CASES,
+    layers=LAYERS,
+    dtype=[np.float32, np.float64],
+)
 def test_the_gradient_is_that_of_finite_differences(loss: Loss, layers: str, dtype: Any) -> None:
     n, k, inputs = 90, 1, "plain in fields"
     if loss.task == "regression":
@@ -174,10 +179,12 @@ def test_the_gradient_has_the_same_bits_for_rows_of_any_form(inputs: str, layers
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs(
+    dtype=[np.float32, np.float64],
+    inputs=INPUTS,
+    layers=LAYERS,
+    k=[1, 3],
+)
 def test_rows_of_the_table_by_key_give_the_gradient_of_the_whole(
     dtype: Any, inputs: str, layers: str, k: int
 ) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 from dps._kernels import linear as kernels
 
@@ -37,10 +38,12 @@ def close(actual, expected, dtype):
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("k", OUTPUTS)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pairs(
+    dtype=DTYPES,
+    shape=SHAPES,
+    k=OUTPUTS,
+    ordered=[False, True],
+)
 def test_dense_products_are_those_of_numpy(dtype, shape, k, ordered):
     X, order, picked, coef, bias, d = example(*shape, k, dtype, ordered)
     out = np.full((shape[0], k), np.nan, dtype)
@@ -56,11 +59,13 @@ def test_dense_products_are_those_of_numpy(dtype, shape, k, ordered):
     close(grad, 1 + 2 * picked.T @ d, dtype)
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pairs(
+    dtype=DTYPES,
+    shape=SHAPES,
+    k=[1, 3],
+    ordered=[False, True],
+    index=[np.int32, np.int64],
+)
 def test_csr_products_are_those_of_numpy(dtype, shape, k, ordered, index):
     X, order, _, coef, bias, d = example(*shape, k, dtype, ordered)
     sparse, arrays = as_csr(X, index)

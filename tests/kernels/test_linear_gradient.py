@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import pairs
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.linear_gradient import LinearGradient
@@ -37,10 +38,12 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 20])
 @pytest.mark.parametrize(("rows", "f"), [(1, 1), (7, 100), (3000, 7), (3001, 37), (90, 5000)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs(
+    dtype=[np.float32, np.float64],
+    k=[1, 3, 20],
+    ordered=[False, True],
+)
 def test_a_dense_gradient_is_that_of_numpy_in_the_same_bits_in_each_form(
     dtype, rows, f, k, ordered
 ):
@@ -68,11 +71,13 @@ def test_a_dense_gradient_is_that_of_numpy_in_the_same_bits_in_each_form(
     np.testing.assert_allclose(loss, (slope * error).sum() / 2, rtol=tolerance)
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("rows", "stored"), [(1, 3), (1300, 9), (700, 500)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs(
+    dtype=[np.float32, np.float64],
+    k=[1, 3],
+    ordered=[False, True],
+    index=[np.int32, np.int64],
+)
 def test_csr_gradient_is_that_of_numpy(dtype, rows, stored, k, ordered, index):
     arrays, X = example(rows, stored, dtype, index)
     rng = np.random.default_rng(0)
@@ -116,10 +121,12 @@ def test_a_csr_gradient_has_the_same_bits_wherever_its_rows_lie(dtype):
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("form", [*DENSE, "csr"])
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs(
+    dtype=[np.float32, np.float64],
+    k=[1, 3],
+    form=[*DENSE, "csr"],
+    ordered=[False, True],
+)
 def test_about_a_centre_the_gradient_is_that_of_rows_less_it(dtype, k, form, ordered):
     rows = 700
     rng = np.random.default_rng(k)

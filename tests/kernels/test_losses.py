@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cases import pairs
 from scipy.special import log_softmax
 
 from dps._kernels.losses import LossKernel
@@ -52,11 +53,13 @@ def example(name, n, k, dtype):
     return y, raw, weight
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", LOSSES)
+@pairs(
+    name=LOSSES,
+    dtype=DTYPES,
+    n=LENGTHS,
+    k=[1, 3],
+    weighted=[False, True],
+)
 def test_kernel_is_the_definition_and_its_slope(name, dtype, n, k, weighted):
     y, raw, weight = example(name, n, k, dtype)
     out = np.full((n, k), np.nan, dtype)
@@ -104,10 +107,12 @@ def test_a_raw_output_of_nan_shows_in_the_sum(name):
     assert np.isnan(run(name, np.ones_like(raw), raw, None, np.empty_like(raw)))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 10])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pairs(
+    dtype=DTYPES,
+    n=LENGTHS,
+    k=[1, 2, 10],
+    weighted=[False, True],
+)
 def test_softmax_is_the_cross_entropy_and_its_slope(dtype, n, k, weighted):
     rng = np.random.default_rng(0)
     raw = (5 * rng.normal(size=(n, k))).astype(dtype)
@@ -211,10 +216,12 @@ def parts(name, y, raw):
     }[name]
 
 
-@pytest.mark.parametrize("width", [0.1, 2.0])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["hinge", "epsilon_insensitive", "quantile"])
+@pairs(
+    name=["hinge", "epsilon_insensitive", "quantile"],
+    dtype=DTYPES,
+    n=LENGTHS,
+    width=[0.1, 2.0],
+)
 def test_kinks_are_rounded_by_parabolas(name, dtype, n, width):
     y, raw, weight = example(name, n, 3, dtype)
     pieces, linear, slope = parts(name, y.astype(float), raw.astype(float))

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from cases import pairs
 
 from dps._kernels.moments import column_moments
 from dps.data.blocks import features_of
@@ -18,10 +19,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@pairs(
+    kind=KINDS,
+    dtype=[np.float32, np.float64],
+    weighted=[False, True],
+    index=[np.int32, np.int64],
+)
 def test_column_moments_are_numpys(kind, dtype, weighted, index):
     rng = np.random.default_rng(2)
     X = KINDS[kind]((rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.5)).astype(dtype))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cases import pairs
 
 from dps.losses import Huber, LogLoss, Softmax, SquaredError
 from dps.models import CSRRows, DenseRows, Inputs, Network
@@ -97,9 +98,11 @@ def test_values_outside_of_all_bins_and_constant_columns_are_finite() -> None:
     np.testing.assert_array_equal(near, far)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("kind", ["dense", "csr", "picked"])
+@pairs(
+    kind=["dense", "csr", "picked"],
+    dropout=[0.0, 0.3],
+    activation=ACTIVATIONS,
+)
 def test_the_gradient_is_that_of_finite_differences(
     activation: str, dropout: float, kind: str
 ) -> None:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import pairs
 
 from dps._kernels.optimizers import UpdateKernel
 
@@ -79,10 +80,12 @@ def example(n, rows, dtype, seed=0):
     return params, grad, state
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pairs(
+    name=CASES,
+    dtype=DTYPES,
+    n=LENGTHS,
+    penalty=PENALTIES,
+)
 def test_kernel_is_the_formula(name, dtype, n, penalty):
     rows, kernel, formula = CASES[name]
     params, grad, state = example(n, rows, dtype)
@@ -96,9 +99,11 @@ def test_kernel_is_the_formula(name, dtype, n, penalty):
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pairs(
+    name=CASES,
+    dtype=DTYPES,
+    penalty=PENALTIES,
+)
 def test_slices_end_with_the_bits_of_the_whole(name, dtype, penalty):
     rows, kernel, _ = CASES[name]
     whole, grad, state = example(1000, rows, dtype)
@@ -154,10 +159,12 @@ BITS = {
 }
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pairs(
+    name=CASES,
+    dtype=DTYPES,
+    n=LENGTHS,
+    penalty=PENALTIES,
+)
 def test_kernel_has_the_bits_of_numpy(name, dtype, n, penalty):
     """Whatever the instruction set: NumPy, too, rounds each operation once, in the arrays' type."""
     rows, kernel, _ = CASES[name]
@@ -173,11 +180,13 @@ def test_kernel_has_the_bits_of_numpy(name, dtype, n, penalty):
     assert state.tobytes() == np.array(expected_state, dtype).tobytes()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at", [0, 500, 999])
-@pytest.mark.parametrize("penalty", [(0.0, 0.0), (0.3, 0.7)])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pairs(
+    name=CASES,
+    dtype=DTYPES,
+    penalty=[(0.0, 0.0), (0.3, 0.7)],
+    at=[0, 500, 999],
+    value=[np.nan, np.inf, -np.inf],
+)
 def test_a_parameter_that_is_not_finite_is_told(name, dtype, penalty, at, value):
     rows, kernel, _ = CASES[name]
     params, grad, state = example(1000, rows, dtype)

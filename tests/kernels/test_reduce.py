@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import pairs
 
 from dps._kernels import reduce as kernels
 
@@ -24,9 +25,11 @@ def example(ranks, n, dtype):
     return slots
 
 
-@pytest.mark.parametrize("rows", [[4], [4, 5, 6], [0, 5, 0, 7], [0, 0], []])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pairs(
+    dtype=DTYPES,
+    n=LENGTHS,
+    rows=[[4], [4, 5, 6], [0, 5, 0, 7], [0, 0], []],
+)
 def test_slots_are_summed_in_rank_order_bit_for_bit(dtype, n, rows):
     slots, counts = example(len(rows), n, dtype), np.array(rows, np.int64)
     start, stop = n // 3, n
@@ -71,9 +74,11 @@ def test_divide_is_numpy_division(dtype, n):
     assert out.tobytes() == (src / dtype(3)).tobytes()
 
 
-@pytest.mark.parametrize("value", [1.0, np.nan, np.inf, -np.inf, "largest"])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pairs(
+    dtype=DTYPES,
+    n=LENGTHS,
+    value=[1.0, np.nan, np.inf, -np.inf, "largest"],
+)
 def test_what_is_not_finite_is_told_wherever_it_is(dtype, n, value):
     value = np.finfo(dtype).max if value == "largest" else value
     for at in {0, n // 2, n - 1} & set(range(n)):
