@@ -337,7 +337,7 @@ TIMES = pd.Series(
 )
 @pytest.mark.parametrize("cut", [None, 1])
 def test_dates_become_their_parts(make: Any, cut: int | None) -> None:
-    frame = pd.DataFrame({"n": [1, 2, 3, 4], "when": make(TIMES)})
+    frame = pd.DataFrame({"n": [1, 2, 3, 4], "when": make(TIMES.copy())})
     data = frame if cut is None else parts(frame, cut)
     encoder = FrameEncoder(dates="parts", missing="indicator").fit(data)
     named = pd.DataFrame(
