@@ -24,6 +24,7 @@ from conditions import until
 from distributed import Client
 from endless import EndlessFit, fits_end_when_told
 from ranks import MODES
+from uneven import Slow, uneven
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
 from dps.tensors import ParameterServer, Table
@@ -289,6 +290,28 @@ def crowd() -> Iterator[ClusterOfHosts]:
     """Two hosts with two workers each."""
     with cluster_of_hosts(2, 2) as cluster:
         yield cluster
+
+
+@pytest.mark.parametrize(
+    ("mode", "place", "late"),
+    [
+        ("sync", "pair", 1), ("async", "pair", 1), ("allreduce", "pair", 1),
+        ("sync", "crowd", 3), ("allreduce", "crowd", 1),
+    ],
+)  # fmt: skip
+def test_a_slow_rank_is_waited_for_on_every_host(
+    mode: str, place: str, late: int, request: pytest.FixtureRequest
+) -> None:
+    """Its pass takes twice the timeout, at defaults: a shard a host."""
+    hosts: ClusterOfHosts = request.getfixturevalue(place)
+    workers = [worker for host in hosts.hosts for worker in sorted(hosts.of(host))]
+    model = LinearClassifier(
+        mode=mode, client=hosts.client, optimizer="lbfgs", loss=Slow(0.2), timeout=0.8, tol=None,
+        max_iter=1, rebalance=False, n_replicas=len(workers),
+    )  # fmt: skip
+    model.fit(*uneven(hosts.client, workers, late))
+    assert model.n_iter_ == 1
+    assert sorted(rank.rows for rank in model.plan_.ranks)[-2:] == [50, 400]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import os
 import signal
 import socket
@@ -25,7 +27,13 @@ import dps
 from dps._runtime.tensors import Ending, Order, TensorPart, TensorService
 from dps._runtime.wire import SocketWire
 from dps.data.directories import read_directory, write_directory
-from dps.errors import ClusterError, NonFiniteError, ServerLostError, TableFullError
+from dps.errors import (
+    ClusterError,
+    NonFiniteError,
+    ServerLostError,
+    StalledError,
+    TableFullError,
+)
 from dps.optimizers import SGD, Adam, Momentum, Optimizer
 from dps.server.holding import Holding
 from dps.server.memory import folder
@@ -627,7 +635,7 @@ def test_what_was_handed_over_is_done_before_a_server_is_closed() -> None:
 
 @pytest.mark.parametrize("n", [(1 << 60) + 5, 1 << 61, 1 << 62, -1])
 def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
-    spec = spec_of(initial_values({"w": np.zeros((4, 2))}), SGD(), 0.1, None, 1, "contiguous")
+    spec = spec_of(initial_values({"w": np.zeros((4, 2))}), SGD(), 0.1, None, 1, "contiguous", 60.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()
@@ -645,3 +653,86 @@ def test_a_request_to_a_mailbox_that_nobody_reads_any_more_is_refused() -> None:
     mailbox.close()
     with pytest.raises(ConnectionError, match="nobody answers"):
         asyncio.run(mailbox.relay(b"late"))
+
+
+def test_a_refused_write_takes_no_room(way: Any) -> None:
+    with dps.ParameterServer({"e": dps.Table(dim=1, rows=100)}, n_shards=1, **way) as server:
+        with pytest.raises(TableFullError):
+            server.assign("e", 1.0, np.arange(1000))
+        assert server.stats()["tensors"]["e"]["rows"] == 0
+        assert server.versions == {"e": 0}
+        room = server._spec.tensors[0].parts[0][2]
+        server.assign("e", 1.0, np.repeat(np.arange(room), 2))  # an id that comes twice has one row
+        assert server.stats()["tensors"]["e"]["rows"] == room
+        with pytest.raises(TableFullError):
+            server.add("e", 1.0, [room - 1, room])
+        server.add("e", 1.0, [room - 1])
+        np.testing.assert_array_equal(server.pull("e", [room - 1, room]), [[2.0], [0.0]])
+
+
+@pytest.mark.parametrize(("rows", "n_shards"), [(100, 3), (10_000, 4)])
+def test_a_table_that_took_more_rows_than_it_was_made_for_is_loaded_on_any_shards(
+    rows: int, n_shards: int, tmp_path: Path
+) -> None:
+    with dps.ParameterServer({"e": dps.Table(dim=1, rows=rows)}, n_shards=n_shards) as server:
+        held = 0
+        with contextlib.suppress(TableFullError):
+            for held in itertools.count():
+                server.assign("e", [[float(held)]], [held])
+        server.save(tmp_path / "table")
+    assert held > rows
+    for number in (1, 2, 3, 5):
+        with dps.ParameterServer.load(tmp_path / "table", n_shards=number) as server:
+            np.testing.assert_array_equal(
+                server.pull("e", np.arange(held))[:, 0], np.arange(held, dtype=np.float32)
+            )
+
+
+def test_what_has_overflowed_is_said_and_not_saved(tmp_path: Path) -> None:
+    with dps.ParameterServer({"w": np.full(4, 1e308)}) as server:
+        server.save(tmp_path / "sound")
+        with pytest.raises(NonFiniteError, match=r"elements of w\[0:4\] on shard 0, are infinite"):
+            server.add("w", 1e308)
+        with pytest.raises(
+            NonFiniteError, match="'w' is NaN or infinite in 4 rows, at first in 0:"
+        ):
+            server.save(tmp_path / "sound")
+        with dps.ParameterServer.load(tmp_path / "sound") as loaded:
+            np.testing.assert_array_equal(loaded.pull("w"), 1e308)
+        server.assign("w", 1.0)
+        server.save(tmp_path / "sound")
+
+
+def test_a_function_that_hangs_stops_nobody_for_ever(way: Any, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def hangs(values: Any) -> None:
+        until(go_on.exists, "the test lets it go on")
+
+    server = dps.ParameterServer({"w": np.zeros(3)}, n_shards=1, timeout=1.0, **way)
+    thread = threading.Thread(target=lambda: server.apply(hangs, "w"), daemon=True)
+    try:
+        thread.start()
+        until(lambda: not _is_free(server), "the function has begun")
+        with pytest.raises(StalledError, match="a function has been at work on a part for 1 s"):
+            server.push("w", np.ones(3))
+    finally:
+        go_on.touch()
+        thread.join(30)
+    server.push("w", np.ones(3))
+    server.close()
+
+
+def _is_free(server: Any) -> bool:
+    try:
+        server.add("w", 0.0)
+    except StalledError:
+        return False
+    return True
+
+
+def test_a_function_that_asks_its_own_shard_in_another_thread_has_an_error() -> None:
+    with dps.ParameterServer({"w": np.zeros(3)}, timeout=1.0) as server:
+        with pytest.raises(StalledError, match="must not ask the server"):
+            server.apply(lambda _: server.push("w", np.ones(3), wait=False).wait(), "w")
+        server.push("w", np.ones(3))

@@ -141,8 +141,12 @@ def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
 
     with monkeypatch.context() as patch:
         killing_after(patch, 2, second)
+        model = classifier(client)
         with pytest.raises(WorkerLostError, match=r"partitions 1, 4 lay in .* on_data_loss"):
-            classifier(client).fit(*scattered())
+            model.fit(*scattered())
+    assert model.n_iter_ == len(model.history_) >= 2  # of the epochs that were closed
+    assert model.score(X, y) > 0.6
+    model.partial_fit(X, y)
     client.wait_for_workers(3, timeout=60)
     losses = killing_after(monkeypatch, 2, second)
     model = classifier(client, on_data_loss="drop").fit(*scattered())

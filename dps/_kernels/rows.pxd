@@ -54,6 +54,7 @@ cdef class Gradient:
     cdef Py_ssize_t first_always        # keys that every batch touches
     cdef Py_ssize_t n_always
     cdef readonly Py_ssize_t most       # rows that it takes at a time; 0: as many as there are
+    cdef public object owner    # of the memory that `add` is shown, for what is written in Python
     cdef bint failed            # whether `add` has raised, where it can
     cdef void begin(self, uint64_t key) noexcept nogil
     cdef double finish(self, const void* params, void* out) noexcept nogil

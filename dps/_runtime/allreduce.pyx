@@ -49,7 +49,7 @@ cdef class AllReduceStep(Step):
 
     def __init__(self, rank, ends, held, total, version, activity, update, host=None):
         Step.__init__(self, rank, ends, held[0], total, version, activity, update.rates, host)
-        self.update = bind(update, held.dtype, self.size)
+        self.update = bind(update, held.dtype, self.size, self._kept)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:

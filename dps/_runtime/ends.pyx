@@ -182,7 +182,8 @@ cdef class MappedEnd(End):
         self.total = self.keep(window.total)
         self.notes = window.notes
         self.start, self.stop = window.slice(rank)
-        self.update = None if kept.update is None else bind(kept.update, dtype, self.size)
+        if kept.update is not None:
+            self.update = bind(kept.update, dtype, self.size, self._arrays)
         self.block = BLOCK
         if self.update is not None:
             self.block = max(self.block, min(self.update.most, self.stop - self.start))
@@ -764,6 +765,7 @@ cdef class FarEnd(End):
         cdef Py_ssize_t sizes[2]
         if self.pending:  # an error has left it there
             raise self.wire.lost("an error has left it inside a step")
+        self.pending = True
         self.request.op = CALL
         self.request.nbytes = len(message)
         parts[0], sizes[0] = &self.request, sizeof(Request)
@@ -771,7 +773,9 @@ cdef class FarEnd(End):
         with nogil:
             self.wire.send(parts, sizes, 2)
             self.receive(NULL)
-        return self.wire.receive_bytes(self.answer.nbytes)
+        answer = self.wire.receive_bytes(self.answer.nbytes)
+        self.pending = False
+        return answer
 
     cdef int begin(self, const char* given) except -1 nogil:
         return self.send(given)
@@ -845,7 +849,8 @@ cdef class FarEnd(End):
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Request request
-        if dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
+        # While an answer is awaited, whoever serves this rank says that it waits.
+        if not self.pending and dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
             self._account(&request, parts, sizes)
             self.wire.send(parts, sizes, 2)
         return 0
@@ -867,7 +872,9 @@ cdef class FarEnd(End):
         if self.answer.status == RAISED:
             with gil:
                 raise self.raised(self.wire.receive_bytes(self.answer.nbytes))
-        if self.answer.status == RAN and self.request.op != CALL:
+        if self.request.op == CALL:  # whose answer is still to be read
+            return <int> self.answer.status
+        if self.answer.status == RAN:
             self._payload(taken)
         self.pending = False
         return <int> self.answer.status

@@ -107,6 +107,7 @@ cdef class StepLoop:
                 f"{push.key_width}"
             )
         self._sum = Room()
+        gradient.owner = push, self._sum
 
     def begin(self, Py_ssize_t rows, double[::1] rates, uint64_t key=0):
         self.rows = rows

@@ -48,6 +48,7 @@ cdef class GradientSum:
         self._part = np.zeros(gradient.size, "f4" if gradient.single else "f8")
         self.part = <char*> <uintptr_t> self._part.ctypes.data
         self.whole = np.zeros(gradient.size)
+        gradient.owner = beat, self._part  # the channel has the points
 
     def begin(self, params):
         cdef const char* point = vector_of(

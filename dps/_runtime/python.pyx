@@ -4,8 +4,8 @@ Owns how rows reach a model in Python, and how what it raises reaches the interp
 not know ranks or modes.
 """
 from libc.math cimport NAN
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
@@ -93,18 +93,19 @@ cdef class PythonGradient(Gradient):
     cdef object _segment(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m
     ):
-        picks = None
-        if order is not NULL:
-            picks = view(<char*> order, np.dtype(np.int64), start + m)
-        return (<object> rows.block).segment(start, start + m, picks)
+        if order is NULL:
+            return (<object> rows.block).segment(start, start + m, None)
+        picks = np.empty(m, np.int64)  # which the model may keep
+        memcpy(<void*> <uintptr_t> picks.ctypes.data, order + start, m * sizeof(int64_t))
+        return (<object> rows.block).segment(0, m, picks)
 
     cdef double _gradient(self, X, y, weight, char* params, char* out) except *:
         # The same arrays where memory is the same: a model may keep what it has made of them.
         if self.point is None or self.point_at != params:
-            self.point, self.point_at = view(params, self.dtype, self.size), params
+            self.point, self.point_at = view(params, self.dtype, self.size, self.owner), params
             self.point.flags.writeable = False
         if self.target is None or self.target_at != out:
-            self.target, self.target_at = view(out, self.dtype, self.size), out
+            self.target, self.target_at = view(out, self.dtype, self.size, self.owner), out
         if not getattr(self.model, "draws", False):
             return self.model.loss_gradient(self.point, X, y, weight, out=self.target)
         if self.begun:

@@ -20,6 +20,10 @@ from dps._runtime.ends cimport (
 )
 from dps._runtime.wire cimport Wire
 
+from dps.errors import FencedError
+
+#: What is longer would not be counted in bytes.
+cdef int64_t MOST_KEYS = <int64_t> 1 << 40
 
 #: Ids are below that.
 cdef int64_t MOST_IDS = <int64_t> 1 << 62
@@ -60,6 +64,9 @@ cdef class Service:
             try:
                 with nogil:
                     called = self._serve()
+            except FencedError as error:  # nobody knows where the next request would begin
+                self._send(RAISED, pickled(error))
+                return
             except Exception as error:
                 if not self.stepping:
                     raise
@@ -128,9 +135,9 @@ cdef class Service:
             if not self.end.key_width:
                 self._refuse()
             if n >= 0:
-                left -= n * <int64_t> sizeof(int64_t)
+                left -= min(n, MOST_KEYS) * <int64_t> sizeof(int64_t)
                 # Of ids there may be any number; what a slot takes is looked at when it is filled.
-                if n > self.end.n_keys and least == 0 or left < 0:
+                if n > self.end.n_keys and least == 0 or left < 0 or n > MOST_KEYS:
                     self._refuse()
                 keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
                 self.wire.receive(keys, n * sizeof(int64_t))
@@ -149,8 +156,9 @@ cdef class Service:
 
     cdef int _refuse(self) except -1 nogil:
         with gil:
-            raise ConnectionError(
-                f"request {self.end.request.op} with {self.end.request.nbytes} bytes is refused"
+            raise FencedError(
+                f"a request is refused: kind {self.end.request.op}, with "
+                f"{self.end.request.n_keys} keys and {self.end.request.nbytes} bytes"
             )
 
     cdef int _step(self) except -1 nogil:

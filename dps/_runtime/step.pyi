@@ -62,6 +62,8 @@ class Step:
         """Rows that did not count, and rows that came late, since the last call."""
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch of steps by keys."""
+    def say(self) -> None:
+        """Say at all shards, and on the rank's host, that it is alive; nobody is waited for."""
     def rest(self) -> int:
         """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
     @property

@@ -128,6 +128,15 @@ cdef class Step:
         """Begin an epoch of the fit, where steps go by keys."""
         self.epoch = epoch
 
+    def say(self):
+        """Say at all shards, and on the rank's host, that it is alive; nobody is waited for."""
+        cdef int number
+        with nogil:
+            for number in range(self.n_shards):
+                (<End> self._ends[number]).say()
+            if self.host is not None:
+                self.host.say()
+
     def rest(self):
         """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
         return 0

@@ -52,19 +52,22 @@ cdef class TensorPart:
     cdef Table table            # of no rows: a tensor
     cdef BoundUpdate update
     cdef double rate
+    cdef double patience        # seconds that a function may take
     cdef char* params
     cdef char* state
     cdef Py_ssize_t size
     cdef Py_ssize_t width       # elements of a key
     cdef Py_ssize_t n_keys
+    cdef Py_ssize_t room        # rows of the table that are free at least
     cdef object store           # keeps the memory alive
 
-    cdef int hold(self) except -1 nogil
+    cdef bint hold(self) except -1 nogil
     cdef void let_go(self) noexcept nogil
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil
     cdef int run(
         self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil
+    cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil
     cdef bint change(
         self, int64_t order, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,

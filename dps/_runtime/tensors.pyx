@@ -11,13 +11,14 @@ Words of a part, in memory that callers of the same host map
     READS     reads so far
     CLOSED    1: the server has been closed
 
-A writer holds the part's mutex, which is the process's own; it makes the rows that it needs, makes
-WRITES odd, writes, and makes it even. Values that are not finite, or lie outside, are refused
-before that. A reader that has mapped the part looks at WRITES, copies, and looks again: what it has
-copied is one state, between two writes, if WRITES was even and has not changed. It tries some
-times, and then asks the shard as others do, where it waits for the mutex. Rows of a table are made
-by the writer before WRITES is odd: a reader that does not find the row of an id reads what it will
-hold at first, which is the same.
+A writer holds the part's mutex, which is the process's own; it makes the rows that it needs, if
+there is room for all of them, makes WRITES odd, writes, and makes it even. Values that are not
+finite, or lie outside, are refused before that. A reader that has mapped the part looks at WRITES,
+copies, and looks again: what it has copied is one state, between two writes, if WRITES was even and
+has not changed. It tries some times, and then asks the shard as others do, where it waits for the
+mutex: while a user's function has it, in ticks, until the server is closed or the time is over.
+Rows of a table are made by the writer before WRITES is odd: a reader that does not find the row of
+an id reads what it will hold at first, which is the same.
 
 What a crash leaves: of a caller, nothing. Of the shard's process, memory that nobody owns; WRITES
 may stay odd. Readers see that the file's lock is free, and that the part is lost.
@@ -30,20 +31,27 @@ from dps._kernels.checks cimport vector_of
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.room cimport Room
-from dps._kernels.table cimport TableRows, draw, find, make
+from dps._kernels.table cimport FREE, LEFT, TableRows, draw, find, make
 from dps._runtime.wire cimport Wire
 from dps._runtime.words cimport (
     Header, S_CLOSED, S_READS, S_VERSION, S_WRITES, add, load
 )
 
 from dps._runtime.updates import bind
+from dps.errors import ServerLostError, StalledError
+
+#: Seconds between looks at who holds a part.
+cdef double TICK = 0.1
 
 #: Elements that a request may speak of: whatever they are, their bytes can be counted.
 cdef int64_t MOST = <int64_t> 1 << 56
 
 cdef extern from *:
     """
+    #include <errno.h>
     #include <pthread.h>
+    #include <time.h>
+    #include <unistd.h>
     #include "table.h"
     #include "waiting.h"
     static int dps_new_mutex(pthread_mutex_t *mutex) {
@@ -56,10 +64,35 @@ cdef extern from *:
         pthread_mutexattr_destroy(&kind);
         return failed;
     }
+    /* Lock it within some seconds, or ETIMEDOUT; EDEADLK where this thread has it. */
+    static int dps_hold(pthread_mutex_t *mutex, double seconds) {
+        int failed = pthread_mutex_trylock(mutex);
+        if (failed != EBUSY)
+            return failed;
+    #if defined(_POSIX_TIMEOUTS) && _POSIX_TIMEOUTS > 0
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        long nanoseconds = until.tv_nsec + (long) (seconds * 1e9);
+        until.tv_sec += nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        return pthread_mutex_timedlock(mutex, &until);
+    #else
+        /* A lock says whether this thread has it, and a try does not: others say so in time. */
+        double deadline = dps_now() + seconds;
+        struct timespec little = {0, 100000};
+        while (failed == EBUSY && dps_now() < deadline) {
+            nanosleep(&little, NULL);
+            failed = pthread_mutex_trylock(mutex);
+        }
+        return failed == EBUSY ? ETIMEDOUT : failed;
+    #endif
+    }
     #define dps_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     """
     int dps_new_mutex(pthread_mutex_t* mutex) nogil
-    int pthread_mutex_lock(pthread_mutex_t* mutex) nogil
+    int EDEADLK
+    int dps_hold(pthread_mutex_t* mutex, double seconds) nogil
+    double dps_now() nogil
     int pthread_mutex_unlock(pthread_mutex_t* mutex) nogil
     int pthread_mutex_destroy(pthread_mutex_t* mutex) nogil
     void dps_fence() nogil
@@ -83,7 +116,7 @@ cdef class TensorPart:
     def __dealloc__(self):
         pthread_mutex_destroy(&self.mutex)
 
-    def __init__(self, store, double rate=0.0):
+    def __init__(self, store, double rate=0.0, double patience=60.0):
         spec = store.spec
         self.store = store
         self.words = (<Header?> store.words).words
@@ -95,22 +128,39 @@ cdef class TensorPart:
         if store.table is not None:
             self.table = (<TableRows?> store.table).table
         if store.update is not None:
-            self.update = bind(store.update, spec.dtype, self.size)
+            self.update = bind(store.update, spec.dtype, self.size, store)
         self.rate = rate
+        self.patience = patience
 
-    cdef int hold(self) except -1 nogil:
-        if pthread_mutex_lock(&self.mutex):
-            with gil:
-                raise RuntimeError("a function that runs on a shard must not ask that shard")
-        return 0
+    cdef bint hold(self) except -1 nogil:
+        """Wait until nobody else has the part; False where the server has been closed."""
+        cdef int failed = dps_hold(&self.mutex, TICK)
+        cdef double began = dps_now()
+        while failed:
+            if failed == EDEADLK:
+                with gil:
+                    raise RuntimeError("a function that runs on a shard must not ask that shard")
+            if load(&self.words, S_CLOSED):
+                return False
+            if dps_now() - began > self.patience:
+                with gil:
+                    raise StalledError(
+                        f"a function has been at work on a part for {self.patience:g} s: it must "
+                        "not ask the server; raise `timeout` if it takes longer"
+                    )
+            failed = dps_hold(&self.mutex, TICK)
+        return True
 
     cdef void let_go(self) noexcept nogil:
         pthread_mutex_unlock(&self.mutex)
 
     def __enter__(self):
         """Hold the part still; while it is, nobody else writes, and only those read who map it."""
+        cdef bint held
         with nogil:
-            self.hold()
+            held = self.hold()
+        if not held:
+            raise ServerLostError("the server has been closed")
         return self
 
     def __exit__(self, *exception):
@@ -154,7 +204,9 @@ cdef class TensorPart:
         if request.order != READ and not self.numbers.is_finite(values, n):
             answer.ending = NOT_FINITE
             return 0
-        self.hold()
+        if not self.hold():
+            answer.ending, answer.writes = GONE, 0
+            return 0
         try:
             if load(&self.words, S_CLOSED):
                 answer.ending = GONE
@@ -177,6 +229,8 @@ cdef class TensorPart:
         if request.start < 0 and self.table.n_rows:
             for i in range(request.n):
                 dps_prefetch(self.table.ids + dps_home(keys[i], self.table.n_homes))
+            if not self.have_room(keys, request.n):
+                return FULL_TABLE
             for i in range(request.n):
                 at = make(&self.table, keys[i], step)
                 if at < 0:
@@ -205,6 +259,26 @@ cdef class TensorPart:
             dps_fence()
             add(&self.words, S_WRITES, 1)
         return DONE if finite else OVERFLOWN
+
+    cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
+        """Whether the table has room for rows of all ids that have none: else none is made.
+
+        Nobody but who holds the part makes rows, so that what was free stays so.
+        """
+        cdef Py_ssize_t i, new = 0
+        for i in range(n):
+            new += find(&self.table, keys[i]) < 0
+        if new > self.room:
+            self.room = 0
+            for i in range(self.table.n_rows):
+                self.room += self.table.ids[i] == FREE or self.table.ids[i] == LEFT
+        if new > self.room:
+            with gil:  # an id may have come twice
+                new = len({keys[i] for i in range(n) if find(&self.table, keys[i]) < 0})
+        if new > self.room:
+            return False
+        self.room -= new
+        return True
 
     cdef bint change(
         self, int64_t order, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,

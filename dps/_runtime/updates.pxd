@@ -24,9 +24,10 @@ cdef class NativeUpdate(BoundUpdate):
 
 cdef class PythonUpdate(BoundUpdate):
     cdef object update
+    cdef object owner           # of the memory that the optimizer is shown
     cdef object dtype
     cdef Py_ssize_t size
     cdef Py_ssize_t state_rows
 
 
-cdef object view(char* at, dtype, Py_ssize_t n)
+cdef object view(char* at, dtype, Py_ssize_t n, owner)

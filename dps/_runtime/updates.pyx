@@ -3,8 +3,7 @@
 Owns how runs of equally penalised coordinates are laid over a part of a vector. It must not know
 whose vector that is, or when it is updated.
 """
-from cpython.buffer cimport PyBUF_WRITE
-from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBuffer_FillInfo
 from cython cimport floating
 from libc.stdint cimport int64_t, uintptr_t
 
@@ -16,10 +15,10 @@ from dps._kernels.optimizers cimport (
 from dps._kernels.reduce cimport BLOCK
 
 
-def bind(how, dtype, Py_ssize_t size):
-    """Bind an `Update` to vectors of a dtype and size."""
+def bind(how, dtype, Py_ssize_t size, owner):
+    """Bind an `Update` to vectors of a dtype and size, which lie in memory of an owner."""
     if how.optimizer.native is None:
-        return PythonUpdate(how, dtype, size)
+        return PythonUpdate(how, dtype, size, owner)
     return NativeUpdate(how, dtype == "float32")
 
 
@@ -88,8 +87,9 @@ cdef class NativeUpdate(BoundUpdate):
 cdef class PythonUpdate(BoundUpdate):
     """An optimizer written in Python, called with views of the vectors."""
 
-    def __init__(self, how, dtype, Py_ssize_t size):
+    def __init__(self, how, dtype, Py_ssize_t size, owner):
         self.update = how
+        self.owner = owner
         self.dtype = np.dtype(dtype)
         self.size = size
         self.state_rows = how.optimizer.state_rows
@@ -104,17 +104,30 @@ cdef class PythonUpdate(BoundUpdate):
                 return 1
             return bool(
                 self.update.apply(
-                    view(params, self.dtype, self.size),
-                    view(<char*> mean, self.dtype, stop - start),
-                    view(state, self.dtype, self.state_rows * stride)
+                    view(params, self.dtype, self.size, self.owner),
+                    view(<char*> mean, self.dtype, stop - start, self.owner),
+                    view(state, self.dtype, self.state_rows * stride, self.owner)
                     .reshape(self.state_rows, stride)[:, : self.size],
                     start, stop, step=step, lr=rate,
                 )
             )
 
 
-cdef object view(char* at, dtype, Py_ssize_t n):
-    """Elements that lie somewhere, as an array that does not own them."""
+cdef class Memory:
+    """Bytes that lie somewhere, and what keeps them there."""
+
+    cdef char* at
+    cdef Py_ssize_t nbytes
+    cdef object owner
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.at, self.nbytes, 0, flags)
+
+
+cdef object view(char* at, dtype, Py_ssize_t n, owner):
+    """Elements that lie in memory of an owner, which lives as long as the array does."""
+    cdef Memory memory = Memory.__new__(Memory)
     if n == 0:
         return np.empty(0, dtype)
-    return np.frombuffer(PyMemoryView_FromMemory(at, n * dtype.itemsize, PyBUF_WRITE), dtype)
+    memory.at, memory.nbytes, memory.owner = at, n * dtype.itemsize, owner
+    return np.frombuffer(memory, dtype)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import ReplicaTask, Serving
+from dps.cluster.base import PATIENCE, ReplicaTask, Serving
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
@@ -19,6 +21,8 @@ from dps.server.session import Local, Session, Stores
 from dps.server.shard import ParameterShard
 
 __all__ = ["LOCAL", "ThreadCluster"]
+
+_log = logging.getLogger("dps")
 
 #: The name of this process where a plan names a worker.
 LOCAL = "this process"
@@ -164,11 +168,18 @@ class ThreadCluster:
         return session
 
     def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
-        """Stop and join the threads, free the shards."""
+        """Stop and join the threads, free the shards.
+
+        A thread in which a model never returns stays behind: nothing can end it. It is a daemon,
+        and what it holds of the shards' memory is its own.
+        """
         for shard in self._shards:
             shard.close()
-        if self._running is not None:
-            self._running.join()
+        if self._running is not None and (left := self._running.join(PATIENCE)):
+            _log.warning(
+                "%s did not end within %g s, and %s left behind: does the model return?",
+                ", ".join(left), PATIENCE, "is" if len(left) == 1 else "are",
+            )  # fmt: skip
         self._shards, self._running = [], None
         return [LOCAL] * len(self._partitions), set()
 
@@ -215,6 +226,9 @@ class _ReplicaThreads:
     def check(self) -> None:
         """Threads do not get lost."""
 
-    def join(self) -> None:
+    def join(self, seconds: float) -> list[str]:
+        """Wait so long at the most; the names of threads that have not ended."""
+        deadline = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in self._threads if thread.is_alive()]

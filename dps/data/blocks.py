@@ -143,8 +143,9 @@ def as_rows(X: Any) -> Any:
 
     Returns
     -------
-    `X` itself where it is one of these. Other sparse formats become CSR, and floats that
-    no kernel reads, such as float16, float64.
+    `X` itself where it is one of these. Other sparse formats become CSR, in which entries that
+    come in several parts are summed and columns ascend; floats that no kernel reads, such as
+    float16, become float64.
 
     Examples
     --------
@@ -157,7 +158,11 @@ def as_rows(X: Any) -> Any:
     if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
         X = X.to_scipy_sparse()
     if scipy.sparse.issparse(X):
-        return X.tocsr()
+        rows = X.tocsr()
+        if not rows.has_canonical_format:  # equal matrices are to mean the same
+            rows = rows.copy()
+            rows.sum_duplicates()
+        return rows
     values = np.asarray(X)
     return values.astype(np.float64) if _is_odd(values.dtype) else values
 

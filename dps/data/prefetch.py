@@ -15,6 +15,7 @@ __all__ = ["ahead"]
 
 T = TypeVar("T")
 _LOOK_EVERY = 0.5  # seconds
+_MOMENT = 2.0
 
 
 def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> Generator[T]:
@@ -24,7 +25,7 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
     before it makes an item; the user gives one back when it asks for the next. Whoever stops
     first says so: the user by `ended`, which the thread sees before its next item, and the
     thread by its last message. The user waits for the thread to end, which takes as long as
-    the item at work.
+    the item at work, but not for longer than a moment: the thread is a daemon.
 
     Parameters
     ----------
@@ -82,4 +83,4 @@ def ahead(items: Iterator[T], waiting: Callable[[], None], at_once: int = 2) -> 
     finally:
         ended.set()
         permits.release()
-        thread.join()
+        thread.join(_MOMENT)

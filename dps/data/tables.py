@@ -210,4 +210,5 @@ def _csr(kind: type, n_columns: int, n_rows: int, fields: Sequence[Any]) -> Any:
     matrix = kind((n_rows, n_columns), dtype=data.dtype)
     # Set rather than given: SciPy would look through all indices.
     matrix.data, matrix.indices, matrix.indptr = data, indices, fields[0].starts
+    matrix.has_canonical_format = True
     return matrix

@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import validate_data
 
@@ -115,7 +116,7 @@ def plain(estimator: Any, X: Any, reset: bool, all_finite: bool) -> Any:
     defect = defect_of_structure(X)
     if defect is not None:
         raise ValueError(defect.replace("{place}", ""))
-    if hasattr(X, "to_scipy_sparse"):
+    if hasattr(X, "to_scipy_sparse") or (scipy.sparse.issparse(X) and X.ndim == 2):
         X = as_rows(X)
     try:
         X = validate_data(

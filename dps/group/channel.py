@@ -174,6 +174,7 @@ class Channel:
     def _alive(self) -> None:
         """While it waits for ranks of its own host, the shards hear of this rank."""
         self._first.call(operations.beat)
+        self.say()
 
     def pull(self) -> NDArray[np.floating]:
         """The parameters as they are, (n,). Valid, and not to be written, until the next call."""
@@ -277,8 +278,21 @@ class Channel:
                 link.call(operations.rest, clock)
 
     def beat(self) -> None:
-        """Say that this rank is alive while it reads."""
+        """Say that this rank is alive while it reads, and hear whether the fit goes on.
+
+        Raises
+        ------
+        StoppedError
+        """
         self._call(operations.beat)
+        self.say()
+
+    def say(self) -> None:
+        """Say that this rank is alive, wherever others judge it: at every shard, and on its host.
+
+        A window's ranks judge each other by what stands in that window alone.
+        """
+        self.step.say()
 
     @property
     def steps(self) -> int:

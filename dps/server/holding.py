@@ -128,7 +128,7 @@ class Holding:
                 for store in stores:
                     store.close()
                 raise
-            self.parts += [TensorPart(store, spec.rate) for store in stores]
+            self.parts += [TensorPart(store, spec.rate, spec.timeout) for store in stores]
             self.stores += stores
             self._held += further
             self.spec = spec

@@ -221,12 +221,7 @@ class ShardGroup:
             stop=window.stopped,
             records=window.history[rows],
             progress=tuple(
-                (
-                    *window.progress(rank),
-                    window.words.rank_load(rank, Field.WAITS),
-                    int(window.activity[rank, STEPS]),
-                )
-                for rank in ranks
+                (*window.progress(rank), int(window.activity[rank, STEPS])) for rank in ranks
             ),
             steps=tuple(
                 window.words.rank_load(rank, Field.ARRIVED)

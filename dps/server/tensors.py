@@ -118,6 +118,8 @@ class ServerSpec:
     rate : float
         Learning rate.
     n_shards : int
+    timeout : float
+        Seconds that a function may take on a part while others wait for it.
     """
 
     id: str
@@ -126,6 +128,7 @@ class ServerSpec:
     optimizer: Optimizer
     rate: float
     n_shards: int
+    timeout: float = 60.0
 
     def __str__(self) -> str:
         return f"server {self.name!r}" if self.name else "a server without a name"

@@ -115,10 +115,11 @@ def spec_of(
     name: str | None,
     n_shards: int,
     placement: str | Rule,
+    timeout: float,
 ) -> ServerSpec:
     """What a server is made of."""
     made = _specs_of(tensors, n_shards, placement)
-    return ServerSpec(secrets.token_hex(8), name, made, optimizer, rate, n_shards)
+    return ServerSpec(secrets.token_hex(8), name, made, optimizer, rate, n_shards, timeout)
 
 
 def _specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:

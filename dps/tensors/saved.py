@@ -6,13 +6,14 @@ Files say nothing of shards, so that any number of them may read one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import RecordReader, RecordWriter, dataclass_kind
+from dps.errors import NonFiniteError
 from dps.optimizers import OPTIMIZERS, Optimizer
 from dps.server.holding import Taken
 from dps.server.tensors import ServerSpec
@@ -96,10 +97,19 @@ def write_server(
     ------
     TypeError
         The optimizer is one of the user's own.
+    NonFiniteError
+        An element is NaN or infinite.
     """
     tensors = {}
     for tensor in spec.tensors:
         whole = joined(tensor, taken[tensor.name])
+        bad = np.flatnonzero(~np.isfinite(whole.values).all(axis=(0, 2)))
+        if len(bad):
+            row = bad[0] if whole.ids is None else whole.ids[bad[0]]
+            raise NonFiniteError(
+                f"{tensor.name!r} is NaN or infinite in {len(bad)} rows, at first in {row}: "
+                "assign finite values to them, then save it again"
+            )
         table = None
         if tensor.table is not None:
             made = tensor.table
@@ -153,7 +163,7 @@ def _bytes(name: Any, note: Any) -> bytes:
     return bytes(note)
 
 
-def _checked(name: str, tensor: Any, state_rows: int) -> _Tensor:
+def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
     """A tensor of a file, whose arrays go together."""
     if not isinstance(tensor, _Tensor):
         raise ValueError(f"{name!r} is no tensor")
@@ -174,6 +184,9 @@ def _checked(name: str, tensor: Any, state_rows: int) -> _Tensor:
         if (tensor.table.rows, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
             raise ValueError(f"{name!r} of the shape {shape} is {tensor.table}")
         rows = ids.size
+        if rows > shape[0]:  # it had room for more than was asked for: so has what is made of it
+            shape = (rows, *shape[1:])
+            tensor = replace(tensor, shape=shape, table=replace(tensor.table, rows=rows))
     width = int(np.prod(shape[1:], dtype=np.int64))
     if values.shape != (state_rows, rows, width) or not np.isfinite(values).all():
         raise ValueError(f"{name!r} of the shape {shape} has values of the shape {values.shape}")

@@ -141,7 +141,7 @@ class ParameterServer:
         rate = learning_rate_of(optimizer, learning_rate)
         found = places.client_for(client)
         homes = places.shards_for(found, number, workers, timeout)
-        spec = spec_of(given, optimizer, rate, name, len(homes), placement)
+        spec = spec_of(given, optimizer, rate, name, len(homes), placement, timeout)
         self._begin(places.make(found, spec, homes, timeout))
         try:
             for key, whole in initial.items():
@@ -287,7 +287,8 @@ class ParameterServer:
         Raises
         ------
         NonFiniteError
-            The gradient is NaN or infinite, and nothing has been applied; or an update overflowed.
+            The gradient is NaN or infinite, and nothing has been applied; or an update overflowed,
+            and the error says where infinite elements stand now.
         TableFullError
             A table has no room for another row.
         KeyError, IndexError, ValueError, TypeError, ServerLostError
@@ -476,6 +477,12 @@ class ParameterServer:
         ----------
         path : str or path
             Any that fsspec knows.
+
+        Raises
+        ------
+        NonFiniteError
+            A write has overflowed, and its elements have not been assigned since. Nothing is
+            written: what is there already stays.
         """
         self._extend(self._spec)
         taken = {
@@ -683,7 +690,10 @@ class ParameterServer:
         assert piece is not None
         where = f"{tensor.where(piece.part)} on shard {tensor.parts[piece.part][0]}"
         if ended == Ending.OVERFLOWN:
-            raise NonFiniteError(f"what has come of it in {where} is infinite: lower learning_rate")
+            raise NonFiniteError(
+                f"elements of {where}, are infinite after this write: assign finite values to "
+                "them, and after a push lower learning_rate, too"
+            )
         if ended == Ending.FULL_TABLE:
             raise TableFullError(
                 f"{where}, has no room for another row: make it with more than "

@@ -11,13 +11,14 @@ left, if its host lives. Else the copy counts that the client takes every few se
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
 
 from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary
-from dps.errors import DPSError, ServerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.watch import Watcher
@@ -103,6 +104,20 @@ class Recovery:
             except (ServerLostError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
                 mirrored = watcher.mirrored
+        return mirrored or Position(job.start, job.done, job.best)
+
+    def last_known(self, error: DPSError, job: Job, watcher: Watcher | None) -> Position:
+        """Where a fit has got to that cannot go on, as far as that is known without a wait.
+
+        A shard whose process does not answer is not asked again.
+        """
+        silent = isinstance(error, ClusterError | ServerLostError) or (
+            watcher is not None and watcher.has_shard(error.worker)
+        )
+        if watcher is not None and not silent:
+            with contextlib.suppress(DPSError, LookupError):
+                return watcher.salvage(self._cluster)
+        mirrored = None if watcher is None else watcher.mirrored
         return mirrored or Position(job.start, job.done, job.best)
 
     def after(

@@ -43,7 +43,7 @@ from dps.transport import HostLink, Link, connect
 
 __all__ = ["Outcome", "ReplicaSpec", "run_replica"]
 
-_BEAT_EVERY = 1.0
+_BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
 
 
 @dataclass(frozen=True)
@@ -177,15 +177,22 @@ def run_replica(
     channel: Channel | None = None
     host: HostLink | None = None
     links: list[Link] = []
+
+    def waits() -> None:
+        if alive is not None:
+            alive()
+        if channel is not None:  # who waits at one shard is judged at the others, too
+            channel.say()
+
     try:
-        links = connect(session, rank, spec.fence, access=spec.mode.access, alive=alive)
+        links = connect(session, rank, spec.fence, access=spec.mode.access, alive=waits)
         if (place := spec.channel.host) is not None:
             card = session.hosts[place.number].card
             host = HostLink.of(card, rank, place.ranks, session.server.timeout)
         channel = Channel(spec.mode, spec.channel, links, host)
         if watch is not None:
             watch(channel.activity)
-        with _heartbeat(channel):
+        with _heartbeat(channel, min(_BEAT_EVERY, session.server.timeout / 4)):
             cuts = tuple(cuts_of(spec, partitions))
         source = Source(cuts, spec.seed if spec.shuffle else None, rank, channel.beat)
         held_out = HeldOutRows(source, spec.targets, spec.stopping.score, channel.beat)
@@ -282,13 +289,13 @@ def _decision(spec: ReplicaSpec, epoch: int) -> Decide:
 
 
 @contextmanager
-def _heartbeat(channel: Channel) -> Iterator[None]:
-    """Beat once a second while the body reads or encodes data."""
+def _heartbeat(channel: Channel, seconds: float) -> Iterator[None]:
+    """Beat every so many seconds while the body reads or encodes data."""
     done = threading.Event()
 
     def beat() -> None:
-        with suppress(DPSError):  # the replica will hear of it
-            while not done.wait(_BEAT_EVERY):
+        while not done.wait(seconds):
+            with suppress(DPSError):  # the replica will hear of it; the next beat may get through
                 channel.beat()
 
     # In the replica's context: calls to a shard go out from the worker that it names.

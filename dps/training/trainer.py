@@ -15,7 +15,7 @@ from dps.data.exchange import count_rows
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.errors import ClusterError, WorkerLostError
+from dps.errors import ClusterError, DPSError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session
 from dps.training.checkpoints import Checkpoints
@@ -25,6 +25,7 @@ from dps.training.holding_out import check_held_out
 from dps.training.job import FitResult, Job
 from dps.training.launch import Launch, cut_rows
 from dps.training.plan import Plan, make_plan, make_split, validating
+from dps.training.position import Position
 from dps.training.recovery import Recovery
 from dps.training.replica import run_replica
 from dps.training.watch import Watcher
@@ -88,8 +89,10 @@ def train(
     recovery = Recovery(cluster)
     choosing = Choosing(job.mode)
     job = choosing.first(job)
+    placed: Plan | None = None
     while True:
         watcher: Watcher | None = None
+        position: Position | None = None
         try:
             plan = make_plan(
                 job.mode,
@@ -109,8 +112,9 @@ def train(
             if summary.validation:
                 plan = validating(plan, summary.validation, holders)
             launch = Launch.of(job, plan, summary, held_out, cluster)
+            placed = launch.plan
             if job.ended:  # before a checkpoint was taken, or as a worker was lost
-                result = _ended(job, launch.plan)
+                result = _ended(job, placed)
                 break
             watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing)
             ended = watcher.run(ending)
@@ -119,20 +123,26 @@ def train(
                 holders, _ = cluster.renew()
                 continue
             result = ended
-        except WorkerLostError as error:
+        except BaseException as error:
             try:
+                if not isinstance(error, WorkerLostError):
+                    raise
                 position = recovery.position(job, watcher)
                 closed = position.epochs if watcher is None else watcher.closed
                 job, summary, holders = recovery.after(error, job, summary, position, closed)
                 job = choosing.first(job)
             except BaseException as final:
-                _failed(fit_events, final)
-                raise
+                if fit_events is not None:
+                    fit_events.failed(final)
+                if not isinstance(final, DPSError) or placed is None:
+                    raise
+                job = job.at(position or recovery.last_known(final, job, watcher))
+                if not job.done:
+                    raise
+                result = replace(_ended(job, placed), error=final)
+                return replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
             if fit_events is not None:
                 fit_events.lost(recovery.losses[-1])
-        except BaseException as error:
-            _failed(fit_events, error)
-            raise
         else:
             break
     result = replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
@@ -165,11 +175,6 @@ def _ended(job: Job, plan: Plan) -> FitResult:
     kept = job.start if job.done[-1].kept == len(job.done) else job.best
     assert kept is not None
     return FitResult.of(job, kept, job.done, plan)
-
-
-def _failed(fit_events: FitEvents | None, error: BaseException) -> None:
-    if fit_events is not None:
-        fit_events.failed(error)
 
 
 def _said_if_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:

@@ -74,6 +74,10 @@ class Watcher:
         """Epochs of the fit that have been closed."""
         return len(self._history)
 
+    def has_shard(self, worker: str | None) -> bool:
+        """Whether a shard is on a worker of another process."""
+        return self._mirrors and worker in self._plan.shards
+
     def salvage(self, cluster: Cluster) -> Position:
         """Where the fit has got to, after somebody was lost; whoever is left stops.
 
