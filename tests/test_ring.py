@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from conditions import until
 from distributed import Client, LocalCluster
-from ranks import Group, at_once
+from ranks import Group, LoopbackLink, at_once
 
 import dps
 from dps import AllReduce
@@ -68,6 +72,58 @@ def each(channels: list[Channel], run: Any = steps) -> list[Any]:
 def to_the_right(n: int, *members: int) -> list[tuple[int, int]]:
     """These members reach all windows but their own by TCP."""
     return [(rank, shard) for rank in members for shard in range(n) if rank != shard]
+
+
+class Slow:
+    """A way to a listening socket on which much is held up until its sender has looked around."""
+
+    def __init__(self) -> None:
+        self.looks, self._connect = 0, socket.create_connection
+
+    def __call__(self, address: Any) -> socket.socket:
+        with socket.create_server(("127.0.0.1", 0)) as between:
+            ours = self._connect(between.getsockname())
+            theirs, _ = between.accept()
+        onwards = self._connect(address)
+        for one, other in ((theirs, onwards), (onwards, theirs)):
+            threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+        return ours
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        passed, held = 0, False
+        with one, other, suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+                passed += len(data)
+                if passed > 1 << 16 and not held:
+                    held, before = True, self.looks
+                    until(lambda before=before: self.looks >= before + 5, "the sender looks")  # type: ignore[misc]
+            other.shutdown(socket.SHUT_WR)
+
+
+def test_a_rank_that_looks_around_inside_a_message_says_nothing_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, slow = 4_000_000, Slow()
+    channels: list[Channel] = []
+
+    def look(self: Any) -> None:
+        slow.looks += 1
+        for channel in channels:
+            if self in channel._links:
+                channel.say()
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    monkeypatch.setattr(LoopbackLink, "_tick", look)
+    with Group(RING, 2, size, n_shards=2, far=to_the_right(2, 0)) as group:
+        channels += group.channels
+        parts = [gradient(rank, 1, size, "float64") for rank in range(2)]
+        ended = each(channels, lambda channel, rank: channel.push_pull(parts[rank], rank + 1, 0.0))
+        assert not [error for error in ended if isinstance(error, Exception)]
+        assert slow.looks >= 5
+        wanted = -0.5 * mean(parts, 3)
+        for channel in channels:
+            np.testing.assert_array_equal(channel.params, wanted)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -202,7 +202,7 @@ cdef class HostEnd(MappedEnd):
 
 cdef class FarEnd(End):
     cdef Wire wire
-    cdef readonly bint pending      # a request has been sent whose answer has not been received
+    cdef readonly bint pending      # inside a message, or an answer has not been received
     cdef object raised
     cdef Activity activity
     cdef int shard
@@ -210,6 +210,7 @@ cdef class FarEnd(End):
     cdef Room came_keys
 
     cdef int send(self, const char* given) except -1 nogil
+    cdef int _send_whole(self, const void** parts, const Py_ssize_t* sizes) except -1 nogil
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil
     cdef int receive(self, char* taken) except -1 nogil
     cdef int _payload(self, char* taken) except -1 nogil

@@ -832,7 +832,14 @@ cdef class FarEnd(End):
         request.sequence, request.rows, request.n_keys = sequence, rows, place
         parts[0], sizes[0] = &request, sizeof(Request)
         parts[1], sizes[1] = values, request.nbytes
+        return self._send_whole(parts, sizes)
+
+    cdef int _send_whole(self, const void** parts, const Py_ssize_t* sizes) except -1 nogil:
+        """Send a message without an answer; who looks around meanwhile puts nothing inside it."""
+        cdef bint pending = self.pending
+        self.pending = True
         self.wire.send(parts, sizes, 2)
+        self.pending = pending
         return RAN
 
     cdef int _account(self, Request* request, const void** parts, Py_ssize_t* sizes) noexcept nogil:
@@ -849,10 +856,10 @@ cdef class FarEnd(End):
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]
         cdef Request request
-        # While an answer is awaited, whoever serves this rank says that it waits.
+        # Not inside a message. While an answer is awaited, who serves this rank says that it waits.
         if not self.pending and dps_nanoseconds() > self.accounted + ACCOUNT_EVERY:
             self._account(&request, parts, sizes)
-            self.wire.send(parts, sizes, 2)
+            self._send_whole(parts, sizes)
         return 0
 
     def account(self):
@@ -862,7 +869,7 @@ cdef class FarEnd(End):
         cdef Request request
         with nogil:
             self._account(&request, parts, sizes)
-            self.wire.send(parts, sizes, 2)
+            self._send_whole(parts, sizes)
 
     cdef int receive(self, char* taken) except -1 nogil:
         cdef bint got = self.wire.receive(&self.answer, sizeof(Answer))

@@ -111,8 +111,7 @@ class Field(IntEnum):
     LATE_ROWS = words.R_LATE_ROWS
 
 
-#: What changes while a rank gets on, or looks around while it waits: who waits for whom is known
-#: by what is missing, and only who is silent is stuck.
+#: What changes while a rank gets on, or looks around while it waits. Only a silent rank is stuck.
 _PROGRESS = (
     Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING, Field.WAITS,
 )  # fmt: skip

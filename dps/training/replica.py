@@ -181,7 +181,7 @@ def run_replica(
     def waits() -> None:
         if alive is not None:
             alive()
-        if channel is not None:  # who waits at one shard is judged at the others, too
+        if channel is not None:  # a rank that waits at one shard is judged at all
             channel.say()
 
     try:
