@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -219,3 +222,27 @@ def test_the_loss_of_an_epoch_is_the_mean_loss_seen() -> None:
 def test_importing_dps_imports_no_dask() -> None:
     code = "import sys, dps; assert not {'dask', 'distributed'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in dps.__all__ if name.endswith(("ifier", "ressor"))]
+)
+def test_docstrings_state_the_defaults_that_there_are(name: str) -> None:
+    cls = getattr(dps, name)
+    stated = {}
+    for names, value in re.findall(r"^(\w[\w, ]*) : .*default=(.*)$", cls.__doc__, re.MULTILINE):
+        stated |= dict.fromkeys(names.split(", "), ast.literal_eval(value))
+    defaults = {each.name: each.default for each in dataclasses.fields(cls)}
+    assert stated == {parameter: defaults[parameter] for parameter in stated}
+    assert len(stated) > 15
+
+
+def test_the_best_loss_is_that_which_the_fit_looked_at() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = dps.MLPClassifier((8,), max_iter=5, random_state=0).fit(X, y)
+    best = model.best_loss_
+    assert best == min(epoch["validation_loss"] for epoch in model.history_)
+    assert model.set_params(early_stopping=False).best_loss_ == best
+    assert model.fit(X, y).best_loss_ == min(epoch["loss"] for epoch in model.history_)

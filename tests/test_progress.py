@@ -7,11 +7,13 @@ import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.sparse
 from distributed import Client
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -196,6 +198,48 @@ class Recorder:
         if fitted_estimator is not None:
             self.models.append((context.task_name, context.task_id, fitted_estimator.score(X, y)))
         return context.task_name == "epoch" and context.task_id + 1 >= self.stop_after
+
+
+class Saver(Recorder):
+    """Saves what it is given after each epoch, and remembers what that predicts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.saved: list[tuple[Any, Any]] = []
+
+    def on_fit_task_end(
+        self, estimator: Any, context: Any, *, X: Any, y: Any, fitted_estimator: Any
+    ) -> bool:
+        if context.task_name == "epoch" and fitted_estimator is not None:
+            path = self.path / str(context.task_id)
+            fitted_estimator.save(path)
+            self.saved.append((path, fitted_estimator.predict(X)))
+        return False
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        dps.LinearClassifier(optimizer="adagrad", max_iter=3, tol=None),
+        dps.MLPRegressor(hidden_layer_sizes=(4,), max_iter=3, tol=None),
+        dps.FMClassifier(2, max_iter=3, tol=None, max_rows=100),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_what_a_callback_is_given_after_an_epoch_can_be_saved_and_goes_on(
+    model: Any, tmp_path: Path
+) -> None:
+    saver = Saver(tmp_path)
+    rows = scipy.sparse.csr_matrix(X) if hasattr(model, "max_rows") else X
+    clone(model).set_callbacks(saver).fit(rows, Y)
+    assert saver.saved
+    for path, predicted in saver.saved:
+        loaded = dps.load(path)
+        np.testing.assert_array_equal(loaded.predict(rows), predicted)
+        assert loaded.n_iter_ == len(loaded.history_) >= 1
+        assert np.isfinite([loaded.best_loss_, loaded.loss_]).all()
+        loaded.partial_fit(rows, Y)
 
 
 @pytest.mark.parametrize("place", ["cluster", "threads"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TypeVar
 
 __all__ = ["ATTRIBUTES", "PLACES", "ROWS", "STEPS", "documented"]
@@ -12,12 +13,17 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def documented(**pieces: str) -> Callable[[_Class], _Class]:
-    """Put pieces into a class's docstring, each in the place of a line ``<name>``."""
+    """Put pieces into a class's docstring, each in the place of a line ``<name>``.
+
+    In pieces ``<name>`` stands for the default of the estimator's parameter of that name.
+    """
 
     def complete(cls: _Class) -> _Class:
         text = inspect.cleandoc(cls.__doc__ or "")
         for name, piece in pieces.items():
             text = text.replace(f"<{name}>", piece.strip())
+        for parameter in fields(cls):
+            text = text.replace(f"<{parameter.name}>", str(parameter.default))
         cls.__doc__ = text
         return cls
 
@@ -31,15 +37,13 @@ shuffle : bool or "global", default=True
     what lies on its worker. "global" first gives every row to a worker by chance, once a
     fit, at the price of a copy of the data; L-BFGS, which has no order, does without.
 random_state : int, RandomState or None, default=None
-validation_fraction : float, default=0.1
+validation_fraction : float, default=<validation_fraction>
     Share of rows held out, where early stopping is not given others to look at.
 scoring : str or RowScore, default="loss"
     What early stopping looks at, and `history_` has as `validation_score`: a score of the rows for
     validation, "accuracy" or "neg_log_loss", of a regression "r2", "neg_mean_squared_error" or
     "neg_mean_absolute_error"; or a function of one's own in a :class:`dps.metrics.RowScore`.
     `tol` is in its units.
-n_iter_no_change : int, default=5
-    Bad epochs in a row that end the fit.
 """
 
 #: How a model of one's own is trained.
@@ -56,6 +60,8 @@ tol : float or None, default=1e-4
 early_stopping : bool, default=False
     Whether rows are held out; then the parameters are those of the epoch in which their loss was
     lowest.
+n_iter_no_change : int, default=5
+    Bad epochs in a row that end the fit.
 warm_start : bool, default=False
     Whether `fit` goes on from the parameters that are there.
 """
@@ -113,6 +119,9 @@ n_iter_ : int
     Epochs closed.
 loss_ : float
     Mean training loss seen during the last epoch, without penalty.
+best_loss_ : float
+    The lowest loss of an epoch: of the rows that early stopping looked at, else of those trained
+    on.
 history_ : History
     A list of a dict an epoch: its number, `loss`, `validation_loss`, `rows`,
     `rows_per_replica` (each sees its rows once), `seconds`, `rows_per_second`, staleness,

@@ -7,8 +7,9 @@ kind of model it asks of its family. It knows no mode, optimizer or loss by name
 from __future__ import annotations
 
 import functools
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
 from dps.tensors import ParameterServer
-from dps.training.history import History
+from dps.training.history import EpochRecord, History
 from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of
 from dps.training.state import TrainState
@@ -157,12 +158,11 @@ def fit_on(
         job = _job(estimator, fit, ask, targets, recipe, holds_out=not validating)
         job = resumption.job(job)
         publisher = None
+        fitted = functools.partial(_fitted, family, recipe, fixed, job.epochs_before)
         if server is not None:
-            publisher = Publisher(
-                server, estimator, family, recipe, functools.partial(_widened, family, recipe),
-                fixed, job.epochs_before,
-            )  # fmt: skip
-        job = viewers.watch(job, functools.partial(_attributes, family, recipe, fixed), publisher)
+            widened = functools.partial(_widened, family, recipe)
+            publisher = Publisher(server, estimator, family, recipe, widened, fitted)
+        job = viewers.watch(job, fitted, publisher)
         result = train(job, summary, holders, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
@@ -172,15 +172,12 @@ def fit_on(
         raise
     with interrupts:
         failed = _first_failure(viewers.close, cluster.close)
-        for name, value in _attributes(family, recipe, fixed, result.reported).items():
+        for name, value in fitted(result.reported, result.history).items():
             setattr(estimator, name, value)
         model = family.widened(recipe.model)
         if model is not recipe.model:
             raw = family.widen(recipe, np.vstack([result.raw_params[None], result.state]))
             result = replace(result, raw_params=raw[0], state=raw[1:])
-        estimator.n_iter_ = len(result.history)
-        estimator.loss_ = result.history[-1].loss
-        estimator.history_ = History(record.as_dict() for record in result.history)
         estimator.plan_ = result.plan
         estimator._carry = TrainState.after(start, job, model, result)
         estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
@@ -204,11 +201,31 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
         )
 
 
-def _attributes(
-    family: Family, recipe: Recipe, fixed: dict[str, Any], trained: Trained
+def _fitted(
+    family: Family,
+    recipe: Recipe,
+    fixed: dict[str, Any],
+    before: int,
+    trained: Trained,
+    history: Sequence[EpochRecord],
 ) -> dict[str, Any]:
-    """The attributes of a fit that ended with such parameters."""
-    return {**fixed, **family.attributes(*_widened(family, recipe, trained))}
+    """The attributes of a fit that ended with such parameters, after such epochs.
+
+    It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
+    """
+    model, params = _widened(family, recipe, trained)
+    last = history[-1]
+    monitored = "validation_loss" if recipe.stopping.validate else "loss"
+    losses = [getattr(epoch, monitored) for epoch in history]
+    return {
+        **fixed,
+        **family.attributes(model, params),
+        "n_iter_": len(history),
+        "loss_": last.loss,
+        "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
+        "history_": History(epoch.as_dict() for epoch in history),
+        "_carry": TrainState(params, model, epochs=before + last.epoch),
+    }
 
 
 def _widened(family: Family, recipe: Recipe, trained: Trained) -> tuple[Any, NDArray[np.floating]]:

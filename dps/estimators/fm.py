@@ -122,6 +122,8 @@ early_stopping : bool or "auto", default="auto"
     lowest. "auto" holds out where there are 100 rows or more.
 warm_start : bool, default=False
     Whether `fit` goes on from the machine that is there.
+n_iter_no_change : int or "auto", default="auto"
+    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 5.
 """
 
 _MACHINE = """

@@ -43,6 +43,8 @@ tol : float or None, default=1e-4
     `n_iter_no_change` passes in a row each gain less than a tenth; in a regression
     times the squared derivative of the loss at a standard deviation of y, and of the
     objective where that is less. With L1, or where a loss has a kink, it is stricter.
+n_iter_no_change : int, default=5
+    Bad epochs in a row that end the fit.
 early_stopping : bool, default=False
     Whether the loss of rows that are held out, or given to `fit` as `X_val`, decides when to
     stop, and which epoch is kept.

@@ -92,6 +92,8 @@ early_stopping : bool or "auto", default="auto"
     more, and takes what is given.
 warm_start : bool, default=False
     Whether `fit` goes on from the network that is there.
+n_iter_no_change : int or "auto", default="auto"
+    Bad epochs in a row that end the fit; "auto" is a third of `max_iter`, at least 8.
 """
 
 _NETWORK = """
@@ -103,8 +105,6 @@ n_layers_, n_outputs_ : int
 out_activation_ : {"logistic", "softmax", "identity"}
 loss_curve_ : list of float
     The training loss of each epoch; `history_` has more.
-best_loss_ : float
-    The lowest monitored loss: on held out rows, if there are any.
 """
 
 _shared = documented(mlp=_MLP, rows=ROWS, places=PLACES, network=_NETWORK, attributes=ATTRIBUTES)
@@ -193,13 +193,6 @@ class _Perceptron(DistributedEstimator):
     def loss_curve_(self) -> list[float]:
         """The training loss of each epoch."""
         return [epoch["loss"] for epoch in self.history_]
-
-    @property
-    def best_loss_(self) -> float:
-        """The lowest monitored loss: on held out rows, if there are any."""
-        validated = [epoch["validation_loss"] for epoch in self.history_]
-        unseen = self.early_stopping is False or np.isnan(validated).any()
-        return float(min(self.loss_curve_ if unseen else validated))
 
 
 @_shared

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from dps.errors import DPSError
 from dps.estimators.family import Family, Recipe
 from dps.tensors import ParameterServer
-from dps.training.history import EpochRecord, History
+from dps.training.history import EpochRecord
 from dps.training.job import Trained
-from dps.training.state import TrainState
 
 __all__ = ["NOTE", "TRAINING", "Publisher", "row_of", "server_of"]
 
@@ -78,9 +77,8 @@ class Publisher:
     recipe : Recipe
     widened : callable
         Makes the model of all data and its parameters of what is trained.
-    fixed : mapping
-        Fitted attributes that are known before training.
-    epochs_before : int
+    fitted : callable
+        Makes the fitted attributes of what is trained, and of closed epochs.
 
     Raises
     ------
@@ -97,11 +95,10 @@ class Publisher:
         family: Family,
         recipe: Recipe,
         widened: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
-        fixed: Mapping[str, Any],
-        epochs_before: int,
+        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
     ) -> None:
         self._server, self._estimator, self._family = server, estimator, family
-        self._widened, self._fixed, self._before = widened, fixed, epochs_before
+        self._widened, self._fitted = widened, fitted
         if recipe.model.layout.table is not None:
             raise ValueError(
                 "server= is not possible for a model with a table, whose rows are made as they are "
@@ -133,7 +130,7 @@ class Publisher:
             server.create(missing)
 
     def epochs(self, records: Sequence[EpochRecord], trained: Callable[[], Trained | None]) -> None:
-        """Write the model after the last of some closed epochs.
+        """Write the model after the last of the closed epochs.
 
         Unless the fit is further, or has been written so long that it is time to rest.
         """
@@ -141,9 +138,9 @@ class Publisher:
         found = None if self._over or began < self._next else trained()
         if found is None:
             return
-        last = records[-1]
-        before = None if self._described else self._as_of(found, last)
-        self._write(found, self._before + last.epoch, before)
+        made = copy.copy(self._estimator)
+        vars(made).update(self._fitted(found, records))
+        self._write(found, made, describe=not self._described)
         self._described = True
         now = time.monotonic()
         self._next = now + _REST * (now - began)
@@ -151,20 +148,10 @@ class Publisher:
     def end(self, trained: Trained) -> None:
         """Write the fitted model, and what the fitted estimator is."""
         if not self._over:
-            self._write(trained, self._estimator._carry.epochs, self._estimator)
+            self._write(trained, self._estimator, describe=True)
 
-    def _as_of(self, trained: Trained, last: EpochRecord) -> Any:
-        """The estimator as if the fit had ended there."""
-        made = copy.copy(self._estimator)
-        model, params = self._widened(trained)
-        known = {**self._fixed, **self._family.attributes(model, params)}
-        known |= {"n_iter_": 1, "loss_": last.loss, "history_": History([last.as_dict()])}
-        known["_carry"] = TrainState(params, model, epochs=self._before + last.epoch)
-        vars(made).update(known)
-        return made
-
-    def _write(self, trained: Trained, epochs: int, estimator: Any) -> None:
-        """Write a snapshot, and a note of the estimator, where there is one."""
+    def _write(self, trained: Trained, estimator: Any, describe: bool) -> None:
+        """Write a snapshot, and where wanted a note of what the estimator is."""
         from dps.estimators.saving import packed
 
         server = self._server
@@ -176,12 +163,12 @@ class Publisher:
                 return
             self._begun = begun = begun + 1
             server.assign(TRAINING, np.array([[begun, *self._row[1:]]]))
-            if estimator is not None:
+            if describe:
                 server.put_note(NOTE, packed(estimator))
                 described = begun
             for name, values in tensors.items():
                 server.assign(name, values)
-            self._row = np.array([begun, begun, epochs, described])
+            self._row = np.array([begun, begun, estimator._carry.epochs, described])
             server.assign(TRAINING, self._row[None])
         except DPSError as error:
             self._stop(str(error))

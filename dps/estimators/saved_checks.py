@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ def checks_of(estimator: Any) -> dict[str, Check]:
         "n_features_in_": _check_features,
         "feature_names_in_": _check_names,
         "n_iter_": _check_n_iter,
-        "loss_": _check_loss,
+        "loss_": functools.partial(_check_loss, name="loss_"),
+        "best_loss_": functools.partial(_check_loss, name="best_loss_"),
         "history_": _check_history,
     }
     if estimator._classification:
@@ -92,8 +94,8 @@ def _check_n_iter(estimator: Any, n_iter: Any) -> None:
     count(n_iter, "n_iter_", 1)
 
 
-def _check_loss(estimator: Any, loss: Any) -> None:
-    _must(type(loss) is float, "loss_", loss)
+def _check_loss(estimator: Any, loss: Any, name: str) -> None:
+    _must(type(loss) is float, name, loss)
 
 
 def _check_history(estimator: Any, history: Any) -> None:

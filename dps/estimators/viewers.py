@@ -41,7 +41,7 @@ class Viewers:
     def watch(
         self,
         job: Job,
-        fitted: Callable[[Trained], dict[str, Any]],
+        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
         publisher: Publisher | None = None,
     ) -> Job:
         """The job, which tells the viewers of its epochs.
@@ -50,20 +50,22 @@ class Viewers:
         ----------
         job : Job
         fitted : callable
-            Makes the estimator's fitted attributes from the model's parameters.
+            Makes the estimator's fitted attributes from the model's parameters and closed epochs.
         publisher : Publisher, optional
             Writes the model where others read it.
         """
         tell = self._shown.enter_context(showing(self._verbose, self._max_iter))
+        closed: list[EpochRecord] = []
 
         def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
             def attributes() -> dict[str, Any] | None:
                 found = params()
-                return None if found is None else fitted(found)
+                return None if found is None else fitted(found, closed)
 
+            closed.extend(records)
             tell(records)
             if publisher is not None:
-                publisher.epochs(records, params)
+                publisher.epochs(closed, params)
             return bool(self._callbacks) and self._callbacks.epochs(records, attributes)
 
         watched = self._verbose or self._callbacks or publisher is not None
