@@ -214,7 +214,9 @@ def _fitted(
     It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
     """
     model, params = _widened(family, recipe, trained)
-    last = history[-1]
+    carry, last = TrainState(params, model), history[-1]
+    if recipe.model.layout.table is not None:  # which goes on with room for more rows
+        carry = TrainState(trained.params, family.widened(recipe.model), ids=trained.ids)
     monitored = "validation_loss" if recipe.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
     return {
@@ -224,7 +226,7 @@ def _fitted(
         "loss_": last.loss,
         "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
         "history_": History(epoch.as_dict() for epoch in history),
-        "_carry": TrainState(params, model, epochs=before + last.epoch),
+        "_carry": replace(carry, epochs=before + last.epoch),
     }
 
 
