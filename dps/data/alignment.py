@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.partitions import Partition, is_dask, is_dask_frame, is_list
+from dps.data.results import results_of
 
 __all__ = ["in_memory", "partitions_of", "parts_of"]
 
@@ -72,7 +73,7 @@ def in_memory(values: Any, name: str, client: Any) -> Any:
         return values
     if is_list(values) or not hasattr(values, "compute"):
         raise TypeError(f"{name} comes in partitions and X does not: give both in the same form")
-    return values.compute() if client is None else client.compute(values, sync=True)
+    return results_of([values], client)[0]
 
 
 def _like(values: Any, X: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.alignment import parts_of
+from dps.data.results import results_of
 from dps.data.sealed import itself, sealed
 
 __all__ = ["csr_blocks", "of_each_partition"]
@@ -28,7 +29,7 @@ def of_each_partition(frame: Any, function: Callable[..., Any]) -> list[Any]:
     import dask
 
     look = dask.delayed(sealed(function))
-    return list(dask.compute(*map(look, parts_of(frame))))
+    return results_of([look(part) for part in parts_of(frame)], None)
 
 
 def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: Any) -> Any:

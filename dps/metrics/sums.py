@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dps.cluster.choice import client_of
 from dps.data.alignment import partitions_of
 from dps.data.partitions import Partition, as_pandas, is_dask
+from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 
@@ -85,16 +86,7 @@ def _computed(tasks: Any, client: Any) -> list[Any]:
     if callable(tasks):
         return list(tasks())
     with client_of(client, _TIMEOUT) as found:
-        if found is None:
-            import dask
-
-            return list(dask.compute(*tasks))
-        futures = found.compute(tasks)
-        try:
-            return list(found.gather(futures))
-        finally:
-            for future in futures:  # a traceback may keep them
-                future.release()
+        return results_of(tasks, found)
 
 
 def _look_at(predicted: Any, y: Any, weight: Any, function: Any, number: int) -> Any:

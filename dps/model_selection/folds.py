@@ -18,6 +18,7 @@ from dps._kernels.order import shuffle
 from dps.data.alignment import partitions_of
 from dps.data.batches import key_of
 from dps.data.partitions import is_dask_frame, is_list
+from dps.data.results import results_of
 from dps.data.sealed import itself, sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
@@ -190,8 +191,7 @@ def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int
     stay, count = dask.delayed(sealed(itself)), dask.delayed(sealed(_rows))
     parts = list(_persist(client, [stay(part) for part in parts]))
     counts = [count(part) for part in parts]
-    found = dask.compute(*counts) if client is None else client.compute(counts, sync=True)
-    return parts, list(found)
+    return parts, results_of(counts, client)
 
 
 def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -> list[Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import importlib.metadata
+import operator
 import time
 import weakref
-from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -19,10 +19,12 @@ from distributed.client import _wait
 
 from dps.cluster.base import until_known
 from dps.cluster.dask.moving import Standing, look_for_progress
+from dps.data.results import LOST
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.host import shared_memory_id
 
 __all__ = [
+    "CANCELLED",
     "ask",
     "await_futures",
     "check_client",
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 _TICK = 1.0
+#: What waiting for a Future raises that is cancelled, by Dask or by asyncio.
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 # Workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
@@ -63,22 +67,32 @@ def check_client(client: Client) -> None:
 
 def ask(
     client: Client,
-    question: Callable[..., Any],
+    question: str,
     timeout: float,
     *,
     what: str = "the scheduler cannot be reached",
     **arguments: Any,
 ) -> Any:
-    """Ask the scheduler, within a time; `what` says what has failed if it does."""
+    """Call a method of the client, such as "scheduler.ncores", within a time.
+
+    Raises
+    ------
+    ClusterError
+        It has failed, as `what` says; or the client is closed.
+    """
     try:
-        return client.sync(question, callback_timeout=timeout, **arguments)
+        method = operator.attrgetter(question)(client)
+        return client.sync(method, callback_timeout=timeout, **arguments)
     except OSError as error:  # also a timeout
         raise ClusterError(f"{what} ({type(error).__name__}: {error})") from error
+    except (AttributeError, RuntimeError):  # it has no scheduler any more, or no connections
+        check_client(client)
+        raise
 
 
 def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
-    workers: dict[str, int] = ask(client, client.scheduler.ncores, timeout)
+    workers: dict[str, int] = ask(client, "scheduler.ncores", timeout)
     return workers
 
 
@@ -98,7 +112,7 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
             f"the cluster at {client.scheduler.address} has no workers, and none has come for "
             f"{timeout:g} s: start some"
         ) from None
-    except CancelledError:  # the scheduler has gone, as the next question says
+    except CANCELLED:  # the scheduler has gone, as the next question says
         pass
     finally:
         task.release()
@@ -115,7 +129,7 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
     try:
         answers = ask(
             client,
-            client._run,
+            "_run",
             timeout,
             what="the workers cannot be asked which dps they have",
             function=importlib.metadata.version,
@@ -150,15 +164,13 @@ def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> lis
     new = sorted(set(workers) - set(known))
     if new:
         what = "the workers cannot be asked for their shared memory"
-        known |= ask(
-            client, client._run, timeout, what=what, function=shared_memory_id, workers=new
-        )
+        known |= ask(client, "_run", timeout, what=what, function=shared_memory_id, workers=new)
     return [known[worker] for worker in workers]
 
 
 def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:
     """The worker of which the scheduler has not heard for longest."""
-    known = ask(client, client.scheduler.identity, timeout)["workers"]
+    known = ask(client, "scheduler.identity", timeout)["workers"]
     seen = {worker: known[worker]["last_seen"] for worker in workers if worker in known}
     return min(seen, key=lambda worker: float(seen[worker]), default=None)
 
@@ -194,7 +206,7 @@ def watched(
                     f"{what} has not ended for {timeout:g} s; is a worker frozen or overloaded? "
                     "raise `timeout` if it may take longer"
                 )
-    except (OSError, CancelledError, concurrent.futures.CancelledError) as error:
+    except (OSError, *CANCELLED) as error:
         until_known(check)
         raise ClusterError(f"{what} failed: {type(error).__name__}: {error}") from error
     finally:
@@ -236,7 +248,7 @@ def await_futures(
             check()
             still = [future for future in waiting if future.status == "pending"]
             keys = [future.key for future in still]
-            found = ask(client, client._run_on_scheduler, timeout, function=look, keys=keys)
+            found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
             standing = None if found is None else Standing(**found)
             if len(still) < len(waiting) or standing is None or standing.signs != signs:
                 moved = time.monotonic()
@@ -245,7 +257,7 @@ def await_futures(
             if standing is not None and standing.must_end(waited, timeout):
                 raise standing.error(len(still), waited) from None
             waiting = still
-        except CancelledError:
+        except CANCELLED:
             break
         else:
             waiting = []
@@ -255,4 +267,4 @@ def await_futures(
         if future.status in ("cancelled", "lost"):
             check_client(client)
             check()
-            raise ClusterError("a partition or task was lost: did its worker die?")
+            raise ClusterError(LOST)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from dps.cluster.base import PATIENCE, ReplicaTask, Serving, until_known
 from dps.cluster.dask.calls import (
+    CANCELLED,
     ask,
     check_client,
     check_versions,
@@ -104,7 +104,7 @@ class DaskCluster:
 
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
-        info = ask(self._client, self._client.scheduler.identity, self._timeout, n_workers=-1)
+        info = ask(self._client, "scheduler.identity", self._timeout, n_workers=-1)
         limits = [info["workers"][name]["memory_limit"] for name in self._threads]
         return min((limit for limit in limits if limit), default=0)
 
@@ -323,7 +323,7 @@ class DaskCluster:
         ]
         making = [future for future, _ in shards if future.status == "pending"]
         if making:
-            with contextlib.suppress(TimeoutError, CancelledError):
+            with contextlib.suppress(TimeoutError, *CANCELLED):
                 left = max(0.1, deadline - time.monotonic())
                 self._client.sync(_wait, making, timeout=left)
         return [remote for future, remote in shards if future.status == "finished"]

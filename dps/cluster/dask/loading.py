@@ -15,8 +15,10 @@ from dps.cluster.dask.tasks import cut
 from dps.data.computing import delayed_keep
 from dps.data.keeping import Keeping
 from dps.data.partitions import Partition
+from dps.data.results import LOST
+from dps.errors import ClusterError
 
-__all__ = ["Slice", "compute", "homes_of", "naming_partitions", "send", "slices_of"]
+__all__ = ["Slice", "compute", "homes_of", "naming_partitions", "ours", "send", "slices_of"]
 
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
@@ -67,13 +69,46 @@ def homes_of(
     """The worker that each partition is to be on: where its X is, or one chosen by its number."""
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
-    held = ask(client, client.scheduler.who_has, timeout, keys=keys) if keys else {}
+    held = ask(client, "scheduler.who_has", timeout, keys=keys) if keys else {}
     homes = []
     for number, part in enumerate(partitions):
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.append(home)
     return homes
+
+
+def ours(client: Client, partitions: Sequence[Partition], timeout: float) -> list[Partition]:
+    """The same partitions, with Futures of this client.
+
+    Those of another client are lost when that is closed, and those that came among the arguments
+    of a task are nobody's.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler no longer knows one.
+    """
+    others = [
+        value.key
+        for part in partitions
+        for value in vars(part).values()
+        if isinstance(value, Future) and value.client is not client
+    ]
+    if not others:
+        return list(partitions)
+    known = ask(client, "scheduler.get_task_status", timeout, keys=others)
+    lost = [key for key in others if known[key] is None]
+    if lost:
+        raise ClusterError(f"{LOST} ({lost[0]!r})")
+
+    def held(value: Any) -> Any:
+        theirs = isinstance(value, Future) and value.client is not client
+        return Future(value.key, client) if theirs else value
+
+    made = [Partition(*map(held, vars(part).values())) for part in partitions]
+    client._send_to_scheduler({"op": "client-desires-keys", "keys": others})
+    return made
 
 
 def compute(
@@ -146,7 +181,7 @@ def naming_partitions(
         failed = (future for future in futures if future.status == "error")
         for future in itertools.islice(failed, 1):
             number, name = futures[future]
-            cause = ask(client, client.scheduler.get_error_cause, timeout, keys=[future.key])
+            cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
             described = _described(given[number], number, name, cause, trained)
             note = f"{described} could not be computed"
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time

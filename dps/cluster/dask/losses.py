@@ -63,7 +63,7 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
     since, before = time.monotonic(), -1
     while wanted:
         found = ask(
-            work.client, work.client._run_on_scheduler, work.timeout,
+            work.client, "_run_on_scheduler", work.timeout,
             function=_standing(), keys=wanted,
         )  # fmt: skip
         coming = sum(state == "coming" for state in found.values())
@@ -105,7 +105,7 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
         dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
 
     client = work.client
-    ask(client, client._run_on_scheduler, work.timeout, function=free, keys=list(keys))
+    ask(client, "_run_on_scheduler", work.timeout, function=free, keys=list(keys))
 
 
 def _standing() -> Callable[..., dict[Any, str]]:

@@ -15,7 +15,15 @@ from distributed import Future
 
 from dps.cluster.dask.calls import ask
 from dps.cluster.dask.exchange import exchange
-from dps.cluster.dask.loading import Slice, compute, homes_of, naming_partitions, send, slices_of
+from dps.cluster.dask.loading import (
+    Slice,
+    compute,
+    homes_of,
+    naming_partitions,
+    ours,
+    send,
+    slices_of,
+)  # fmt: skip
 from dps.cluster.dask.losses import homes_after, restored, set_free
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
@@ -83,7 +91,8 @@ class PlacedData:
     ) -> None:
         """Keep every partition on one of some workers, see `Cluster.load`."""
         work, client = self._work, self._work.client
-        given, self.n_trained = [*partitions, *validation], len(partitions)
+        given = ours(client, [*partitions, *validation], work.timeout)
+        self.n_trained = len(partitions)
         self._weighted = any(part.weight is not None for part in partitions)
         if partitions and is_dask(partitions[0].X):
             self._given, self._prepare = given, prepare
@@ -93,8 +102,8 @@ class PlacedData:
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._partitions = list(given)
             self._await_partitions()
-            homes = homes_of(client, partitions, workers, work.timeout)
-            homes += homes_of(client, validation, sorted(set(homes)), work.timeout)
+            homes = homes_of(client, given[: self.n_trained], workers, work.timeout)
+            homes += homes_of(client, given[self.n_trained :], sorted(set(homes)), work.timeout)
             self._compute(dict(zip(range(len(given)), homes, strict=True)))
         else:
             work.needed |= set(workers)
@@ -141,9 +150,7 @@ class PlacedData:
         """See where partitions lie; one of the user's own may be elsewhere than was asked for."""
         work, numbers = self._work, range(len(self._partitions)) if some is None else some
         keys = {number: self._partitions[number].X.key for number in numbers}
-        held = ask(
-            work.client, work.client.scheduler.who_has, work.timeout, keys=list(keys.values())
-        )
+        held = ask(work.client, "scheduler.who_has", work.timeout, keys=list(keys.values()))
         lost = [number for number, key in keys.items() if not held[key]]
         if lost:  # since it was computed
             work.check()

@@ -62,7 +62,7 @@ class _Elsewhere:
     ) -> Any:
         """Call a method there."""
         found = ask(
-            self.client, self.client._run, timeout, what="a worker cannot be reached",
+            self.client, "_run", timeout, what="a worker cannot be reached",
             function=_answer, card=self.card, method=method, arguments=args, workers=[self.worker],
         )  # fmt: skip
         return found[self.worker]

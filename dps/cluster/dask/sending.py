@@ -31,8 +31,11 @@ class EventSender:
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Send an event, once those before it are there."""
-        loop = self._client.loop.asyncio_loop
-        self._last = asyncio.run_coroutine_threadsafe(self._send(self._last, event), loop)
+        sending = self._send(self._last, event)
+        try:
+            self._last = asyncio.run_coroutine_threadsafe(sending, self._client.loop.asyncio_loop)
+        except RuntimeError:  # the client is closed, and its event loop
+            sending.close()
 
     async def _send(
         self, before: concurrent.futures.Future[None] | None, event: Mapping[str, Any]

@@ -95,7 +95,7 @@ def choose_workers(
     check_client(client)
     alive = living(client, timeout) or first_workers(client, "server", timeout)
     if isinstance(workers, Mapping):
-        known = ask(client, client.scheduler.identity, timeout)["workers"]
+        known = ask(client, "scheduler.identity", timeout)["workers"]
         there = {worker: known[worker]["resources"] for worker in alive if worker in known}
         wanted = workers
         workers = sorted(

@@ -65,7 +65,7 @@ class FitWork:
     def staying(self) -> Mapping[str, int]:
         """Those that have not begun to leave, unless all have."""
         client = self.client
-        found = ask(client, client._run_on_scheduler, self.timeout, function=_staying())
+        found = ask(client, "_run_on_scheduler", self.timeout, function=_staying())
         return dict(found) or self.living()
 
     def check(self) -> None:

@@ -1,0 +1,40 @@
+"""What Dask makes of a few tasks, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from typing import Any
+
+from dps.errors import ClusterError
+
+__all__ = ["LOST", "results_of"]
+
+#: Why something is not computed that needs what Dask held.
+LOST = (
+    "data is no longer on the cluster that was persisted or scattered: the client that made it is "
+    "closed, or its worker is gone; make it again"
+)
+
+
+def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
+    """What Dask makes of some tasks or collections, by a client or, without one, where it will.
+
+    Raises
+    ------
+    ClusterError
+        They need what is no longer there.
+    """
+    import dask
+
+    try:
+        if client is None:
+            return list(dask.compute(*tasks))
+        futures = client.compute(list(tasks))
+        try:
+            return list(client.gather(futures))
+        finally:
+            for future in futures:  # a traceback may keep them
+                future.release()
+    except CancelledError as error:
+        raise ClusterError(LOST) from error

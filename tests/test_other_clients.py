@@ -1,0 +1,89 @@
+"""Data that another client holds, or held, and a client that is closed while it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, worker_client
+
+import dps
+from dps.errors import ClusterError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 3))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def in_memory(client: Client) -> list[Any]:
+    """X and y on the workers, by keys that nothing else has."""
+    parts = da.from_array(X, (100, 3), name=False), da.from_array(Y, 100, name=False)
+    held = client.persist(list(parts))
+    client.gather([future for each in held for future in client.futures_of(each)])
+    return held
+
+
+def fitted(X: Any, y: Any, client: Client) -> Any:
+    return dps.LinearClassifier(client=client).fit(X, y).coef_
+
+
+def fitted_in_a_task(X: Any, y: Any) -> Any:
+    with worker_client() as client:
+        return fitted(X, y, client)
+
+
+def test_persisted_data_can_be_given_to_a_task_that_trains_on_the_cluster(client: Client) -> None:
+    x, y = in_memory(client)
+    there = client.submit(fitted_in_a_task, x, y, pure=False).result(60)
+    np.testing.assert_array_equal(there, fitted(x, y, client))
+
+
+def test_data_of_another_client_is_trained_on_while_that_is_there(client: Client) -> None:
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        x, y = in_memory(other)
+        np.testing.assert_allclose(fitted(x, y, client), fitted(X, Y, client), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, y, client: fitted(x, y, client),
+        lambda x, y, client: fitted(x + 1, y + 0, client),
+        lambda x, y, client: dps.LinearClassifier(client=client).fit(X, Y).score(x, y),
+        lambda x, y, client: dps.metrics.log_loss(y, x[:, 0], client=client),
+    ],
+    ids=["fit", "fit of what follows", "score", "metric"],
+)
+def test_data_of_a_closed_client_is_an_error_that_says_so(
+    use: Callable[[Any, Any, Client], Any], client: Client
+) -> None:
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        x, y = in_memory(other)
+    with pytest.raises(ClusterError, match=r"the client that made it is closed.*make it again"):
+        use(x, y, client)
+
+
+def test_a_client_that_is_closed_during_a_fit_ends_it_with_an_error_that_says_so(
+    client: Client,
+) -> None:
+    pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 has callbacks")
+    with Client(client.scheduler.address, set_as_default=False) as other:
+
+        class Closing:
+            def setup(self, estimator: Any, context: Any) -> None: ...
+
+            def teardown(self, estimator: Any, context: Any) -> None: ...
+
+            def on_fit_task_begin(self, estimator: Any, context: Any) -> None: ...
+
+            def on_fit_task_end(self, estimator: Any, context: Any) -> None:
+                other.close()
+
+        model = dps.LinearClassifier(
+            client=other, optimizer="sgd", max_iter=10**6, tol=None, timeout=20
+        )
+        with pytest.raises(ClusterError, match="the client is clos"):
+            model.set_callbacks(Closing()).fit(X, Y)
