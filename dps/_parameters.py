@@ -60,8 +60,8 @@ def check_real(
         raise ValueError(message)
 
 
-def check_integer(owner: object, name: str, low: int) -> None:
-    """Raise unless a field of ``owner`` is an integer of at least ``low``.
+def check_integer(owner: object, name: str, low: int, high: int | None = None) -> None:
+    """Raise unless a field of ``owner`` is an integer from ``low`` to ``high``.
 
     Parameters
     ----------
@@ -71,13 +71,15 @@ def check_integer(owner: object, name: str, low: int) -> None:
         The field.
     low : int
         The smallest value allowed.
+    high : int, optional
+        The largest.
 
     Raises
     ------
     TypeError
         If the value is not an integer.
     ValueError
-        If it is too small.
+        If it is too small, or too large.
 
     Examples
     --------
@@ -87,9 +89,9 @@ def check_integer(owner: object, name: str, low: int) -> None:
     value: Any = getattr(owner, name)
     message = (
         f"The {name!r} parameter of {type(owner).__name__} must be an int in the range "
-        f"[{low}, inf). Got {value!r} instead."
+        f"[{low}, {'inf)' if high is None else f'{high}]'}. Got {value!r} instead."
     )
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message)
-    if value < low:
+    if value < low or (high is not None and value > high):
         raise ValueError(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import itertools
 import os
@@ -450,27 +451,54 @@ def test_other_files_are_no_server(tmp_path: Path) -> None:
         server.save(tmp_path / "own")
 
 
-FORGED = {
-    "shape": lambda tensor: tensor["shape"].update(items=[3]),
-    "version": lambda tensor: tensor.update(version=-1),
-    "ids": lambda tensor: tensor.update(ids=None),
-    "table": lambda tensor: tensor["table"].update(init="ones"),
-    "dim": lambda tensor: tensor["table"].update(dim=0),
-    "width": lambda tensor: tensor["table"].update(dim=3),
-    "field": lambda tensor: tensor.pop("values"),
-}
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """All places of a manifest: what holds a value, and its key there."""
+    keys = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        yield value, key
+        yield from places(value[key])
 
 
-@pytest.mark.parametrize("name", FORGED)
-def test_a_forged_file_is_refused(name: str, tmp_path: Path) -> None:
-    with dps.ParameterServer({"t": dps.Table(dim=2)}, optimizer="adam") as server:
+@pytest.mark.parametrize("forged", [None, -1, 2**70, 1.5, "x", [1], {"kind": "array"}])
+def test_a_forged_file_is_refused_or_loads(forged: Any, tmp_path: Path) -> None:
+    tensors = {"w": np.ones((3, 2)), "one": 1.0, "t": dps.Table(dim=2, rows=50)}
+    with dps.ParameterServer(tensors, optimizer="adam") as server:
         server.push("t", np.ones((3, 2)), [4, 5, 6])
+        server.put_note("n", b"abc")
         server.save(tmp_path / "saved")
     content, arrays = read_directory(tmp_path / "saved")
-    FORGED[name](content["tensors"]["items"][0][1])
-    write_directory(tmp_path / "forged", content, arrays)
-    with pytest.raises(ValueError, match=r"forged|server"):
-        dps.ParameterServer.load(tmp_path / "forged")
+    loaded = 0
+    for number in range(sum(1 for _ in places(content))):
+        forgery = copy.deepcopy(content)
+        holder, key = list(places(forgery))[number]
+        holder[key] = forged
+        write_directory(tmp_path / "forged", forgery, arrays)
+        try:
+            dps.ParameterServer.load(tmp_path / "forged").close()
+            loaded += 1
+        except ValueError:
+            pass
+    assert loaded < number / 5  # such as another learning rate
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rows": 1 << 60}, {"dim": 1 << 30, "rows": 1 << 30}, {"seed": 1 << 70}, {"seed": -1}],
+)
+def test_a_table_that_cannot_be_is_refused_when_it_is_described(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="'(rows|seed)' parameter of Table must be an int"):
+        dps.Table(**{"dim": 2, **wrong})
+
+
+def test_wrong_keys_and_rows_are_named_as_they_were_given() -> None:
+    with dps.ParameterServer({"w": np.zeros(4), "t": dps.Table(dim=1)}) as server:
+        large = np.uint64(2**63 + 5)
+        for name in ("w", "t"):
+            with pytest.raises(IndexError, match=f"key {large} of '{name}' is outside"):
+                server.pull(name, np.array([1, large], np.uint64))
+        for rows in ("3", None, True):
+            with pytest.raises(TypeError, match="rows must be a number above 0, got"):
+                server.push("w", np.ones(4), rows=rows)
 
 
 def test_an_optimizer_in_python_runs_on_the_shard(client: Client) -> None:

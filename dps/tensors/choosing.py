@@ -103,15 +103,14 @@ def _integers(tensor: TensorSpec, keys: Any) -> NDArray[np.int64]:
         )
     if found.ndim > 1:
         raise ValueError(f"keys of {tensor.name!r} must be of one dimension, got {found.ndim}")
-    wanted = np.require(found, np.int64, ["C", "A"])
     most = 1 << 62 if tensor.table is not None else tensor.rows
-    if wanted.size and (wanted.min() < 0 or wanted.max() >= most):
-        wrong = wanted[(wanted < 0) | (wanted >= most)].flat[0]
+    if found.size and (int(found.min()) < 0 or int(found.max()) >= most):
+        wrong = next(key for key in found.flat if not 0 <= int(key) < most)
         raise IndexError(
             f"key {wrong} of {tensor.name!r} is outside of "
             f"{'0 to 2**62 - 1' if tensor.table is not None else f'its {tensor.rows} rows'}"
         )
-    return wanted
+    return np.require(found, np.int64, ["C", "A"])
 
 
 def _by_keys(tensor: TensorSpec, keys: NDArray[np.int64]) -> Chosen:

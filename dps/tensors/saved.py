@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ from dps.tensors.table import Table
 from dps.tensors.whole import joined
 
 __all__ = ["SavedServer", "read_server", "write_server"]
+
+
+#: Rows or pushes that are believed.
+_MOST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -146,13 +151,16 @@ def read_server(path: Any) -> SavedServer:
         rows = 1 + server.optimizer.state_rows
         tensors = {name: _checked(name, each, rows) for name, each in server.tensors.items()}
         notes = {name: _bytes(name, each) for name, each in server.notes.items()}
+        initial = initial_values(
+            {
+                name: each.table or each.values[0].reshape(each.shape)
+                for name, each in tensors.items()
+            }
+        )
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    given = {
-        name: each.table or each.values[0].reshape(each.shape) for name, each in tensors.items()
-    }
     whole = {name: Taken(each.values, each.ids, each.version) for name, each in tensors.items()}
-    return SavedServer(initial_values(given), whole, server.optimizer, rate, notes)
+    return SavedServer(initial, whole, server.optimizer, rate, notes)
 
 
 def _bytes(name: Any, note: Any) -> bytes:
@@ -170,10 +178,12 @@ def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
     values, ids, shape = tensor.values, tensor.ids, tensor.shape
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name!r} holds no numbers")
-    if not isinstance(shape, tuple) or any(type(n) is not int or n < 1 for n in shape):
+    if not isinstance(shape, tuple) or not all(type(n) is int and 0 < n < _MOST for n in shape):
         raise ValueError(f"{name!r} has the shape {shape!r}")
-    if type(tensor.version) is not int or tensor.version < 0:
+    if type(tensor.version) is not int or not 0 <= tensor.version < _MOST:
         raise ValueError(f"{name!r} has had {tensor.version!r} pushes")
+    if tensor.table is None and ids is not None:
+        raise ValueError(f"{name!r} is no table, and has ids")
     rows = shape[0] if shape else 1
     if tensor.table is not None:
         if not isinstance(tensor.table, Table) or not isinstance(ids, np.ndarray):
@@ -187,7 +197,7 @@ def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
         if rows > shape[0]:  # it had room for more than was asked for: so has what is made of it
             shape = (rows, *shape[1:])
             tensor = replace(tensor, shape=shape, table=replace(tensor.table, rows=rows))
-    width = int(np.prod(shape[1:], dtype=np.int64))
+    width = prod(shape[1:])
     if values.shape != (state_rows, rows, width) or not np.isfinite(values).all():
         raise ValueError(f"{name!r} of the shape {shape} has values of the shape {values.shape}")
     return tensor

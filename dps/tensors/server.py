@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -637,6 +638,8 @@ class ParameterServer:
         tensor = self._tensor(name)
         chosen = choose(tensor, keys)
         given = values_for(tensor, chosen, values, spread=order != Order.PUSH)
+        if isinstance(rows, bool) or not isinstance(rows, Real):
+            raise TypeError(f"rows must be a number above 0, got {rows!r}")
         if not 0 < rows < np.inf:
             raise ValueError(f"rows must be a number above 0, got {rows!r}")
         if not np.isfinite(given).all():

@@ -13,6 +13,8 @@ from dps.models.layout import Table as TableLayout
 __all__ = ["Table"]
 
 _CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
+#: Of a table, and of its optimizer's state: more than any machine has.
+_MOST_ELEMENTS = 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,9 @@ class Table:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name in ("dim", "rows"):
-            check_integer(self, name, 1)
-        check_integer(self, "seed", 0)
+        check_integer(self, "dim", 1, _MOST_ELEMENTS)
+        check_integer(self, "rows", 1, _MOST_ELEMENTS // int(self.dim))
+        check_integer(self, "seed", 0, (1 << 64) - 1)
         check_real(self, "scale", 0.0, float("inf"), closed="left")
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         for name, choices in _CHOICES.items():
