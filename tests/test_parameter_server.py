@@ -486,7 +486,7 @@ def test_a_forged_file_is_refused_or_loads(forged: Any, tmp_path: Path) -> None:
     [{"rows": 1 << 60}, {"dim": 1 << 30, "rows": 1 << 30}, {"seed": 1 << 70}, {"seed": -1}],
 )
 def test_a_table_that_cannot_be_is_refused_when_it_is_described(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="'(rows|seed)' parameter of Table must be an int"):
+    with pytest.raises(ValueError, match=r"'(rows|seed)' parameter of Table must be an int"):
         dps.Table(**{"dim": 2, **wrong})
 
 

@@ -633,7 +633,7 @@ class ParameterServer:
         return found.reshape(chosen.shape)
 
     def _write(
-        self, order: Order, name: str, values: Any, keys: Any, rows: float, back: bool
+        self, order: Order, name: str, values: Any, keys: Any, rows: Any, back: bool
     ) -> NDArray[np.floating] | None:
         tensor = self._tensor(name)
         chosen = choose(tensor, keys)
