@@ -93,5 +93,6 @@ def check_integer(owner: object, name: str, low: int, high: int | None = None) -
     )
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(message)
-    if value < low or (high is not None and value > high):
+    number = int(value)
+    if number < low or (high is not None and number > high):
         raise ValueError(message)

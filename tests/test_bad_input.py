@@ -40,6 +40,29 @@ def fails(
         dps.LinearClassifier(**options).fit(X, y, weight)
 
 
+@pytest.mark.parametrize("weight", [1e308, 1e-320])
+def test_weights_that_overflow_or_vanish(weight: float) -> None:
+    X, y = data()
+    fails("sample_weight is .* on average", X, y, np.full(ROWS, weight))
+    with pytest.raises(ValueError, match=r"class_weight, times sample_weight, is .* on average"):
+        dps.LinearClassifier(class_weight={0: weight, 1: weight}).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (dps.LinearRegressor(), 1e200),
+        (dps.LinearRegressor(optimizer="adagrad"), 1e154),
+        (dps.MLPRegressor(max_iter=2), 1e20),  # which computes in float32
+    ],
+)
+def test_targets_whose_squares_overflow(model: Any, size: float) -> None:
+    X, _ = data()
+    with pytest.raises(ValueError, match=r"y has values (around|above) .*: divide y by a number"):
+        model.fit(X, X[:, 0] * size)
+    model.fit(X, X[:, 0] * 1e15)
+
+
 def test_lengths_that_differ() -> None:
     X, y = data()
     fails("inconsistent numbers of samples: \\[40, 39\\]", X, y[:-1])

@@ -181,7 +181,7 @@ def test_a_gradient_that_overflows_is_an_error(data, monkeypatch):
     X, y = data
     with pytest.raises(dps.errors.NonFiniteError):
         fit(
-            (X, y * 1e300), True, monkeypatch, optimizer="sgd", learning_rate=1e200,
+            (X, y * 1e150), True, monkeypatch, optimizer="sgd", learning_rate=1e200,
             loss="squared_error", max_iter=50,
         )  # fmt: skip
 

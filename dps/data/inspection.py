@@ -35,6 +35,8 @@ __all__ = [
     "DataSummary",
     "Inspection",
     "PartitionSummary",
+    "check_size",
+    "check_weight",
     "combine",
     "inspect_partition",
 ]
@@ -43,6 +45,8 @@ __all__ = [
 WIDE = 4096
 #: Columns up to which sparse rows are looked at as rows of numbers.
 NARROW = 256
+#: Sample weights that are less on average have lost digits.
+_LEAST = 1e-290
 #: float32 by its names in NumPy, in pandas' nullable dtypes and in pyarrow.
 _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
@@ -238,15 +242,15 @@ def inspect_partition(
     weight_sum, weightless = float(rows), 0
     if defect is None:
         if weights is not None:
-            weight_sum = float(weights.sum(dtype=np.float64))
+            with np.errstate(over="ignore"):
+                weight_sum = float(weights.sum(dtype=np.float64))
             weightless = rows - int(np.count_nonzero(weights))
         if classification and targets.ndim == 1:
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
-            factor = values if weights is None else values * weights[:, None]
-            # Training says what has become of huge values.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):  # `combine` finds huge values
+                factor = values if weights is None else values * weights[:, None]
                 target_sum = factor.sum(axis=0)
                 target_squares = np.einsum("ij,ij->j", factor, values)
     return PartitionSummary(
@@ -321,6 +325,7 @@ def combine(
     weight_sum = sum(summary.weight_sum for summary in filled)
     if weight_sum <= 0:
         raise ValueError("sample_weight sums to zero: no row counts; give some row weight")
+    check_weight(weight_sum / sum(rows), "sample_weight")
     classes: NDArray[Any] = np.empty(0)
     class_rows = class_weights = np.empty(0)
     if classification:
@@ -364,7 +369,39 @@ def _target_moments(
         mean = np.sum([summary.target_sum for summary in summaries], axis=0) / weight_sum
         square = np.sum([summary.target_squares for summary in summaries], axis=0) / weight_sum
         variance = np.where(square > mean * mean, square - mean * mean, 0.0)
+        variance = np.where(np.isfinite(square), variance, np.inf)
     return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
+
+
+def check_weight(mean: float, name: str) -> None:
+    """Raise where weights of such a mean overflow, or have lost digits.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not _LEAST < mean < np.inf:
+        raise ValueError(
+            f"{name} is {mean:g} on average, which is no number to compute with: divide it by a "
+            "number, so that its average is near 1"
+        )
+
+
+def check_size(summary: DataSummary, dtype: Any) -> None:
+    """Raise where squares of the targets of a regression overflow in a model's dtype.
+
+    Raises
+    ------
+    ValueError
+    """
+    most = float(np.sqrt(np.finfo(dtype).max)) / 16
+    size = np.hypot(summary.target_mean, summary.target_std).max()
+    if not size < most:
+        around = f"around {size:.3g}" if np.isfinite(size) else "above 1e+153"
+        raise ValueError(
+            f"y has values {around}, of which the model, in {np.dtype(dtype)}, takes "
+            f"{most:.3g} at the most: divide y by a number, and multiply predictions by it"
+        )
 
 
 def _check_alike(summary: PartitionSummary, first: PartitionSummary, number: int, of: int) -> None:

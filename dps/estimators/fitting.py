@@ -19,7 +19,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
-from dps.data.inspection import DataSummary, combine, inspect_partition
+from dps.data.inspection import (
+    DataSummary,
+    check_size,
+    check_weight,
+    combine,
+    inspect_partition,
+)  # fmt: skip
 from dps.data.partitions import Partition, is_dask, is_list
 from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
@@ -138,7 +144,11 @@ def fit_on(
         targets, n_outputs = _describe(estimator, loss, summary, classes)
         if validating:
             check_targets(seen, targets)
+        if not classification:
+            check_size(summary, np.float64)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        if not classification:
+            check_size(summary, recipe.model.dtype)
         recipe = resumption.recipe(recipe, summary, targets, encoding)
         targets = family.scored(targets, recipe.model)
         if score is not None:
@@ -253,9 +263,11 @@ def _describe(
         n_outputs = loss.n_outputs(len(classes))
         if factors is not None:
             at = np.searchsorted(classes, summary.classes)
-            weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
+            with np.errstate(over="ignore"):
+                weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
             if weight_sum <= 0:
                 raise ValueError("class_weight leaves no row any weight")
+            check_weight(weight_sum / summary.total, "class_weight, times sample_weight,")
     scale = summary.total / weight_sum
     return TargetEncoding(loss, classes, factors, scale), n_outputs
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from numbers import Real
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -638,7 +637,7 @@ class ParameterServer:
         tensor = self._tensor(name)
         chosen = choose(tensor, keys)
         given = values_for(tensor, chosen, values, spread=order != Order.PUSH)
-        if isinstance(rows, bool) or not isinstance(rows, Real):
+        if isinstance(rows, bool) or not isinstance(rows, int | float | np.number):
             raise TypeError(f"rows must be a number above 0, got {rows!r}")
         if not 0 < rows < np.inf:
             raise ValueError(f"rows must be a number above 0, got {rows!r}")
@@ -655,7 +654,7 @@ class ParameterServer:
                 own = np.ascontiguousarray(own)
                 into = None if found is None else np.empty_like(own)
                 access, number = self._access(tensor, piece.part)
-                sent = access.begin(order, number, piece.start, picks, own, rows, into)
+                sent = access.begin(order, number, piece.start, picks, own, float(rows), into)
                 pending.append((piece, again, into, sent))
         finally:
             self._collect(tensor, pending, found)
