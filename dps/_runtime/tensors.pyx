@@ -3,12 +3,13 @@
 Owns the order of reads and writes of one part, and a request as it crosses a wire. It must not know
 whose server it is, how many shards there are, or Dask.
 
-Protocol. Only the process of the shard writes: a caller hands its values over, whole, and a thread
-there writes them. So a caller that dies, at whatever point, leaves a write that is whole or none.
+Protocol. Only the process of the shard writes, but for READS: a caller hands its values over,
+whole, and a thread there writes them. So a caller that dies, at whatever point, leaves a write that
+is whole or none.
 Words of a part, in memory that callers of the same host map
     WRITES    twice the writes so far; odd while one is under way
     VERSION   pushes so far: what the optimizer counts as steps
-    READS     reads so far
+    READS     reads so far, to which each reader adds, also one that has mapped the part
     CLOSED    1: the server has been closed
 
 A writer holds the part's mutex, which is the process's own; it makes the rows that it needs, if

@@ -134,9 +134,17 @@ def train_full_batch(
             channel.activity.lap(COMPUTE)
         missed, weight, scores = validation
         report = EpochReport(
-            kept_loss, rows.count, missed, weight, time.monotonic() - began, 0.0, 0.0, 1,
-            full_batch=1, converged=int(descent.enough),
-        )  # fmt: skip
+            loss_sum=kept_loss,
+            rows=rows.count,
+            validation_sum=missed,
+            validation_weight=weight,
+            seconds=time.monotonic() - began,
+            stale_sum=0.0,
+            stale_max=0.0,
+            steps=1,
+            full_batch=1,
+            converged=int(descent.enough),
+        )
         record = channel.end_epoch(epoch, report.row(scores), decide(epoch), keep)
         channel.activity.lap(PUSH)
         channel.begin_epoch(epoch + 1)

@@ -258,10 +258,23 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
                 validation = held_out.by_keys(model, channel)
             activity.lap(COMPUTE)
         missed, weight, scores = validation
+        stale_sum, stale_max = channel.staleness()
+        dropped, late = channel.lost()
         report = EpochReport(
-            loss_sum, seen, missed, weight, time.monotonic() - began, *channel.staleness(), pushes,
-            0, 0, channel.clock_distance(), steps.skipped, *channel.lost(), digest=channel.digest(),
-        )  # fmt: skip
+            loss_sum=loss_sum,
+            rows=seen,
+            validation_sum=missed,
+            validation_weight=weight,
+            seconds=time.monotonic() - began,
+            stale_sum=stale_sum,
+            stale_max=stale_max,
+            steps=pushes,
+            clock_distance=channel.clock_distance(),
+            skipped=steps.skipped,
+            dropped=dropped,
+            late=late,
+            digest=channel.digest(),
+        )
         row = channel.end_epoch(epoch, report.row(scores), _decision(spec, epoch))
         activity.lap(PUSH)
         record = None if row is None else EpochRecord.from_row(row)

@@ -81,11 +81,10 @@ class StoppingRule:
             Copies that should have the same bits have not.
         """
         width = len(EpochReport.__dataclass_fields__)
-        of_ranks = reports[:, :width].tolist()
-        values = list(zip(*of_ranks, strict=True))
-        digests = values[-1]
-        for rank, digest in enumerate(digests):
-            if digest != digests[0]:
+        of_ranks = [EpochReport(*row) for row in reports[:, :width].tolist()]
+        values = list(zip(*(vars(report).values() for report in of_ranks), strict=True))
+        for rank, report in enumerate(of_ranks):
+            if report.digest != of_ranks[0].digest:
                 raise ReplicaError(
                     f"after epoch {epoch + 1} the replica has other parameters than rank 0, which "
                     "an all-reduce must not lead to: is a worker's memory or processor broken?",
@@ -144,7 +143,5 @@ class StoppingRule:
             converged=converged,
             full_batch=summed.full_batch > 0,
             plateau=plateau,
-            rows_per_replica=tuple(
-                int(report.rows - report.dropped) for report in (EpochReport(*r) for r in of_ranks)
-            ),
+            rows_per_replica=tuple(int(report.rows - report.dropped) for report in of_ranks),
         )
