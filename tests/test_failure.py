@@ -362,6 +362,34 @@ def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
         assert not files()
 
 
+@pytest.mark.slow
+def test_a_server_whose_scheduler_has_been_killed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.cluster.dask.servers._ASKING", 2.0)
+    with scheduler_apart(tmp_path) as (client, processes):
+        own = {"client": client, "timeout": 2.0}
+        server = dps.ParameterServer({"w": np.zeros(4)}, name="s", n_shards=2, **own)
+        server.push("w", np.ones(4))
+        other = dps.ParameterServer.connect("s", client=client)
+        processes[0].kill()
+        processes[0].wait()
+        until(lambda: client.status != "running", "the client has heard of it")
+        asked: dict[str, Callable[[], Any]] = {
+            "pull": lambda: other.pull("w"),  # by a way that is yet to be made
+            "versions": lambda: server.versions,
+            "create": lambda: server.create({"v": np.zeros(2)}),
+            "connect": lambda: dps.ParameterServer.connect("s", client=client),
+            "list": lambda: dps.ParameterServer.list(client=client),
+            "make": lambda: dps.ParameterServer({"w": np.zeros(4)}, **own),
+            "close": server.close,
+        }
+        for name, ask in asked.items():
+            with pytest.raises(ClusterError, match=r"scheduler|client is"):
+                pytest.fail(f"{name} has returned {ask()!r}")
+        client.close()
+
+
 def rests(processes: Sequence[subprocess.Popen[Any]]) -> bool:
     """Whether processes do next to nothing, seen over a while."""
     watched = [psutil.Process(process.pid) for process in processes]

@@ -101,7 +101,7 @@ class Recovery:
         if watcher is not None:
             try:
                 return watcher.salvage(self._cluster)
-            except (ServerLostError, LookupError) as lost:
+            except (ServerLostError, ClusterError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
                 mirrored = watcher.mirrored
         return mirrored or Position(job.start, job.done, job.best)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dps._runtime.tensors import Caller, Ending
 from dps._runtime.wire import ObjectWire, Wire
-from dps.errors import ServerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError
 from dps.server.holding import HoldingCard, find_holding, map_parts
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
@@ -142,13 +142,13 @@ class RemoteAccess:
         """The error of a shard that cannot be reached, which says what it holds."""
         return self._spec.lost(self._shard, what, self._remote.address)
 
-    def _lost(self, what: str) -> ServerLostError:
+    def _lost(self, what: str) -> DPSError:
         """The same of a wire that has ended: the shard's worker knows whether it is there."""
         if threading.current_thread() is self._looping:
             return self.lost(what)
         try:
             self._ask_whether_there()
-        except ServerLostError as error:
+        except (ServerLostError, ClusterError) as error:
             return error
         return self.lost(what)
 
@@ -201,7 +201,7 @@ class RemoteAccess:
                 say = known[0]()
                 raise error if say is None else say(error.message) from error
 
-        def lost(what: str) -> ServerLostError:
+        def lost(what: str) -> DPSError:
             say = known[1]()
             return ServerLostError(what) if say is None else say(what)
 
@@ -219,7 +219,7 @@ class RemoteAccess:
         return Caller(wire)
 
     async def _connection(
-        self, name: str, look: Callable[[], None], lost: Callable[[str], ServerLostError]
+        self, name: str, look: Callable[[], None], lost: Callable[[str], DPSError]
     ) -> Wire | None:
         """A connection to the shard; None where there is none to be had from here."""
         remote, self._looping = self._remote, threading.current_thread()

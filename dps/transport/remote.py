@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from dps.errors import ClusterError, ServerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError
 
 __all__ = ["PendingCall", "Remote"]
 
@@ -67,7 +67,24 @@ class Remote:
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> PendingCall:
         """Run what talks to the Actor's worker in the event loop of this one."""
         loop = self.node.loop.asyncio_loop
-        return PendingCall(self, loop, asyncio.run_coroutine_threadsafe(coroutine, loop))
+        try:
+            return PendingCall(self, loop, asyncio.run_coroutine_threadsafe(coroutine, loop))
+        except RuntimeError as error:  # the client is closed, and its event loop
+            coroutine.close()
+            raise self.lost(f"cannot be reached ({error})") from error
+
+    def lost(self, what: str) -> DPSError:
+        """The error of an Actor of which something is so.
+
+        A client without a scheduler reaches nobody, whom it therefore does not accuse.
+        """
+        status = getattr(self.node, "status", None)
+        if isinstance(status, str) and status != "running":  # of a worker it is no text
+            return ClusterError(
+                f"shard {self.key} {what}: the client is {status}, so its scheduler is gone, or "
+                "somebody has closed it"
+            )
+        return ServerLostError(f"shard {self.key} {what}", worker=self.address)
 
     def call(
         self, method: str, *args: Any, timeout: float, check: Callable[[], None] | None = None
@@ -84,6 +101,8 @@ class Remote:
         ------
         ServerLostError
             The worker is gone, or does not answer within `timeout` seconds.
+        ClusterError
+            The scheduler is gone.
         """
         return self.start(method, *args).result(timeout, check)
 
@@ -106,8 +125,8 @@ class PendingCall:
 
         Raises
         ------
-        ClusterError
-            The event loop that brings it would wait for itself.
+        ServerLostError, ClusterError
+            See `Remote.call`; or the event loop that brings it would wait for itself.
         """
         if asyncio._get_running_loop() is self._loop:
             self._future.cancel()
@@ -125,9 +144,12 @@ class PendingCall:
             return self._future.result(max(0.0, deadline - time.monotonic()))
         except (concurrent.futures.TimeoutError, TimeoutError) as error:
             self._future.cancel()
-            raise self._lost(f"did not answer within {timeout:g} s") from error
+            raise self._remote.lost(f"did not answer within {timeout:g} s") from error
         except (OSError, concurrent.futures.CancelledError) as error:
-            raise self._lost(f"cannot be reached ({error})") from error
+            raise self._remote.lost(f"cannot be reached ({error})") from error
+        except (RuntimeError, AttributeError) as error:  # of a client without connections
+            lost = self._remote.lost(f"cannot be reached ({error})")
+            raise (lost if isinstance(lost, ClusterError) else error) from error
 
     def within(self, seconds: float) -> Any:
         """The answer, if it comes within some seconds; it may be asked for again.
@@ -146,9 +168,6 @@ class PendingCall:
     def done(self) -> bool:
         """Whether an answer has come."""
         return self._future.done()
-
-    def _lost(self, what: str) -> ServerLostError:
-        return ServerLostError(f"shard {self._remote.key} {what}", worker=self._remote.address)
 
 
 def _worker() -> Any:

@@ -11,7 +11,8 @@ import importlib.metadata
 import operator
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client, Future
@@ -32,6 +33,7 @@ __all__ = [
     "fetch",
     "first_workers",
     "living",
+    "reaching",
     "shared_memory",
     "watched",
 ]
@@ -80,10 +82,22 @@ def ask(
     ClusterError
         It has failed, as `what` says; or the client is closed.
     """
-    try:
+    with reaching(client, what):
         method = operator.attrgetter(question)(client)
         return client.sync(method, callback_timeout=timeout, **arguments)
-    except OSError as error:  # also a timeout
+
+
+@contextmanager
+def reaching(client: Client, what: str = "the scheduler cannot be reached") -> Iterator[None]:
+    """Have failures to reach the scheduler be errors of dps.
+
+    Raises
+    ------
+    ClusterError
+    """
+    try:
+        yield
+    except (OSError, *CANCELLED) as error:  # also a timeout
         raise ClusterError(f"{what} ({type(error).__name__}: {error})") from error
     except (AttributeError, RuntimeError):  # it has no scheduler any more, or no connections
         check_client(client)

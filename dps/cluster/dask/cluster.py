@@ -301,7 +301,7 @@ class DaskCluster:
         for call in calls:
             try:
                 call.result(max(0.1, deadline - time.monotonic()))
-            except ServerLostError:
+            except (ServerLostError, ClusterError):
                 clean = False
         if self._running is not None:
             self._running.release()

@@ -25,10 +25,11 @@ from dps.cluster.dask.calls import (
     check_versions,
     first_workers,
     living,
+    reaching,
     shared_memory,
 )
 from dps.data.sealed import sealed
-from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
+from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard
 from dps.server.holding import HoldingCard
@@ -56,6 +57,8 @@ __all__ = [
 
 #: What the names of published datasets begin with.
 _PREFIX = "dps-server-"
+#: Seconds that the scheduler may take to answer.
+_ASKING = 30.0
 
 
 @dataclass(frozen=True)
@@ -179,9 +182,10 @@ def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None
     ValueError
         There is one of that name.
     """
-    name = f"{_PREFIX}{card.spec.name}"
+    held = {f"{_PREFIX}{card.spec.name}": (list(futures), pickle.dumps(card))}
     try:
-        client.publish_dataset({name: (list(futures), pickle.dumps(card))})
+        with reaching(client):
+            client.publish_dataset(held, callback_timeout=card.timeout)
     except KeyError as error:
         raise ValueError(
             f"there is a server with name={card.spec.name!r}: connect to it, or close it"
@@ -223,8 +227,15 @@ def task_client() -> Client:
 
 
 def names(client: Client) -> list[str]:
-    """The names of all servers of a cluster."""
-    found = client.list_datasets()
+    """The names of all servers of a cluster.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler is gone.
+    """
+    with reaching(client):
+        found = client.list_datasets(callback_timeout=_ASKING)
     return sorted(
         name.removeprefix(_PREFIX)
         for name in found
@@ -239,6 +250,8 @@ def find(client: Client, name: str) -> ServerCard:
     ------
     LookupError
         There is none of that name.
+    ClusterError
+        The scheduler is gone.
     """
     cards = _cards(client, name)
     if not cards:
@@ -281,18 +294,26 @@ def status(card: ServerCard) -> list[dict[str, Any]]:
 
 
 def close(card: ServerCard, futures: Sequence[Future]) -> None:
-    """End the shards, also where one is lost."""
-    alive = _alive(card)
-    for remote in card.remotes:
-        if remote.address in alive:
-            with contextlib.suppress(DPSError):  # it has gone
-                remote.call("close", timeout=card.timeout)
-    for future in futures:
-        future.release()
+    """End the shards, also where one is lost.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler is gone.
+    """
+    try:
+        alive = _alive(card)
+        for remote in card.remotes:
+            if remote.address in alive:
+                with contextlib.suppress(ServerLostError):  # it has gone
+                    remote.call("close", timeout=card.timeout)
+    finally:
+        for future in futures:
+            future.release()
 
 
 def _alive(card: ServerCard) -> dict[str, int]:
-    """The workers that the scheduler has now; none where it has gone."""
+    """The workers that the scheduler has now."""
     remote = card.remotes[0]
 
     async def workers() -> Any:
@@ -300,8 +321,8 @@ def _alive(card: ServerCard) -> dict[str, int]:
 
     try:
         found: dict[str, int] = remote.submit(workers()).result(card.timeout)
-    except ServerLostError:
-        return {}
+    except ServerLostError as error:
+        raise ClusterError(f"the scheduler cannot be reached ({error.message})") from error
     return found
 
 
@@ -313,17 +334,16 @@ def forget(client: Client, spec: ServerSpec) -> None:
     ClusterError
         The scheduler is gone.
     """
-    try:
-        if spec.id in (card.spec.id for card in _cards(client, spec.name)):
-            client.unpublish_dataset(f"{_PREFIX}{spec.name}")
-    except OSError as error:
-        raise ClusterError(f"the scheduler cannot be reached ({error})") from error
+    if spec.id in (card.spec.id for card in _cards(client, spec.name)):
+        with reaching(client):
+            client.unpublish_dataset(f"{_PREFIX}{spec.name}", callback_timeout=_ASKING)
 
 
 def _cards(client: Client, name: str | None) -> list[ServerCard]:
     """What is known by a name: one server, or none."""
     try:
-        _, data = client.get_dataset(f"{_PREFIX}{name}")
+        with reaching(client):
+            _, data = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASKING)
     except KeyError:
         return []
     return [pickle.loads(data)]
