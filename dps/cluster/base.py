@@ -6,7 +6,7 @@ A cluster object lives for one fit. Whatever it made is gone after `close`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +60,10 @@ class Running(Protocol):
 
     def check(self) -> None:
         """Raise if a worker or the scheduler is gone."""
+        ...
+
+    def leave(self, ranks: Iterable[int]) -> None:
+        """Do not wait for these when the fit ends: they hang."""
         ...
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
@@ -177,8 +177,8 @@ class ThreadCluster:
             shard.close()
         if self._running is not None and (left := self._running.join(PATIENCE)):
             _log.warning(
-                "%s did not end within %g s, and %s left behind: does the model return?",
-                ", ".join(left), PATIENCE, "is" if len(left) == 1 else "are",
+                "%s did not end, and %s left behind: does the model return?",
+                ", ".join(left), "is" if len(left) == 1 else "are",
             )  # fmt: skip
         self._shards, self._running = [], None
         return [LOCAL] * len(self._partitions), set()
@@ -193,7 +193,8 @@ class _ReplicaThreads:
     """Threads and what they returned."""
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}
+        self._left: set[int] = set()
         self._outcomes: dict[int, Any] = {}
         self._change = threading.Condition()
 
@@ -209,7 +210,7 @@ class _ReplicaThreads:
         thread = threading.Thread(
             target=copy_context().run, args=(run,), name=f"dps-replica-{rank}", daemon=True
         )
-        self._threads.append(thread)
+        self._threads[rank] = thread
         thread.start()
 
     def wait(self, seconds: float) -> bool:
@@ -226,9 +227,13 @@ class _ReplicaThreads:
     def check(self) -> None:
         """Threads do not get lost."""
 
+    def leave(self, ranks: Iterable[int]) -> None:
+        """Do not wait for these, see `Running.leave`."""
+        self._left.update(ranks)
+
     def join(self, seconds: float) -> list[str]:
         """Wait so long at the most; the names of threads that have not ended."""
         deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return [thread.name for thread in self._threads if thread.is_alive()]
+        for rank, thread in self._threads.items():
+            thread.join(0.0 if rank in self._left else max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in self._threads.values() if thread.is_alive()]

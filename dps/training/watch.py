@@ -209,9 +209,12 @@ class Watcher:
             return
         # A rank that waits says so; the silent one is the one that others wait for.
         last = min(running, key=lambda rank: (self._progress[rank][1], rank))
-        if now - self._progress[last][1] > self._job.timeout:
+        timeout = self._job.timeout
+        if now - self._progress[last][1] > timeout:
+            silent = [rank for rank in running if now - self._progress[rank][1] > timeout / 2]
+            self._running.leave(silent)
             raise StalledError(
-                f"no progress for {self._job.timeout:g} s; is the worker frozen or overloaded? "
+                f"no progress for {timeout:g} s; is the worker frozen or overloaded? "
                 "raise `timeout` if a step may take longer",
                 worker=self._plan.ranks[last].worker,
                 rank=last,
@@ -235,6 +238,8 @@ class Watcher:
             error.message += f"; it has no file of shared memory: {why}"
         if error.worker is None and error.rank is not None:  # a rank that others waited for
             error.worker = self._plan.ranks[error.rank].worker
+        if isinstance(error, StalledError) and error.rank is not None:
+            self._running.leave([error.rank])
         raise error from first.cause
 
     def _go_home(self) -> None:

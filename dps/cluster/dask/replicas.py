@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distributed import Client, Future, get_worker, secede
@@ -36,6 +36,7 @@ class ReplicaTasks:
         self._shards = shards
         self._timeout = timeout
         self._outcomes: dict[int, Any] = {}
+        self._left: set[int] = set()
         self._change = threading.Event()
         for future in futures.values():
             future.add_done_callback(lambda _: self._change.set())
@@ -83,10 +84,18 @@ class ReplicaTasks:
                     f"the worker of shard {number} died or left the cluster", worker=worker
                 )
 
+    def leave(self, ranks: Iterable[int]) -> None:
+        """Do not wait for these, see `Running.leave`."""
+        self._left.update(ranks)
+
     def drain(self, alive: Mapping[str, int], deadline: float) -> bool:
         """Wait for the replicas of living workers to end; whether all have, in order."""
         # A task that is pinned to a dead worker waits for ever.
-        living = [f for rank, f in self._futures.items() if self._places[rank] in alive]
+        living = [
+            future
+            for rank, future in self._futures.items()
+            if self._places[rank] in alive and rank not in self._left
+        ]
         while any(future.status == "pending" for future in living):
             left = deadline - time.monotonic()
             if left <= 0:
