@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from conditions import until
 from ranks import FENCE, LoopbackLink, at_once
@@ -246,6 +247,25 @@ def test_who_leaves_in_good_order_is_not_lost() -> None:
     with pytest.raises(StalledError):
         channel(Sync(), 0, 2, link, shard.update).push_pull(np.ones(SIZE), 1, 0.0)
     link.close()
+    shard.actor.close()
+
+
+def test_looking_at_many_leases_keeps_no_file_open() -> None:
+    shard, ranks = Shard(Adam(), shared=True), 64
+    shard.open(0, ranks)
+    process = psutil.Process()
+    links = [MappedLink(shard.window(0), rank, FENCE, 2.0) for rank in range(ranks)]
+    before = process.num_fds()
+    for link in links:
+        link.claim()
+    claimed = process.num_fds()
+    assert claimed - before == ranks  # a lock each
+    with pytest.raises(StalledError):  # having looked at all others
+        channel(Sync(), 0, ranks, links[0], shard.update).push_pull(np.ones(SIZE), 1, 0.0)
+    assert process.num_fds() == claimed
+    for link in links:
+        link.close()
+    assert process.num_fds() == before
     shard.actor.close()
 
 

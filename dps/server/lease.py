@@ -13,7 +13,9 @@ tell from one that is slow: the deadline ends that wait.
 
 from __future__ import annotations
 
-from dps.server.memory import SharedFile, folder
+from contextlib import closing
+
+from dps.server.memory import LockedFile, folder
 from dps.server.window import Field, Window
 
 __all__ = ["LEFT", "LOST", "Lease", "is_lost"]
@@ -35,7 +37,7 @@ class Lease:
 
     def __init__(self, window: Window, rank: int) -> None:
         self._window, self._rank = window, rank
-        self._file = SharedFile.create(window.spec.fit, 1)
+        self._file = LockedFile.create(window.spec.fit)
         window.words.rank_store(rank, Field.LEASE, int(self._file.path.name.rpartition("-")[2], 16))
 
     @classmethod
@@ -52,26 +54,22 @@ class Lease:
         self._file.close()
 
 
-def is_lost(window: Window, rank: int, opened: dict[int, SharedFile]) -> bool:
-    """Whether a rank's process has died.
+def is_lost(window: Window, rank: int) -> bool:
+    """Whether a rank's process has died, as far as can be seen.
 
-    Parameters
-    ----------
-    window : Window
-    rank : int
-    opened : dict
-        The files of leases that have been looked at, by their numbers; it is added to.
+    No file stays open: with all that look at all others there would be thousands.
     """
     number = window.words.rank_load(rank, Field.LEASE)
     if number <= 0:
         return number == LOST
     try:
-        if number not in opened:
-            opened[number] = SharedFile.open(folder() / f"dps-{window.spec.fit}-{number:016x}")
-        gone = opened[number].owner_is_gone()
-        if gone:
-            opened[number].path.unlink(missing_ok=True)
+        with closing(LockedFile.open(folder() / f"dps-{window.spec.fit}-{number:016x}")) as file:
+            gone = file.owner_is_gone()
+            if gone:
+                file.path.unlink(missing_ok=True)
     except FileNotFoundError:
         gone = True
+    except OSError:  # there are too many open files: the deadline still holds
+        gone = False
     # It may have left in good order meanwhile.
     return gone and window.words.rank_load(rank, Field.LEASE) == number

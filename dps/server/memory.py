@@ -29,10 +29,11 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
+from typing import Self
 
 from dps._runtime.words import PORTABLE
 
-__all__ = ["SharedFile", "folder", "remove_files_of", "sweep"]
+__all__ = ["LockedFile", "SharedFile", "folder", "remove_files_of", "sweep"]
 
 _PREFIX = "dps-"
 #: Seconds for which what a dead owner has left stays.
@@ -61,30 +62,38 @@ def _allocate(fd: int, nbytes: int) -> None:
         left -= os.write(fd, zeros[: min(left, len(zeros))])
 
 
-class SharedFile:
-    """A mapped file, as its owner or as one who found it.
+def _made(fit: str, nbytes: int) -> tuple[Path, int]:
+    """A new file of so many zeros, and a descriptor that holds its lock."""
+    path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.fchmod(fd, _OWNED)
+        if nbytes:
+            _allocate(fd, nbytes)
+    except BaseException:
+        _release(fd, path)
+        raise
+    return path, fd
+
+
+class LockedFile:
+    """A file whose lock says whether its owner lives, as its owner or as one who found it.
 
     Attributes
     ----------
     path : Path
-    memory : mmap.mmap
     """
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
         self.path = path
-        # A mapping keeps the file open that it was made of, and that file's lock: not the owner's.
-        mapped = os.open(path, os.O_RDWR)
-        try:
-            self.memory = mmap.mmap(mapped, 0)
-        finally:
-            os.close(mapped)
         self._fd = fd
         self._owner = owner
         self._release = weakref.finalize(self, _release, fd, path if owner else None)
         _files.add(self)
 
     @classmethod
-    def create(cls, fit: str, nbytes: int) -> SharedFile:
+    def create(cls, fit: str, nbytes: int = 0) -> Self:
         """Make a file of `nbytes` zeros.
 
         Raises
@@ -92,20 +101,16 @@ class SharedFile:
         OSError
             There is no room, or no file system that takes it.
         """
-        path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
+        path, fd = _made(fit, nbytes)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            os.fchmod(fd, _OWNED)
-            _allocate(fd, nbytes)
             return cls(path, fd, owner=True)
         except BaseException:
             _release(fd, path)
             raise
 
     @classmethod
-    def open(cls, path: Path) -> SharedFile:
-        """Map a file that somebody else owns.
+    def open(cls, path: Path) -> Self:
+        """Find a file that somebody else owns.
 
         Raises
         ------
@@ -133,13 +138,31 @@ class SharedFile:
         return True
 
     def disown(self) -> None:
-        """Leave the file to whoever owns it; the memory stays mapped."""
+        """Leave the file to whoever owns it; memory stays mapped."""
         if self._release.detach() is not None:
             os.close(self._fd)
 
     def close(self) -> None:
-        """Give the file back; an owner unlinks it. The memory lives until unused."""
+        """Give the file back; an owner unlinks it. Memory lives until unused."""
         self._release()
+
+
+class SharedFile(LockedFile):
+    """The same, mapped.
+
+    Attributes
+    ----------
+    memory : mmap.mmap
+    """
+
+    def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
+        # A mapping keeps the file open that it was made of, and that file's lock: not the owner's.
+        mapped = os.open(path, os.O_RDWR)
+        try:
+            self.memory = mmap.mmap(mapped, 0)
+        finally:
+            os.close(mapped)
+        super().__init__(path, fd, owner=owner)
 
 
 def _release(fd: int, path: Path | None) -> None:
@@ -154,7 +177,7 @@ def _forget_files() -> None:
         file.disown()
 
 
-_files: weakref.WeakSet[SharedFile] = weakref.WeakSet()
+_files: weakref.WeakSet[LockedFile] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forget_files)
 
 

@@ -12,7 +12,6 @@ from dps._runtime.activity import Activity
 from dps._runtime.words import LATE, READY
 from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostError
 from dps.server.lease import is_lost
-from dps.server.memory import SharedFile
 from dps.server.window import Field, Wait, Window, Word
 
 __all__ = ["Watch"]
@@ -58,7 +57,6 @@ class Watch:
         self._alive = alive
         self.activity: Activity | None = None
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
-        self._leases: dict[int, SharedFile] = {}
         self._looked = 0.0
 
     def look(self, wait: Wait) -> None:
@@ -79,7 +77,7 @@ class Watch:
         if window.file is not None and window.file.owner_is_gone():
             raise ServerLostError(f"the worker that held shard {window.spec.shard} has died")
         for rank in self._missing(wait):
-            if is_lost(window, rank, self._leases):
+            if is_lost(window, rank):
                 raise WorkerLostError("the process of a replica has died", rank=self._ranks[rank])
             progress = window.progress(rank)
             seen = self._seen.get(rank)
