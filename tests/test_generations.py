@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import signal
 import subprocess
@@ -253,6 +254,7 @@ def test_who_leaves_in_good_order_is_not_lost() -> None:
 def test_looking_at_many_leases_keeps_no_file_open() -> None:
     shard, ranks = Shard(Adam(), shared=True), 64
     shard.open(0, ranks)
+    gc.collect()  # files of earlier tests
     process = psutil.Process()
     links = [MappedLink(shard.window(0), rank, FENCE, 2.0) for rank in range(ranks)]
     before = process.num_fds()
