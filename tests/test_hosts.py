@@ -476,3 +476,15 @@ def test_fits_across_hosts_go_on_when_a_worker_is_killed(
         assert address in fit.recoveries[0].what
     until(lambda: address not in pair.client.nthreads(), "Dask knows")
     pair.add_workers([worker.host])
+
+
+def test_a_ring_goes_round_where_connections_have_no_socket() -> None:
+    with cluster_of_hosts(2, protocol="ws") as made:
+        found = [
+            trained(
+                made.client, dense(), optimizer="momentum", batch_size=800, timeout=6.0,
+                mode=AllReduce(algorithm=algorithm),
+            ).coef_
+            for algorithm in ("ring", "direct")
+        ]  # fmt: skip
+        np.testing.assert_allclose(*found, rtol=1e-12)

@@ -334,6 +334,47 @@ def test_a_named_server_outlives_its_maker_and_another_does_not(client: Client) 
     server.close()
 
 
+BY_CALLS = """
+import sys, dps
+from distributed import Client
+from dps.transport import callers
+
+if __name__ == "__main__":
+    callers.map_parts = lambda *args: None
+    callers.can_be_taken_over = lambda comm: False
+    server = dps.ParameterServer.connect("called", client=Client(sys.argv[1]))
+    server.add("w", 1.0)
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_caller_by_actor_calls_that_is_killed_leaves_nothing(client: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(4)}, name="called", client=client) as server:
+        shard = server.stats()["shards"][0]
+        before, [home] = len(shard["callers"]), [shard["worker"]]
+        threads = client.run(threading.active_count, workers=[home])[home]
+        callers = [start(BY_CALLS, client.scheduler.address) for _ in range(3)]
+        for caller in callers:
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == "there\n"
+        assert len(server.stats()["shards"][0]["callers"]) == before + 3
+        for caller in callers[:2]:
+            caller.kill()
+            caller.communicate()
+        until(
+            lambda: len(server.stats()["shards"][0]["callers"]) == before + 1,
+            "only the caller that lives is there",
+        )
+        callers[2].communicate("")
+        until(
+            lambda: client.run(threading.active_count, workers=[home])[home] <= threads,
+            "the threads have ended",
+        )
+        assert server.pull("w").tolist() == [3.0] * 4
+
+
 PUSHER = r"""
 import sys, threading, numpy as np, dps
 from distributed import Client

@@ -839,6 +839,7 @@ cdef class FarEnd(End):
         cdef bint pending = self.pending
         self.pending = True
         self.wire.send(parts, sizes, 2)
+        self.wire.flush()
         self.pending = pending
         return RAN
 

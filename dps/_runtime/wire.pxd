@@ -7,6 +7,7 @@ cdef class Wire:
     cdef object lost
 
     cdef int send(self, const void** parts, const Py_ssize_t* sizes, int n) except -1 nogil
+    cdef int flush(self) except -1 nogil
     cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil
 
 
@@ -23,3 +24,4 @@ cdef class SocketWire(Wire):
 
 cdef class ObjectWire(Wire):
     cdef readonly object over
+    cdef bint collects

@@ -56,6 +56,10 @@ cdef class Wire:
         """Send up to PARTS pieces of memory as one run of bytes."""
         return 0
 
+    cdef int flush(self) except -1 nogil:
+        """Have what was sent be on its way, also where no answer is asked for."""
+        return 0
+
     cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:
         """Receive n bytes; False where the other side has closed before the first of them."""
         return False
@@ -205,13 +209,14 @@ cdef class ObjectWire(Wire):
     Parameters
     ----------
     over : object
-        ``over.send(list of memoryview)`` sends all of them. ``over.receive(memoryview)`` returns
-        how many bytes it has put there, 0 at the end, and raises TimeoutError once a tick.
+        ``over.send(list of memoryview)`` sends all of them; where it collects what belongs
+        together, ``over.flush(look)`` sends that. ``over.receive(memoryview)`` returns how many
+        bytes it has put there, 0 at the end, and raises TimeoutError once a tick.
     look, lost : callable
     """
 
     def __init__(self, over, look, lost):
-        self.over = over
+        self.over, self.collects = over, hasattr(over, "flush")
         self.look, self.lost = look, lost
 
     def close(self):
@@ -233,6 +238,15 @@ cdef class ObjectWire(Wire):
                 self.over.send(pieces, self.look)
             except OSError as error:
                 raise self.lost(str(error)) from error
+        return 0
+
+    cdef int flush(self) except -1 nogil:
+        if self.collects:
+            with gil:
+                try:
+                    self.over.flush(self.look)
+                except OSError as error:
+                    raise self.lost(str(error)) from error
         return 0
 
     cdef bint receive(self, void* place, Py_ssize_t n) except -1 nogil:

@@ -1,6 +1,7 @@
 """Wires over Actor calls, for clusters whose connections have no socket.
 
-A request is an argument, its answer the result; both ends see them as bytes of a wire.
+A request is an argument, its answer the result; both ends see them as bytes of a wire. No
+connection ends when a sender dies: the shard asks the scheduler, now and then, who is still there.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import queue
+import time
 from collections.abc import Callable
 from typing import Any
 
+from distributed.protocol.pickle import dumps
+
 from dps.transport.remote import PendingCall, Remote
 
-__all__ = ["CallingWire", "Mailbox"]
+__all__ = ["CallingWire", "Mailbox", "Presence"]
+
+#: Seconds between questions whether a sender is there.
+_ASK_EVERY = 5.0
 
 
 class CallingWire:
@@ -40,6 +47,17 @@ class CallingWire:
         """Add to the request, which goes when its answer is asked for."""
         self._request += map(bytes, pieces)
 
+    def flush(self, look: Callable[[], None]) -> None:
+        """Send what has no answer; it is there when this returns, before all that follows."""
+        message, self._request = b"".join(self._request), []
+        sent = self._remote.start("relay", *self._sender, message, False)
+        while True:
+            try:
+                sent.within(self._tick)
+                return
+            except TimeoutError:
+                look()
+
     def receive(self, into: memoryview) -> int:
         """Put bytes of the answer there."""
         if not self._came:
@@ -60,6 +78,57 @@ class CallingWire:
         """Nothing is held."""
 
 
+class Presence:
+    """What a shard's end calls while it waits: whether the sender is still there.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Of the shard.
+    sender : str
+        The id of the sender's client, or worker.
+    """
+
+    def __init__(self, worker: Any, sender: str) -> None:
+        self._worker, self._sender = worker, sender
+        self._asked: concurrent.futures.Future[bool] | None = None
+        self._next = time.monotonic() + _ASK_EVERY
+
+    def __call__(self) -> None:
+        """Raise if it has gone.
+
+        Raises
+        ------
+        ConnectionError
+        """
+        now = time.monotonic()
+        if self._asked is None:
+            if now >= self._next:
+                loop = self._worker.loop.asyncio_loop
+                self._asked = asyncio.run_coroutine_threadsafe(self._ask(), loop)
+        elif self._asked.done():
+            asked, self._asked, self._next = self._asked, None, now + _ASK_EVERY
+            if asked.exception() is None and not asked.result():
+                raise ConnectionError(f"{self._sender} has gone")
+
+    async def _ask(self) -> bool:
+        answer = await self._worker.scheduler.run_function(
+            function=dumps(_knows()), args=dumps(()), kwargs=dumps({"sender": self._sender}),
+            wait=True,
+        )  # fmt: skip
+        return bool(answer["result"])
+
+
+def _knows() -> Callable[..., bool]:
+    """A function that the scheduler runs; made here, so that it is pickled by value."""
+
+    def knows(dask_scheduler: Any, sender: str) -> bool:
+        workers = dask_scheduler.workers.values()
+        return sender in dask_scheduler.clients or any(each.server_id == sender for each in workers)
+
+    return knows
+
+
 class Mailbox:
     """The shard's end: requests come in the event loop, a thread answers them.
 
@@ -75,8 +144,10 @@ class Mailbox:
         self._came = memoryview(b"")
         self._ended = False
 
-    async def relay(self, message: bytes) -> bytes:
-        """The answer to a request.
+    async def relay(self, message: bytes, answered: bool = True) -> bytes:
+        """The answer to a request, if it has one.
+
+        Where all of the request has been sent before, as what has no answer, the message is empty.
 
         Raises
         ------
@@ -84,8 +155,12 @@ class Mailbox:
             Nobody answers any more.
         """
         answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        self._answers.put(answer)
-        self._requests.put(bytes(message))
+        if answered:
+            self._answers.put(answer)
+        else:
+            answer.set_result(b"")
+        if message:
+            self._requests.put(bytes(message))
         if self._ended:  # whoever would have answered may not have seen this one
             answer.cancel()
             raise ConnectionError("nobody answers here any more")

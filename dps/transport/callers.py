@@ -213,7 +213,8 @@ class RemoteAccess:
         if wire is None:
             self._calls = True
             name = f"{name} {uuid.uuid4().hex[:8]}"
-            self._remote.call("serve_calls", name, timeout=self._timeout)
+            sender = self._remote.node.id
+            self._remote.call("serve_calls", name, sender, timeout=self._timeout)
             over = _LeavingWire(self._remote, (name,), TICK)
             wire = ObjectWire(over, look, lost)
         return Caller(wire)

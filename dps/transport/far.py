@@ -78,7 +78,9 @@ class FarLink:
         if name is not None:
             self._wire = remote.submit(self._connect(name)).result(self._timeout)
         if self._wire is None:
-            remote.call("ask", key, "serve_calls", rank, fence, timeout=self._timeout)
+            remote.call(
+                "ask", key, "serve_calls", rank, fence, remote.node.id, timeout=self._timeout
+            )
             over = CallingWire(remote, (key, rank, fence), TICK)
             self._wire = ObjectWire(over, self._look, self._lost)
         self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))

@@ -38,8 +38,8 @@ from dps.server.shard import EndKind, GroupSpec, ParameterShard, ShardGroup
 from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
-from dps.transport.call import Mailbox
-from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of, wait_for_ever
+from dps.transport.call import Mailbox, Presence
+from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
 
 __all__ = ["ServedGroup", "ServedShard", "pickled", "serve_rank"]
 
@@ -67,10 +67,10 @@ class ServedGroup(ShardGroup):
             self._services = _Services(get_worker(), self.window, spec.end, spec.timeout)
         return self._services
 
-    def serve_calls(self, rank: int, fence: int) -> None:
-        """Begin to serve a rank by Actor calls."""
+    def serve_calls(self, rank: int, fence: int, sender: str) -> None:
+        """Begin to serve a rank by Actor calls, as long as its sender is there."""
         check_fence(self.window, rank, fence)
-        self.services.serve_calls(rank)
+        self.services.serve_calls(rank, sender)
 
     def abandon(self) -> None:
         """Stop the group, have the threads end, and give the window back."""
@@ -90,12 +90,14 @@ class ServedShard(ParameterShard):
 
     group_kind = ServedGroup
 
-    async def relay(self, key: tuple[str, int], rank: int, fence: int, message: bytes) -> bytes:
-        """The answer to a rank's request."""
+    async def relay(
+        self, key: tuple[str, int], rank: int, fence: int, message: bytes, answered: bool = True
+    ) -> bytes:
+        """The answer to a rank's request, see `Mailbox.relay`."""
         group = self.group(key)
         assert isinstance(group, ServedGroup)
         check_fence(group.window, rank, fence)
-        return await group.services.mailboxes[rank].relay(message)
+        return await group.services.mailboxes[rank].relay(message, answered)
 
 
 class _Services:
@@ -130,9 +132,9 @@ class _Services:
             self._start(rank, wire)
         return Status.dont_reply
 
-    def serve_calls(self, rank: int) -> None:
+    def serve_calls(self, rank: int, sender: str) -> None:
         mailbox = self.mailboxes[rank] = Mailbox(TICK)
-        self._start(rank, ObjectWire(mailbox, wait_for_ever, ConnectionError))
+        self._start(rank, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
 
     def _start(self, rank: int, wire: Wire) -> None:
         self._wires[rank] = wire

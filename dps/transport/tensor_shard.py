@@ -31,9 +31,9 @@ from dps._runtime.tensors import TensorService
 from dps._runtime.wire import ObjectWire, Wire
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
-from dps.transport.call import Mailbox
+from dps.transport.call import Mailbox, Presence
 from dps.transport.serving import pickled
-from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of, wait_for_ever
+from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
 
 __all__ = ["TensorShard"]
 
@@ -76,9 +76,9 @@ class TensorShard:
         """Whether callers are still served."""
         return self._close.alive
 
-    def serve_calls(self, caller: str) -> None:
-        """Begin to serve a caller by Actor calls."""
-        self._services.serve_calls(caller)
+    def serve_calls(self, caller: str, sender: str) -> None:
+        """Begin to serve a caller by Actor calls, as long as its sender is there."""
+        self._services.serve_calls(caller, sender)
 
     def leave(self, caller: str) -> None:
         """End that."""
@@ -123,9 +123,9 @@ class _Services:
             self._start(caller, wire)
         return Status.dont_reply
 
-    def serve_calls(self, caller: str) -> None:
+    def serve_calls(self, caller: str, sender: str) -> None:
         mailbox = self.mailboxes[caller] = Mailbox(TICK)
-        self._start(caller, ObjectWire(mailbox, wait_for_ever, ConnectionError))
+        self._start(caller, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
 
     def leave(self, caller: str) -> None:
         mailbox = self.mailboxes.pop(caller, None)
@@ -155,7 +155,8 @@ class _Services:
             pass
         finally:
             with self._lock:
-                self._wires.pop(wire)
+                caller = self._wires.pop(wire)
+            self.mailboxes.pop(caller, None)
             wire.close()
 
     def _answer(self, message: bytes) -> bytes:

@@ -232,12 +232,15 @@ class ClusterOfHosts:
     ----------
     hosts : list of Host
     client : Client
+    scheduler : str
+        Its address as workers reach it.
     workers : dict of str to Worker
         By address.
     """
 
     def __init__(self, made: Network, client: Client, folder: Path) -> None:
         self.hosts, self.client = made.hosts, client
+        self.scheduler = client.scheduler.address
         self.workers: dict[str, Worker] = {}
         self._folder = folder
 
@@ -272,10 +275,17 @@ class ClusterOfHosts:
         scratch = self._folder / name
         scratch.mkdir()
         command = [
-            sys.executable, "-m", "distributed.cli.dask_worker", self.client.scheduler.address,
-            "--host", host.address, "--name", name, "--nthreads", "1", "--no-nanny",
+            sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler,
+            "--name", name, "--nthreads", "1", "--no-nanny",
             "--no-dashboard", "--local-directory", str(scratch), "--death-timeout", "60",
         ]  # fmt: skip
+        protocol, _, _ = self.scheduler.partition(":")
+        if protocol == "ws":
+            port = 40_000 + next(_serial)
+            command += ["--contact-address", f"ws://{host.address}:{port}"]
+            command += ["--listen-address", f"ws://0.0.0.0:{port}"]
+        else:
+            command += ["--host", host.address]
         for option in ("ca-file", "cert", "key"):
             if (file := self._folder / f"{option}.pem").exists():
                 command += [f"--tls-{option}", str(file)]
@@ -291,9 +301,11 @@ class ClusterOfHosts:
 
 @contextmanager
 def cluster_of_hosts(
-    n_hosts: int, workers: int = 1, security: Security | None = None
+    n_hosts: int, workers: int = 1, security: Security | None = None, protocol: str | None = None
 ) -> Iterator[ClusterOfHosts]:
     """A cluster of so many hosts with so many workers each; with TLS where security is given.
+
+    A protocol other than TCP may be "ws".
 
     Raises
     ------
@@ -312,10 +324,14 @@ def cluster_of_hosts(
                 (folder / f"{option}.pem").write_text(content)
         made = stack.enter_context(network(n_hosts))
         scheduler = LocalCluster(
-            n_workers=0, host=made.address, security=security, dashboard_address=":0"
-        )
+            n_workers=0, host=made.address, security=security, dashboard_address=":0",
+            protocol=protocol,
+        )  # fmt: skip
         client = stack.enter_context(scheduler)
         client = stack.enter_context(Client(scheduler, security=security, set_as_default=False))
         cluster = ClusterOfHosts(made, client, folder)
+        if protocol is not None:  # which listens everywhere, and says so of the machine's address
+            port = client.scheduler.address.rpartition(":")[2]
+            cluster.scheduler = f"{protocol}://{made.address}:{port}"
         cluster.add_workers([host for host in made.hosts for _ in range(workers)])
         yield cluster
