@@ -334,6 +334,23 @@ def test_a_named_server_outlives_its_maker_and_another_does_not(client: Client) 
     server.close()
 
 
+def count(number: int, server: dps.ParameterServer) -> int:
+    server.add("n", 1.0)
+    return len(server.stats()["shards"][0]["callers"])
+
+
+def test_tasks_with_a_handle_each_share_the_connections_of_their_process(client: Client) -> None:
+    with dps.ParameterServer({"n": 0.0}, client=client) as server:
+        found = client.gather(client.map(count, range(100), server=server, pure=False))
+        # A request that is under way has a connection: one a thread, and ours.
+        assert max(found) <= sum(client.nthreads().values()) + 1
+        assert server.pull("n") == 100
+        until(
+            lambda: len(server.stats()["shards"][0]["callers"]) <= 1,
+            "workers have given back what no task uses any more",
+        )
+
+
 BY_CALLS = """
 import sys, dps
 from distributed import Client
@@ -578,7 +595,7 @@ def test_an_asynchronous_client_is_asked_in_another_thread(client: Client) -> No
                 dps.ParameterServer.connect("loop", client=other)
             server = await asyncio.to_thread(dps.ParameterServer.connect, "loop", client=other)
             with pytest.raises(ClusterError, match="block the event loop"):
-                server.pull("w")
+                server.push("w", np.ones(2))
             found = await server.push_pull("w", np.ones(2), wait=False)
             server.disconnect()
             return list(found)

@@ -541,9 +541,7 @@ class ParameterServer:
 
     def _leave(self) -> None:
         with self._lock:
-            accesses, self._accesses = self._accesses, {}
-        for access in accesses.values():
-            access.close()
+            self._accesses = {}
 
     def _finish(self) -> None:
         """Do all that has been handed over."""

@@ -47,10 +47,6 @@ class Access(Protocol):
         """Call a function of the shard's, see `Holding`."""
         ...
 
-    def close(self) -> None:
-        """Leave."""
-        ...
-
 
 class Done:
     """The answer of a shard in this process."""
@@ -94,6 +90,3 @@ class LocalAccess:
     def call(self, method: str, *args: Any) -> Any:
         """Call it, see `Access.call`."""
         return self._holding.call(method, *args)
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -1,8 +1,11 @@
 """A caller's way to one shard of named tensors in another process: mapped memory, a wire.
 
-Where the shard's memory can be mapped, it is read
-there. All else goes over wires, of which a caller has as many as it has requests under way; a wire
-is a connection of Dask's that has been taken over, or Actor calls where there is none to be had.
+Where the shard's memory can be mapped, it is read there. All else goes over wires, of which a
+process has as many as it has requests under way; a wire is a connection of Dask's that has been
+taken over, or Actor calls where there is none to be had.
+
+All handles of a process share one way to a shard, which ends with the last of them. A worker, whose
+tasks come with a handle each, keeps it for some seconds more.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from distributed import Client
 from distributed.comm import connect
 from distributed.protocol import pickle
 from numpy.typing import NDArray
@@ -38,6 +42,8 @@ __all__ = ["RemoteAccess", "access_to"]
 _BELIEVED = 0.1
 #: Seconds that connecting, or an answer that nothing is waited for, may take.
 _CONNECTING = 5.0
+#: Seconds for which a worker keeps a way that no handle has any more.
+_KEPT = 5.0
 #: What has happened to a shard that its worker does not have.
 _CLOSED = "the server has been closed, or whoever made it has gone"
 
@@ -85,8 +91,7 @@ class RemoteAccess:
         self._calls = False  # where no connection can be made
         self._looping: threading.Thread | None = None  # that of the event loop
         self._leave = weakref.finalize(self, _leave, self._idle)
-        with self._lock:
-            self._idle.append(self._connect())
+        self.used = 0.0
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in mapped memory, see `Access.peek`."""
@@ -133,10 +138,6 @@ class RemoteAccess:
         if not done:
             raise value
         return value
-
-    def close(self) -> None:
-        """Leave."""
-        self._leave()
 
     def lost(self, what: str) -> ServerLostError:
         """The error of a shard that cannot be reached, which says what it holds."""
@@ -263,6 +264,13 @@ def _name() -> str:
     return f"{os.uname().nodename}:{os.getpid()}"
 
 
+#: The ways of this process: by server, how many tensors it had, shard, and client or worker.
+_ways: weakref.WeakValueDictionary[tuple[Any, ...], RemoteAccess] = weakref.WeakValueDictionary()
+#: Those that tasks of workers have used lately.
+_kept: set[RemoteAccess] = set()
+_lock = threading.Lock()
+
+
 def access_to(
     spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
 ) -> Access:
@@ -270,4 +278,25 @@ def access_to(
     holding = find_holding(card)
     if holding is not None and card.host == host_id():
         return LocalAccess(holding)
-    return RemoteAccess(spec, shard, card, remote, timeout)
+    node = remote.node
+    key = spec.id, len(spec.tensors), shard, node.id
+    with _lock:
+        access = _ways.get(key)
+        if access is None:
+            access = _ways[key] = RemoteAccess(spec, shard, card, remote, timeout)
+        if not isinstance(node, Client):
+            access.used = time.monotonic()
+            if access not in _kept:
+                _kept.add(access)
+                node.loop.add_callback(node.loop.call_later, _KEPT, _let_go, access, node.loop)
+    return access
+
+
+def _let_go(access: RemoteAccess, loop: Any) -> None:
+    """Keep a way no longer, unless it has been used lately."""
+    with _lock:
+        left = access.used + _KEPT - time.monotonic()
+        if left <= 0:
+            _kept.discard(access)
+    if left > 0:
+        loop.call_later(left, _let_go, access, loop)
