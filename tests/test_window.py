@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,6 +173,41 @@ def test_no_room_for_a_file_gives_private_memory(monkeypatch: pytest.MonkeyPatch
     assert "No space" in str(store.unshared)
     window = Window.create(WindowSpec("f00d", 1, store.spec), store, shared=True)
     assert window.file is None
+    assert not list(memory.folder().glob("dps-f00d-*"))
+
+
+def taken(file: SharedFile) -> int:
+    return file.path.stat().st_blocks * 512
+
+
+def test_slots_by_keys_take_what_a_batch_touches() -> None:
+    ranks, rows, width = 8, 1 << 16, 16
+    spec = StoreSpec("f00d", 0, rows * width, "float32", key_width=width, n_snapshots=0)
+    store = Store.create(spec, np.zeros((1, spec.size)))
+    window = Window.create(WindowSpec("f00d", ranks, spec), store, shared=True)
+    found = Window.find(window.spec, window.card)
+    file = window.file
+    assert file is not None
+    table = rows * (4 * width + 8)  # and keys
+    assert taken(file) < 1.1 * table  # the mean of all, and no slots yet
+    before = taken(file)
+    there = found.grow(5, 1000 * 4 * width)
+    assert 1000 * 4 * width <= there <= 2000 * 4 * width
+    found.slots[5, : 1000 * width] = 7.0
+    found.keys[5, :1000] = 3
+    assert taken(file) - before < 0.05 * table
+    assert window.grow(5, 10**9) == 4 * spec.size
+    np.testing.assert_array_equal(found.slots[5, : 1000 * width], 7.0)
+    np.testing.assert_array_equal(found.keys[5, :1000], 3)
+    window.close()
+    with pytest.raises(StoppedError):
+        found.grow(6, 1000)
+
+
+def test_a_file_for_which_there_may_be_no_room_later_is_not_made() -> None:
+    room = shutil.disk_usage(memory.folder()).free
+    with pytest.raises(OSError, match="No space"):
+        SharedFile.create("f00d", 2 * room, 8192)
     assert not list(memory.folder().glob("dps-f00d-*"))
 
 

@@ -119,11 +119,12 @@ cdef class BackupsEnd(SynchronousEnd):
         cdef Py_ssize_t stride = self.slot_stride * self.numbers.itemsize
         cdef Py_ssize_t late = self.n_ranks + self.rank
         cdef int64_t state
+        cdef Py_ssize_t nbytes = self.size * self.numbers.itemsize
+        if by_keys:
+            nbytes = self.picks.n * self.key_bytes
         self.wait(-1, W_STEP, rank_load(&self.words, self.rank, R_LATE) << DONE)
-        memcpy(
-            self.slots + late * stride, self.slots + self.rank * stride,
-            self.picks.n * self.key_bytes if by_keys else self.size * self.numbers.itemsize,
-        )
+        self.need(True, nbytes)
+        memcpy(self.slots + late * stride, self.slots + self.rank * stride, nbytes)
         if by_keys:
             self.slot_counts[late * self.n_ranks] = self.slot_counts[self.rank * self.n_ranks]
             memcpy(

@@ -113,7 +113,9 @@ cdef class MappedEnd(End):
     cdef int shard
     cdef char* params
     cdef char* state                # rows of `size`
+    cdef object window
     cdef char* slots                # of all ranks
+    cdef Py_ssize_t[2] room         # bytes of the rank's slot, and of its late one, that are there
     cdef Py_ssize_t slot_stride     # in elements
     cdef char* total
     cdef double[:, :, ::1] notes    # (2, n_ranks, NOTES) of the window
@@ -153,7 +155,8 @@ cdef class MappedEnd(End):
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
     cdef const char* _own(self) noexcept nogil
     cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
-    cdef int _fill(self) noexcept nogil
+    cdef int need(self, bint late, Py_ssize_t nbytes) except -1 nogil
+    cdef int _fill(self) except -1 nogil
     cdef int64_t _await(self) except -1 nogil
     cdef double divisor(self) noexcept nogil
     cdef int arrive(self) except -1 nogil

@@ -166,7 +166,8 @@ cdef class MappedEnd(End):
         spec, kept = window.spec, window.store
         End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, kept.spec.key_width)
         dtype = np.dtype(spec.dtype)
-        self._arrays.append(window)
+        self.window = window
+        self.room[0] = self.room[1] = 0
         self.words = (<Header?> window.words).words
         self.kept = (<Header?> kept.words).words
         self.rank = rank
@@ -313,10 +314,18 @@ cdef class MappedEnd(End):
             part += n * self.numbers.itemsize
         return finite
 
-    cdef int _fill(self) noexcept nogil:
+    cdef int need(self, bint late, Py_ssize_t nbytes) except -1 nogil:
+        """See that so many bytes of values, and their keys, may be written in a slot."""
+        if nbytes > self.room[late]:
+            with gil:
+                self.room[late] = self.window.grow(self.rank + late * self.n_ranks, nbytes)
+        return 0
+
+    cdef int _fill(self) except -1 nogil:
         """Have what is given in the rank's slot, if it is finite."""
         cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
         cdef bint finite
+        self.need(False, self.size * self.numbers.itemsize)
         if self.given is NULL:  # it has been received there
             finite = self.numbers.is_finite(slot, self.size)
         else:
@@ -557,6 +566,7 @@ cdef class MappedEnd(End):
                     f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
                     f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
                 )
+        self.need(False, self.picks.n * self.key_bytes)
         if self.shard >= 0:  # what is summed on a host is not a push yet
             self.activity.push(self.shard, self.picks.n * (self.key_bytes + 8))
         return self.numbers.deliver(

@@ -3,7 +3,8 @@
 Knows bytes and owners only, nothing of what a window holds.
 
 Protocol. A file's name carries the fit and a random token. Its owner creates it,
-takes ``flock`` on it and allocates all of its bytes before anyone hears of it; it
+takes ``flock`` on it and allocates its bytes before anyone hears of it, but for those that
+whoever writes there is to :meth:`~LockedFile.commit`; it
 holds the lock for as long as it lives. A file whose lock is free therefore has no
 owner. It may hold what the fit goes on from, so it stays for a while: who sweeps
 (:func:`sweep`) marks it, which sets the time of its last change, and unlinks what was
@@ -50,27 +51,32 @@ def folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _allocate(fd: int, nbytes: int) -> None:
+def _allocate(fd: int, nbytes: int, start: int = 0) -> None:
     # ftruncate beyond a small tmpfs succeeds, and the first write then kills the
     # process with SIGBUS; allocation says ENOSPC instead.
     if hasattr(os, "posix_fallocate") and not PORTABLE:
-        os.posix_fallocate(fd, 0, nbytes)
+        os.posix_fallocate(fd, start, nbytes)
         return
     zeros = bytes(1 << 20)
-    left = nbytes
-    while left:
-        left -= os.write(fd, zeros[: min(left, len(zeros))])
+    while nbytes:
+        written = os.pwrite(fd, zeros[: min(nbytes, len(zeros))], start)
+        nbytes, start = nbytes - written, start + written
 
 
-def _made(fit: str, nbytes: int) -> tuple[Path, int]:
+def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
     """A new file of so many zeros, and a descriptor that holds its lock."""
     path = folder() / f"{_PREFIX}{fit}-{secrets.randbits(63):016x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNED)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.fchmod(fd, _OWNED)
-        if nbytes:
-            _allocate(fd, nbytes)
+        if at_first:
+            _allocate(fd, at_first)
+        if at_first < nbytes:
+            found = os.fstatvfs(fd)
+            if nbytes - at_first > found.f_bavail * found.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(fd, nbytes)
     except BaseException:
         _release(fd, path)
         raise
@@ -93,15 +99,22 @@ class LockedFile:
         _files.add(self)
 
     @classmethod
-    def create(cls, fit: str, nbytes: int = 0) -> Self:
+    def create(cls, fit: str, nbytes: int = 0, at_first: int | None = None) -> Self:
         """Make a file of `nbytes` zeros.
+
+        Parameters
+        ----------
+        fit : str
+        nbytes : int
+        at_first : int, optional
+            The bytes that it takes now, all by default. Before others are written, `commit` them.
 
         Raises
         ------
         OSError
             There is no room, or no file system that takes it.
         """
-        path, fd = _made(fit, nbytes)
+        path, fd = _made(fit, nbytes, nbytes if at_first is None else at_first)
         try:
             return cls(path, fd, owner=True)
         except BaseException:
@@ -136,6 +149,20 @@ class LockedFile:
             raise
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
+
+    def commit(self, start: int, nbytes: int) -> None:
+        """Have bytes that the file has not taken yet, to which nobody has written.
+
+        Raises
+        ------
+        OSError
+            There is no room, or the file has been given back.
+        """
+        fd = os.open(self.path, os.O_RDWR)  # by now the other one's number may be another file's
+        try:
+            _allocate(fd, nbytes, start)
+        finally:
+            os.close(fd)
 
     def disown(self) -> None:
         """Leave the file to whoever owns it; memory stays mapped."""

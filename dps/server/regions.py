@@ -37,6 +37,11 @@ class Spec(Protocol):
         """The arrays."""
         ...
 
+    @property
+    def growing(self) -> str | None:
+        """The first of the arrays at the end whose memory is taken as it is needed; None: none."""
+        ...
+
 
 @dataclass(frozen=True)
 class MemoryCard:
@@ -94,11 +99,12 @@ class Regions:
             What the file's name begins with.
         shared : bool
         """
-        nbytes = laid_out(spec.shapes())[1]
+        regions, nbytes = laid_out(spec.shapes())
         file = unshared = None
+        at_first = nbytes if spec.growing is None else regions[spec.growing][0]
         if shared:
             try:
-                file = SharedFile.create(name, nbytes)
+                file = SharedFile.create(name, nbytes, at_first)
             except OSError as error:  # no room or no such file system
                 unshared = str(error)
         made = cls(spec, file.memory if file else _aligned_zeros(nbytes), file)

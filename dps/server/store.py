@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,8 @@ class StoreSpec:
     n_snapshots: int = 2
     arena: Arena | None = None
     spilled: bool = False
+
+    growing: ClassVar[str | None] = None
 
     @property
     def behind(self) -> int:

@@ -56,8 +56,9 @@ from numpy.typing import NDArray
 from dps._runtime import words
 from dps._runtime.activity import WIDTH
 from dps._runtime.words import Header
+from dps.errors import StoppedError, WindowError
 from dps.server.memory import SharedFile
-from dps.server.regions import Regions, Shapes
+from dps.server.regions import Regions, Shapes, laid_out
 from dps.server.store import Store, StoreSpec
 
 __all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word", "slice_width"]
@@ -73,6 +74,8 @@ REPORT_WIDTH = 64
 RECORD_WIDTH = 24
 
 _NEVER_AWAITED = 1 << 62
+#: Bytes that a slot takes at least.
+_LEAST = 1 << 16
 
 
 class Word(IntEnum):
@@ -213,17 +216,22 @@ class WindowSpec:
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, REPORT_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
-            "slots": ((self.n_slots, stride), dtype),
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
-            "keys": ((self.n_slots, keyed * stride // (each or 1)), "int64"),
             "key_counts": ((self.n_slots, keyed * self.n_ranks), "int64"),
             "total_keys": ((n_keys,), "int64"),
             "total_counts": ((keyed * self.n_ranks,), "int64"),
             "gathered": ((8 * self.gathers,), "float64"),
             "marks": ((n_keys * self.gathers,), "int8"),
+            "slots": ((self.n_slots, stride), dtype),
+            "keys": ((self.n_slots, keyed * stride // (each or 1)), "int64"),
         }
+
+    @property
+    def growing(self) -> str | None:
+        """Slots by keys take what a batch has touched, not what a whole table would."""
+        return "slots" if self.store.key_width else None
 
 
 def slice_width(size: int, n_ranks: int, key_width: int) -> int:
@@ -332,6 +340,37 @@ class Window(Regions):
     def slice_width(self) -> int:
         """Elements of a slice; the last ones may have fewer."""
         return slice_width(self.spec.size, len(self.spec.active), self.spec.store.key_width)
+
+    def grow(self, slot: int, nbytes: int) -> int:
+        """Have memory for so many bytes of values in a slot, and their keys; what there is then.
+
+        Raises
+        ------
+        StoppedError
+            The window has been given back.
+        WindowError
+            There is no room.
+        """
+        values, keys = self.slots[slot], self.keys[slot]
+        whole = int(values.nbytes)
+        if self.file is None or self.spec.growing is None:
+            return whole
+        regions, _ = laid_out(self.spec.shapes())
+        there = min(whole, max(_LEAST, 1 << (int(nbytes) - 1).bit_length()))
+        n_keys = -(-there // (values.itemsize * self.spec.store.key_width))
+        try:
+            self.file.commit(regions["slots"][0] + slot * whole, there)
+            self.file.commit(
+                regions["keys"][0] + slot * keys.nbytes, min(keys.size, n_keys) * keys.itemsize
+            )
+        except FileNotFoundError:
+            raise StoppedError("the fit was stopped") from None
+        except OSError as error:
+            raise WindowError(
+                f"shared memory has no room for the {nbytes} bytes that a batch touches ({error}): "
+                f"give {self.file.path.parent} more, or a mode access='stream'"
+            ) from error
+        return there
 
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""

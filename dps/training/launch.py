@@ -189,7 +189,7 @@ class Launch:
                 job.fit,
                 len(plan.ranks),
                 store,
-                min(job.epochs_ahead, HISTORY),
+                1 if shard else min(job.epochs_ahead, HISTORY),  # the first one keeps them
                 self.members if self.hosts else (),
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
