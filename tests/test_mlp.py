@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from sklearn.utils import check_random_state
 import dps
 from dps.data.batches import held_out_rows
 from dps.optimizers import Constant
+from memory import measure_network
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 X, Y = make_friedman1(600, n_features=6, noise=0.3, random_state=0)
@@ -271,3 +273,11 @@ def test_layers_of_other_sizes_are_no_start_though_they_have_as_many_parameters(
     few.set_params(hidden_layer_sizes=(4,))
     with pytest.raises(ValueError, match=r"layers of \(5, 1\) units, and this one \(4, 2\)"):
         few.fit(X[:, :3], np.c_[Y, Y])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process takes")
+@pytest.mark.parametrize(("name", "most"), [("one replica", 8.5), ("two replicas", 12.5)])
+def test_a_large_network_takes_a_few_times_its_weights(name: str, most: float) -> None:
+    weights, taken = measure_network(name, 3000)
+    assert taken / weights < most

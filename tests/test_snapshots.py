@@ -1,12 +1,16 @@
-"""Snapshots of a table: only rows that there are, in pieces, in memory or on disk."""
+"""Snapshots, in memory or on disk; of a table only rows that there are, in pieces."""
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
 import pytest
+from ranks import MODES
+from sklearn.base import clone
 
+import dps
 from dps.errors import TableFullError
 from dps.models import Table
 from dps.optimizers import SGD
@@ -14,6 +18,7 @@ from dps.optimizers.update import Update
 from dps.server import snapshots
 from dps.server.snapshots import Kept
 from dps.server.store import Arena, Store, StoreSpec
+from dps.training import launch, watch
 
 WIDTH, ROWS, BEHIND, VERSION = 3, 200, 6, 5
 
@@ -109,3 +114,34 @@ def test_rows_are_admitted_that_were_before_and_are_up_to_date() -> None:
 def test_more_rows_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(TableFullError, match="room for 40: raise max_rows"):
         store(False, rows=40).put_rows(*rows(60))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fit_whose_snapshots_lie_on_disk_has_the_same_bits(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 20))
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = dps.MLPClassifier(
+        (8,), mode=mode, n_replicas=1 if mode == "async" else 2, max_iter=4, random_state=0
+    )
+    found = []
+    for most in (launch._SPILLED, 0):
+        monkeypatch.setattr(launch, "_SPILLED", most)
+        monkeypatch.setattr(snapshots, "_PIECE", 1000)  # several of each vector
+        monkeypatch.setattr(watch, "_HEAVY", most)
+        made = clone(model).fit(X, y)
+        found.append([made.predict_proba(X), made.partial_fit(X, y).predict_proba(X)])
+    np.testing.assert_array_equal(*found)
+
+
+def test_where_the_disk_is_full_snapshots_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dps.server.store.Spill", full)
+    spec = StoreSpec("f00d", 0, 10, "float64", 1, spilled=True)
+    store = Store.create(spec, [1.0, 2.0])
+    assert not store.snapshots.spilled
+    np.testing.assert_array_equal(store.snapshots.kept(0).values, [[1.0] * 10, [2.0] * 10])

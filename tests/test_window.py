@@ -244,6 +244,11 @@ def test_what_is_all_the_same_is_not_sent_to_a_shard() -> None:
     state = np.stack([np.full(1_000_000, 0.1), np.arange(1e6)])
     spec = Initial.of(np.zeros(1_000_000), state[:1])
     assert len(pickle.dumps(spec)) < 1000
-    np.testing.assert_array_equal(spec.values(), [np.zeros(1_000_000), state[0]])
-    np.testing.assert_array_equal(Initial.of(state[1], state).values(), state[[1, 0, 1]])
-    assert Initial.of(np.zeros(0), np.zeros((1, 0))).values().shape == (2, 0)
+    assert spec.rows == (0.0, 0.1)
+    for held, given in zip(Initial.of(state[1], state).rows, state[[1, 0, 1]], strict=True):
+        np.testing.assert_array_equal(np.broadcast_to(held, given.shape), given)
+    for holds in (True, False):
+        made = StoreSpec("f00d", 0, 1_000_000, "float64", 1, holds)
+        kept = Store.create(made, spec.rows).snapshots.kept(0)
+        np.testing.assert_array_equal(kept.values, [np.zeros(1_000_000), state[0]])
+    assert Initial.of(np.zeros(0), np.zeros((1, 0))).size == 0

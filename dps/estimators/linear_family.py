@@ -127,6 +127,7 @@ class LinearFamily(Family):
         params = self._initial(model, summary, start)
         state, fresh = starting_state(start, optimizer, model)
         if fresh:
+            state = np.array(state)
             if of_values:
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:

@@ -101,4 +101,5 @@ class Averaged(Optimizer):
 
     def result(self, params: Any, state: Any) -> Any:
         """Return the mean, or ``params`` before the first update, see `Optimizer.result`."""
-        return np.where(np.isnan(state[-1]), params, state[-1])
+        unknown = np.isnan(state[-1])
+        return np.where(unknown, params, state[-1]) if unknown.any() else state[-1]

@@ -79,6 +79,7 @@ class Regions:
             )
         self.spec = spec
         self.file = file
+        self._memory = memory
         self._identity = np.frombuffer(memory, np.uint8, _IDENTITY)
         self.bind(regions, memory)
 
@@ -107,7 +108,7 @@ class Regions:
                 file = SharedFile.create(name, nbytes, at_first)
             except OSError as error:  # no room or no such file system
                 unshared = str(error)
-        made = cls(spec, file.memory if file else _aligned_zeros(nbytes), file)
+        made = cls(spec, file.memory if file else _private(nbytes), file)
         made.unshared = unshared
         made._identity[:16] = np.frombuffer(secrets.token_bytes(16), np.uint8)
         made._identity[16:48] = np.frombuffer(_digest(spec), np.uint8)
@@ -140,10 +141,22 @@ class Regions:
         """How others find it."""
         return MemoryCard(self.token, str(self.file.path) if self.file else None)
 
+    def release(self, array: NDArray[Any]) -> None:
+        """Give the pages of an array back that no other process maps; it holds zeros then."""
+        private = self.file is None and isinstance(self._memory, mmap.mmap)
+        if private and array.size and hasattr(mmap, "MADV_DONTNEED"):
+            start = array.ctypes.data - self._identity.ctypes.data
+            self._memory.madvise(mmap.MADV_DONTNEED, start, array.nbytes)
+
     def close(self) -> None:
         """Give the file back; the memory lives until unused."""
         if self.file is not None:
             self.file.close()
+
+
+def _private(nbytes: int) -> mmap.mmap:
+    """Memory of zeros that pages are taken of as they are touched, and can be given back of."""
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
 
 
 # What this process has made: threads, Dask's in-process clusters, and replicas beside their shard
@@ -165,9 +178,3 @@ def laid_out(shapes: Shapes) -> tuple[LaidOut, int]:
 def _digest(spec: Spec) -> bytes:
     """32 bytes that differ where the layouts of two pieces of memory would."""
     return hashlib.sha256(repr((spec, laid_out(spec.shapes()))).encode()).digest()
-
-
-def _aligned_zeros(nbytes: int) -> NDArray[np.uint8]:
-    memory = np.zeros(nbytes + mmap.PAGESIZE, np.uint8)
-    offset = -memory.ctypes.data % mmap.PAGESIZE
-    return memory[offset : offset + nbytes]

@@ -84,6 +84,11 @@ class Stores:
         parts = [list(self._parts(shard, epochs, check)) for shard in range(len(self.shards))]
         return joined(parts, self.placement, self.table)
 
+    def rest(self, check: Check | None = None) -> None:
+        """Have snapshots alone, once nobody works any more; memory that others map stays."""
+        for shard in self.shards:
+            shard.call("rest", timeout=self.timeout, check=check)
+
     def _parts(self, shard: int, epochs: int, check: Check | None) -> Iterator[Kept]:
         rest = 0
         while True:
@@ -145,6 +150,8 @@ def joined(
     The rows of a table come in the order of their ids.
     """
     first, width = parts[0][0], 0 if table is None else table.width
+    if table is None and len(parts) == 1 and first.values.flags.writeable:
+        return first  # as it has come
     of_table = 0 if table is None else table.rows * width
     n = sum(placement.size(shard) for shard in range(len(placement))) - of_table
     ids = np.concatenate([part.ids for each in parts for part in each], axis=1)

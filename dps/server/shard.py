@@ -94,13 +94,6 @@ class Initial:
         rows = tuple(0.0 if number in rest else row for number, row in enumerate(self.rows))
         return replace(self, rows=rows), rest
 
-    def values(self) -> NDArray[np.floating]:
-        """As (1 + state_rows, n)."""
-        made = np.empty((len(self.rows), self.size), self.dtype)
-        for row, given in zip(made, self.rows, strict=True):
-            row[:] = given
-        return made
-
 
 @dataclass(frozen=True)
 class ShardSpec:
@@ -261,9 +254,8 @@ class ParameterShard:
 
     def __init__(self, spec: ShardSpec) -> None:
         sweep()
-        values = spec.initial.values()
         store = Store.create(
-            spec.store, values, spec.version, update=spec.update, shared=spec.shared,
+            spec.store, spec.initial.rows, spec.version, update=spec.update, shared=spec.shared,
             folder=self.folder,
         )  # fmt: skip
         self._stores = [store]  # one, in a list that outlives this object
@@ -340,6 +332,13 @@ class ParameterShard:
     def snapshot(self, epochs: int, first: int = 0) -> Kept:
         """What was kept after some epochs, or a part of it, see `Snapshots.kept`."""
         return self.store.snapshots.kept(epochs, first)
+
+    def rest(self) -> None:
+        """Have snapshots alone, once nobody works here any more, see `Store.rest`."""
+        self.store.rest()
+        for group in self._groups:
+            group.window.release(group.window.slots)
+            group.window.release(group.window.total)
 
     def write(self, asked: Sequence[Asked], copied: bool) -> None:
         """Begin to hand snapshots on, in a thread beside those who train, see `Writing`."""

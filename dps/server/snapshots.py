@@ -9,8 +9,9 @@ the best is kept, for which there is a third place. A crash of the writer leaves
 and in the others the one before it and the one that was spared.
 
 Of a table only the rows that there are count, so others are neither written nor read. Where a table
-is large, its snapshots lie in a file of the shard's process (:class:`Spill`), which gives the pages
-that it has gone through back to the system: they do not count as memory of the process.
+is large, or a model that no other process maps, snapshots lie in a file of the shard's process
+(:class:`Spill`), which gives the pages that it has gone through back to the system: they do not
+count as memory of the process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +139,7 @@ class Snapshots:
         self,
         epochs: int,
         params: NDArray[np.floating],
-        state: NDArray[np.floating],
+        state: Sequence[NDArray[np.floating]] | NDArray[np.floating],
         ids: NDArray[np.int64],
         version: int,
         spare: int | None = None,
@@ -155,15 +156,17 @@ class Snapshots:
             if (part[0] > 0).any():
                 self._copy(place, params, state, first * self._width, last * self._width)
             self._release()
-        self._copy(place, params, state, self._behind, params.size)
+        for start, stop in self._behind_pieces():
+            self._copy(place, params, state, start, stop)
+            self._release()
         self._header.store(_WORDS[place], epochs + 1)
 
     def _copy(
-        self, place: int, params: NDArray[np.floating], state: NDArray[np.floating],
-        start: int, stop: int,
+        self, place: int, params: NDArray[np.floating],
+        state: Sequence[NDArray[np.floating]] | NDArray[np.floating], start: int, stop: int,
     ) -> None:  # fmt: skip
-        self.values[place, 0, start:stop] = params[start:stop]
-        self.values[place, 1:, start:stop] = state[:, start:stop]
+        for row, given in zip(self.values[place], (params, *state), strict=True):
+            row[start:stop] = given[start:stop]
 
     def kept(self, epochs: int, first: int = 0) -> Kept:
         """What was kept after some epochs; where there is a table, a part of its rows.
@@ -228,13 +231,19 @@ class Snapshots:
         there = np.flatnonzero(ids[0] > 0)
         table = values[:, first * self._width : last * self._width]
         rows = table.reshape(len(values), -1, max(self._width, 1))[:, there]
-        parts = [rows.reshape(len(values), -1)]
+        n = rows[0].size
+        size = n + (values.shape[1] - self._behind if first == 0 else 0)
+        copied = np.empty((len(values), size), values.dtype)
+        copied[:, :n] = rows.reshape(len(values), -1)
         if first == 0:
-            parts.append(values[:, self._behind :])
+            for start, stop in self._behind_pieces():
+                at = slice(n + start - self._behind, n + stop - self._behind)
+                copied[:, at] = values[:, start:stop]
+                self._release()
         made = ids[:, there]
         made[0] -= 1
         rest = last if last < n_rows else 0
-        kept = Kept(np.concatenate(parts, axis=1), int(self._versions[place]), made, rest)
+        kept = Kept(copied, int(self._versions[place]), made, rest)
         self._release()
         return kept
 
@@ -253,6 +262,13 @@ class Snapshots:
         n_rows = self._ids.shape[2]
         for first in range(0, n_rows, self._each):
             yield first, min(first + self._each, n_rows)
+
+    def _behind_pieces(self) -> Iterator[tuple[int, int]]:
+        """What is behind the table: at once, or in pieces whose pages are given back."""
+        first, last = self._behind, self.values.shape[2]
+        each = last if self._spill is None else _PIECE // self.values[0, :, :1].nbytes
+        for start in range(first, last, max(each, 1)):
+            yield start, min(start + each, last)
 
     def _release(self) -> None:
         if self._spill is not None:

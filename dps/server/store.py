@@ -13,7 +13,8 @@ Words of a store
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -217,7 +218,7 @@ class Store(Regions):
     def create(
         cls,
         spec: StoreSpec,
-        values: NDArray[np.floating],
+        values: Sequence[float | NDArray[np.floating]] | NDArray[np.floating],
         version: int = 0,
         *,
         update: Update | None = None,
@@ -229,8 +230,9 @@ class Store(Regions):
         Parameters
         ----------
         spec : StoreSpec
-        values : (1 + state_rows, size) array
+        values : (1 + state_rows, size) array or sequence of rows
             Parameters, and rows of optimizer state; where there is a table, of what is behind it.
+            A number stands for a row that is all the same.
         version : int
             Updates behind them.
         update : Update, optional
@@ -239,22 +241,35 @@ class Store(Regions):
         folder : str, optional
             Where snapshots are spilled to.
         """
+        regions, nbytes = laid_out(spec.snapshots)
+        spill = None
+        if spec.spilled:
+            try:
+                spill = Spill(nbytes, folder)
+            except OSError:
+                if spec.arena is not None:
+                    raise
+                spec = replace(spec, spilled=False)  # no room on the disk
         store = cls.make(spec, spec.name, shared=shared)
         store.update = update
-        if spec.spilled:
-            regions, nbytes = laid_out(spec.snapshots)
-            spill = Spill(nbytes, folder)
+        if spill is not None:
             store.bind(regions, spill.memory)
             store._take_snapshots(spill)
         behind = spec.size - spec.behind
         if spec.holds_parameters:
-            store.params[behind:] = values[0]
-            store.state[:, behind:] = values[1:]
+            for row, given in zip((store.params, *store.state), values, strict=True):
+                if not isinstance(given, float) or given:  # untouched pages take no memory
+                    row[behind:] = given
             if spec.key_width:
                 store.since[behind // spec.key_width :] = version
         store.words.store(StoreWord.VERSION, version)
         if spec.n_snapshots and spec.arena is None:
-            store.keep(0, values[0], values[1:], version)
+            params, state = store.params, [*store.state]
+            if not spec.holds_parameters:
+                params, *state = (
+                    np.broadcast_to(np.asarray(row, spec.dtype), spec.size) for row in values
+                )
+            store.keep(0, params, state, version)
         return store
 
     def begin(self) -> None:
@@ -322,6 +337,11 @@ class Store(Regions):
         made.begin()
         return made
 
+    def rest(self) -> None:
+        """Give back the memory of parameters and state, which nobody needs but for snapshots."""
+        for array in (self.params, self.state):
+            self.release(array)
+
     @property
     def version(self) -> int:
         """Updates applied."""
@@ -331,7 +351,7 @@ class Store(Regions):
         self,
         epochs: int,
         params: NDArray[np.floating],
-        state: NDArray[np.floating],
+        state: Sequence[NDArray[np.floating]] | NDArray[np.floating],
         version: int,
         spare: int | None = None,
     ) -> None:

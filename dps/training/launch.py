@@ -36,6 +36,8 @@ HISTORY = 1 << 16
 _COST_OF_A_KEY = 8
 #: A table is large that takes more than this part of a worker's memory, with state and snapshots.
 _LARGE = 0.25
+#: Bytes of a shard's snapshots above which they lie on disk, where no other process maps them.
+_SPILLED = 256 << 20
 #: Bytes of a row besides: its id, and when it was touched and updated.
 _OF_A_ROW = 28
 #: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
@@ -162,6 +164,8 @@ class Launch:
         job, plan, layout = self.job, self.plan, self.job.model.layout
         holds = job.mode.shards_hold_parameters
         alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
+        # One process needs no file; a forced stream must not have one.
+        shared = not (alone or self.large) and job.mode.access != "stream"
         seen = None
         if self.watched:
             together = job.mode.waits_for_all or job.full_batch is not None
@@ -170,7 +174,8 @@ class Launch:
             StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
                 job.optimizer.state_rows, holds, layout.digest, self.key_width,
-                n_snapshots=_places(job), arena=self._arena(shard), spilled=self.large,
+                n_snapshots=_places(job), arena=self._arena(shard),
+                spilled=self.large or (not shared and self._snapshots(shard) > _SPILLED),
             )
             for shard in range(len(plan.shards))
         ]  # fmt: skip
@@ -202,12 +207,16 @@ class Launch:
                 initial,
                 job.version,
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
-                # One process needs no file; a forced stream must not have one.
-                shared=not (alone or self.large) and job.mode.access != "stream",
+                shared=shared,
             )
             group = GroupSpec(window, job.mode.end, job.timeout, seen)
             made.append(Serving(spec, group, worker, rows[shard]))
         return made
+
+    def _snapshots(self, shard: int) -> int:
+        """Bytes of a shard's snapshots."""
+        rows, job = 1 + self.job.optimizer.state_rows, self.job
+        return int(_places(job) * rows * self.placement.size(shard) * job.model.dtype.itemsize)
 
     def _arena(self, shard: int) -> Arena | None:
         """A shard's part of the model's table."""

@@ -231,7 +231,8 @@ def run_replica(
         for link in (*links, host):
             if link is not None:
                 link.close()
-    return Outcome(rank, activity=_activity(spec, channel))
+    activity, channel = _activity(spec, channel), None  # else what waits and the channel stay
+    return Outcome(rank, activity=activity)
 
 
 def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOutRows) -> int:

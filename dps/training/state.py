@@ -84,15 +84,16 @@ def starting_state(
     Returns
     -------
     state : (state_rows, n) array
-        That of the start, if it is one of this optimizer and model.
+        That of the start, if it is one of this optimizer and model. It is not to be written to.
     fresh : bool
     """
     if start is not None and start.state is not None and start._has_state_of(optimizer):
         return start.state, False
     size = model.layout.with_rows(0).size if start is None else start.params.size
-    state = np.zeros((optimizer.state_rows, size), model.dtype)
+    alike = optimizer.native is not None  # then all columns are, and one stands for them
+    state = np.zeros((optimizer.state_rows, 1 if alike else size), model.dtype)
     optimizer.initialize(state)
-    return state, True
+    return np.broadcast_to(state, (optimizer.state_rows, size)), True
 
 
 def _kinds(optimizer: Any) -> tuple[Any, Any]:

@@ -37,6 +37,7 @@ _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit
 _CHECK_EVERY = 0.5  # seconds between questions to the scheduler
+_HEAVY = 16 << 20  # bytes of a model whose training memory is given back before it is fetched
 #: Seconds between copies of a fit that the client takes, and the times that one takes in between.
 _MIRROR_EVERY, _MIRROR_SHARE = 5.0, 100
 
@@ -120,6 +121,8 @@ class Watcher:
                 raise
             return self._result(error)
         self._fetch()
+        if self._job.params.nbytes > _HEAVY:
+            self._session.server.rest(self._running.check)
         return self._result(None)
 
     def _stop(self) -> None:

@@ -1,18 +1,24 @@
-"""The memory that a fit takes, by kind of data.
+"""The memory that a fit takes, by kind of data, and by the size of a model.
 
     python tests/benchmarks/memory.py [--size MB] [--repeat K] [--quick]
 
 Sum of PSS over the processes of a fresh LocalCluster of two workers, scheduler and client
 included: idle, with libraries imported; with the data persisted; and at the peak of a fit of a
 few epochs, at its defaults for the rest. "times the data" is what the peak is above idle, by the
-bytes of X and y. Linux only.
+bytes of X and y.
+
+Networks are trained in a process of their own, without a cluster, on little data: "times the
+weights" is what the peak is above that process before the fit. Linux only.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import sys
 import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import dask.array as da
@@ -21,8 +27,10 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 from distributed import futures_of, wait
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier as Peer
 
-from dps import LinearClassifier
+from dps import LinearClassifier, MLPClassifier
 from measure import MB, Peak, bars, cluster, megabytes, memory, options, processes, table, timed
 
 FEATURES, NONZEROS, BLOCKS, EPOCHS = 100, 8, 10, 4
@@ -109,6 +117,48 @@ def measure(kind: str, mode: str, size: float) -> tuple[float, float, float]:
         return rows * row_bytes(kind), watch.before - idle, watch.peak - idle
 
 
+def networks(units: int) -> dict[str, Callable[[], Any]]:
+    """Estimators of large networks."""
+    layers, steps = (units, units), {"max_iter": 2, "random_state": 0, "alpha": 1e-4}
+    ours = {"tol": None, "early_stopping": False, "embedding_size": 0, **steps}
+    return {
+        "one replica": lambda: MLPClassifier(layers, n_replicas=1, **ours),
+        "two replicas": lambda: MLPClassifier(layers, n_replicas=2, **ours),
+        "one replica, early stopping": lambda: MLPClassifier(
+            layers, n_replicas=1, **{**ours, "early_stopping": True}
+        ),
+        "scikit-learn": lambda: Peer(layers, batch_size=200, **steps),
+    }
+
+
+def train(name: str, units: int, parent: Any) -> None:
+    """Train a network in this process, once the parent has said so."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2000, 300)).astype(np.float32), np.arange(2000) % 2
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    networks(8)[name]().fit(X, y)
+    parent.send(True)
+    parent.recv()
+    model = networks(units)[name]().fit(X, y)
+    parent.send(4 * sum(weights.size for weights in model.coefs_))
+
+
+def measure_network(name: str, units: int) -> tuple[float, float]:
+    """Bytes of the weights in float32, and of memory above that before the fit, at its peak."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    process = spawn.Process(target=train, args=(name, units, there))
+    process.start()
+    try:
+        here.recv()
+        with Peak([process.pid]) as watch:
+            here.send(True)
+            weights = here.recv()
+        return weights, watch.added
+    finally:
+        process.join()
+
+
 def main() -> None:
     chosen = options(__doc__, repeat=1, size=500)
     size = MB * (5 if chosen.quick else chosen.size)
@@ -125,6 +175,16 @@ def main() -> None:
             rows.append((f"{kind}, {mode}", *columns))
             asked.append((f"memory, {kind}, {mode}: times the data", peak / data, "<=", 1.3))
     table(("", "data, MB", "above idle before the fit", "at its peak", "times the data"), rows)
+    print()
+    rows = []
+    for name in networks(8):
+        units = 64 if chosen.quick else 4096
+        runs = [measure_network(name, units) for _ in range(chosen.repeat)]
+        weights, added = (statistics.median(column) for column in zip(*runs, strict=True))
+        rows.append((name, megabytes(weights), megabytes(added), f"{added / weights:.1f}"))
+        if (most := {"one replica": 8, "two replicas": 12}.get(name)) and not chosen.quick:
+            asked.append((f"memory, {name}: times the weights", added / weights, "<=", most))
+    table(("network", "weights, MB", "at its peak", "times the weights"), rows)
     bars(*asked)
 
 
