@@ -290,6 +290,26 @@ def test_a_frozen_worker_ends_every_fit_within_the_timeout(which: int, client: C
     assert_nothing_left(client)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fits_tell")
+def test_a_worker_that_is_frozen_for_a_while_disturbs_no_fit(client: Client) -> None:
+    pids = client.run(os.getpid)
+    fits = fits_in_every_way(client, timeout=60.0)
+    for address in sorted(pids):
+        os.kill(pids[address], signal.SIGSTOP)
+        try:
+            threading.Event().wait(2.0)  # others wait, and look around, twice
+        finally:
+            os.kill(pids[address], signal.SIGCONT)
+    for fit in fits:
+        fit.epochs.clear()
+        fit.begin()
+        fit.stopping.set()
+    for fit in fits:
+        fit.end(losses=0)
+    assert_nothing_left(client)
+
+
 def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -> None:
     X, y = classification()
     X, y = X.rechunk((500, 10)), y.rechunk(500)  # 8 calls of the loss a rank take 0.8 seconds

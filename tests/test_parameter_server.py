@@ -14,12 +14,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from conditions import until
 from distributed import Client, LocalCluster
@@ -666,6 +668,64 @@ def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
         assert "error" in listed
         server.close()
         assert dps.ParameterServer.list(client=client) == []
+
+
+def test_saves_while_others_write_hold_each_a_state_between_two_writes(
+    way: dict[str, Any], tmp_path: Path
+) -> None:
+    with dps.ParameterServer({"w": np.zeros(5000)}, n_shards=1, **way) as server:
+        ending = threading.Event()
+
+        def add() -> None:
+            while not ending.is_set():
+                server.add("w", 1.0)
+
+        threads = [threading.Thread(target=add) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        found = []
+        for number in range(5):
+            server.save(tmp_path / str(number))
+            with dps.ParameterServer.load(tmp_path / str(number), **way) as loaded:
+                values = loaded.pull("w")
+            assert (values == values[0]).all()
+            found.append(values[0])
+        ending.set()
+        for thread in threads:
+            thread.join()
+        assert found == sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Client .* desires key")  # the scheduler's, of what was there
+def test_a_frozen_shard_is_an_error_in_time_and_a_restart_one_that_frees_the_name() -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        workers = sorted(client.nthreads())
+        options = {"workers": workers[1:], "client": client, "name": "cold", "timeout": 1.0}
+        server = dps.ParameterServer({"w": np.zeros(3)}, **options)
+        server.add("w", 1.0)
+        pid = client.run(os.getpid)[workers[1]]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it is frozen")
+            began = time.monotonic()
+            with pytest.raises((ServerLostError, StalledError), match="1 s"):
+                server.add("w", 1.0)
+            assert time.monotonic() - began < 10
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: "writes" in server.stats()["tensors"]["w"], "the shard answers again")
+        server.add("w", 1.0)
+        assert set(server.pull("w").tolist()) <= {2.0, 3.0}  # what was asked for first may be done
+        client.restart()
+        with pytest.raises(ServerLostError):
+            server.add("w", 1.0)
+        server.close()
+        with dps.ParameterServer({"w": np.zeros(3)}, client=client, name="cold") as again:
+            assert again.pull("w").tolist() == [0.0] * 3
 
 
 def test_nothing_is_left_of_a_closed_server(client: Client) -> None:

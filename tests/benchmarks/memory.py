@@ -7,8 +7,8 @@ included: idle, with libraries imported; with the data persisted; and at the pea
 few epochs, at its defaults for the rest. "times the data" is what the peak is above idle, by the
 bytes of X and y.
 
-Networks are trained in a process of their own, without a cluster, on little data: "times the
-weights" is what the peak is above that process before the fit. Linux only.
+Networks are trained on little data, in a process of their own or on such a cluster: "times the
+weights" is what the peak is above these processes before the fit. Linux only.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from measure import MB, Peak, bars, cluster, megabytes, memory, options, process
 FEATURES, NONZEROS, BLOCKS, EPOCHS = 100, 8, 10, 4
 KINDS = ("CSR float32", "float64", "float32", "int8", "dataframe float32")
 MODES = ("sync", "async")
+_CLUSTER = "two workers of a cluster"
 
 
 def row_bytes(kind: str) -> int:
@@ -128,23 +129,36 @@ def networks(units: int) -> dict[str, Callable[[], Any]]:
             layers, n_replicas=1, **{**ours, "early_stopping": True}
         ),
         "scikit-learn": lambda: Peer(layers, batch_size=200, **steps),
+        _CLUSTER: lambda: MLPClassifier(layers, n_replicas=2, **ours),
     }
+
+
+def fit_network(name: str, units: int) -> float:
+    """Train a network on little data; the bytes of its weights in float32."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2000, 300)).astype(np.float32), np.arange(2000) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = networks(units)[name]().fit(X, y)
+    return 4.0 * sum(weights.size for weights in model.coefs_)
 
 
 def train(name: str, units: int, parent: Any) -> None:
     """Train a network in this process, once the parent has said so."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(2000, 300)).astype(np.float32), np.arange(2000) % 2
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    networks(8)[name]().fit(X, y)
+    fit_network(name, 8)
     parent.send(True)
     parent.recv()
-    model = networks(units)[name]().fit(X, y)
-    parent.send(4 * sum(weights.size for weights in model.coefs_))
+    parent.send(fit_network(name, units))
 
 
 def measure_network(name: str, units: int) -> tuple[float, float]:
     """Bytes of the weights in float32, and of memory above that before the fit, at its peak."""
+    if name == _CLUSTER:
+        with cluster() as client:
+            fit_network(name, 8)
+            with Peak(processes(client)) as watch:
+                weights = fit_network(name, units)
+        return weights, watch.added
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     process = spawn.Process(target=train, args=(name, units, there))
