@@ -16,6 +16,8 @@ from dps.models import Table
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import snapshots
+from dps.server.placement import Placement
+from dps.server.session import Local, Stores
 from dps.server.snapshots import Kept
 from dps.server.store import Arena, Store, StoreSpec
 from dps.training import launch, watch
@@ -134,6 +136,29 @@ def test_a_fit_whose_snapshots_lie_on_disk_has_the_same_bits(
         made = clone(model).fit(X, y)
         found.append([made.predict_proba(X), made.partial_fit(X, y).predict_proba(X)])
     np.testing.assert_array_equal(*found)
+
+
+def test_snapshots_without_a_table_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_PIECE", 160)  # ten elements of two rows
+    values = np.arange(2 * 34.0).reshape(2, 34)
+    placement = Placement((((0, 5), (20, 29)), ((5, 20), (29, 34))))
+    made = [
+        Store.create(
+            StoreSpec("f00d", shard, placement.size(shard), "float64", 1),
+            placement.take(shard, values), 7,
+        )
+        for shard in range(2)
+    ]  # fmt: skip
+
+    class Shard:
+        def __init__(self, store: Store) -> None:
+            self.snapshot = store.snapshots.kept
+
+    stores = Stores(tuple(Local(Shard(each)) for each in made), placement, 1.0)
+    found = stores.snapshot(0)
+    np.testing.assert_array_equal(found.values, values)
+    assert (found.version, found.rest) == (7, 0)
+    assert made[0].snapshots.kept(0, 10).values.shape == (2, 4)
 
 
 def test_where_the_disk_is_full_snapshots_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,6 @@ def test_what_is_all_the_same_is_not_sent_to_a_shard() -> None:
         np.testing.assert_array_equal(np.broadcast_to(held, given.shape), given)
     for holds in (True, False):
         made = StoreSpec("f00d", 0, 1_000_000, "float64", 1, holds)
-        kept = Store.create(made, spec.rows).snapshots.kept(0)
+        [kept] = Store.create(made, spec.rows).snapshots.pieces(0)
         np.testing.assert_array_equal(kept.values, [np.zeros(1_000_000), state[0]])
     assert Initial.of(np.zeros(0), np.zeros((1, 0))).size == 0

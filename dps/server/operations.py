@@ -132,8 +132,10 @@ def begun_at(access: Access) -> int:
 
 def initial(access: Access) -> tuple[NDArray[np.floating], int]:
     """The parameters and optimizer state that the fit starts from, and their version."""
-    kept = access.window.store.snapshots.kept(0)
-    return kept.values, kept.version
+    kept = [
+        (whole.values.copy(), whole.version) for whole in access.window.store.snapshots.pieces(0)
+    ]
+    return kept[0]  # there is no table here
 
 
 def reported(access: Access) -> NDArray[np.floating]:

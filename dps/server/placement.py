@@ -73,11 +73,15 @@ class Placement:
             return flat[..., ranges[0][0] : ranges[0][1]]
         return np.concatenate([flat[..., :0], *(flat[..., a:b] for a, b in ranges)], axis=-1)
 
-    def put(self, shard: int, values: NDArray[Any], flat: NDArray[Any]) -> None:
-        """Write a shard's elements into the last axis of `flat`."""
+    def put(self, shard: int, values: NDArray[Any], flat: NDArray[Any], first: int = 0) -> None:
+        """Write a shard's elements, from one of them on, into the last axis of `flat`."""
         offset = 0
         for start, stop in self.ranges[shard]:
-            flat[..., start:stop] = values[..., offset : offset + stop - start]
+            a = max(first, offset)
+            b = min(first + values.shape[-1], offset + stop - start)
+            if a < b:
+                at = slice(start + a - offset, start + b - offset)
+                flat[..., at] = values[..., a - first : b - first]
             offset += stop - start
 
     def segments(

@@ -81,8 +81,23 @@ class Stores:
         Kept
             All of it, with the rows of a table in the order of their ids.
         """
-        parts = [list(self._parts(shard, epochs, check)) for shard in range(len(self.shards))]
-        return joined(parts, self.placement, self.table)
+        shards = range(len(self.shards))
+        if self.table is not None:
+            parts = [list(self._parts(shard, epochs, check)) for shard in shards]
+            return joined(parts, self.placement, self.table)
+        whole = None
+        for shard in shards:
+            first = 0
+            for part in self._parts(shard, epochs, check):
+                if whole is None:
+                    size = sum(map(self.placement.size, shards))
+                    whole = part._replace(
+                        values=np.empty((len(part.values), size), part.values.dtype), rest=0
+                    )
+                self.placement.put(shard, part.values, whole.values, first)
+                first = part.rest
+        assert whole is not None
+        return whole
 
     def rest(self, check: Check | None = None) -> None:
         """Have snapshots alone, once nobody works any more; memory that others map stays."""
@@ -150,8 +165,6 @@ def joined(
     The rows of a table come in the order of their ids.
     """
     first, width = parts[0][0], 0 if table is None else table.width
-    if table is None and len(parts) == 1 and first.values.flags.writeable:
-        return first  # as it has come
     of_table = 0 if table is None else table.rows * width
     n = sum(placement.size(shard) for shard in range(len(placement))) - of_table
     ids = np.concatenate([part.ids for each in parts for part in each], axis=1)

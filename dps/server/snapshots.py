@@ -36,7 +36,7 @@ _PIECE = 16 << 20
 
 
 class Kept(NamedTuple):
-    """A snapshot, or a part of one.
+    """A snapshot, or a part of one: some rows of a table, or without one some elements.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class Snapshots:
             row[start:stop] = given[start:stop]
 
     def kept(self, epochs: int, first: int = 0) -> Kept:
-        """What was kept after some epochs; where there is a table, a part of its rows.
+        """A part of what was kept after some epochs: rows of a table, or elements, from one on.
 
         Raises
         ------
@@ -226,6 +226,12 @@ class Snapshots:
 
     def _part(self, place: int, first: int) -> Kept:
         values, n_rows = self.values[place], self._ids.shape[2]
+        if n_rows == 0:
+            last = min(first + max(1, _PIECE // values[:, :1].nbytes), values.shape[1])
+            piece = values[:, first:last].copy()
+            self._release()
+            rest = last if last < values.shape[1] else 0
+            return Kept(piece, int(self._versions[place]), np.zeros((2, 0), np.int64), rest)
         last = min(first + self._each, n_rows)
         ids = self._ids[place, :, first:last]
         there = np.flatnonzero(ids[0] > 0)

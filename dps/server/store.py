@@ -322,9 +322,8 @@ class Store(Regions):
         What an epoch that was not closed has left is not in it, and nobody who is still at work in
         this one can write there.
         """
-        made, epochs, first = None, self.snapshots.last, 0
-        while made is None or first:
-            kept = self.snapshots.kept(epochs, first)
+        made = None
+        for kept in self.snapshots.pieces(self.snapshots.last):
             rows, behind = kept.split(self.row_width)
             if made is None:
                 made = Store.create(
@@ -333,7 +332,7 @@ class Store(Regions):
                 )  # fmt: skip
             if kept.ids.size:
                 made.put_rows(kept.ids, rows)
-            first = kept.rest
+        assert made is not None
         made.begin()
         return made
 

@@ -122,6 +122,7 @@ class Watcher:
             return self._result(error)
         self._fetch()
         if self._job.params.nbytes > _HEAVY:
+            self.mirrored = None
             self._session.server.rest(self._running.check)
         return self._result(None)
 
