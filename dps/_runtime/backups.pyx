@@ -123,7 +123,7 @@ cdef class BackupsEnd(SynchronousEnd):
         if by_keys:
             nbytes = self.picks.n * self.key_bytes
         self.wait(-1, W_STEP, rank_load(&self.words, self.rank, R_LATE) << DONE)
-        self.need(True, nbytes)
+        self.reserve(True, nbytes)
         memcpy(self.slots + late * stride, self.slots + self.rank * stride, nbytes)
         if by_keys:
             self.slot_counts[late * self.n_ranks] = self.slot_counts[self.rank * self.n_ranks]

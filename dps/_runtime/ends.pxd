@@ -155,7 +155,7 @@ cdef class MappedEnd(End):
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
     cdef const char* _own(self) noexcept nogil
     cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
-    cdef int need(self, bint late, Py_ssize_t nbytes) except -1 nogil
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil
     cdef int _fill(self) except -1 nogil
     cdef int64_t _await(self) except -1 nogil
     cdef double divisor(self) noexcept nogil

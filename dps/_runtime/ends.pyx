@@ -314,7 +314,7 @@ cdef class MappedEnd(End):
             part += n * self.numbers.itemsize
         return finite
 
-    cdef int need(self, bint late, Py_ssize_t nbytes) except -1 nogil:
+    cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil:
         """See that so many bytes of values, and their keys, may be written in a slot."""
         if nbytes > self.room[late]:
             with gil:
@@ -325,7 +325,7 @@ cdef class MappedEnd(End):
         """Have what is given in the rank's slot, if it is finite."""
         cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
         cdef bint finite
-        self.need(False, self.size * self.numbers.itemsize)
+        self.reserve(False, self.size * self.numbers.itemsize)
         if self.given is NULL:  # it has been received there
             finite = self.numbers.is_finite(slot, self.size)
         else:
@@ -566,7 +566,7 @@ cdef class MappedEnd(End):
                     f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
                     f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
                 )
-        self.need(False, self.picks.n * self.key_bytes)
+        self.reserve(False, self.picks.n * self.key_bytes)
         if self.shard >= 0:  # what is summed on a host is not a push yet
             self.activity.push(self.shard, self.picks.n * (self.key_bytes + 8))
         return self.numbers.deliver(

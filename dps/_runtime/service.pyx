@@ -149,7 +149,7 @@ cdef class Service:
                 self._refuse()
             self.wire.receive(self.end.values.fit(left), left)
         elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
-            self.end.need(False, left)
+            self.end.reserve(False, left)
             self.wire.receive(self.slot, left)
         elif left != 0 or request.op not in (PULL, BROADCAST):
             self._refuse()
