@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from dps.modes import Mode
 from dps.optimizers import Adam, Constant, Optimizer
 from dps.optimizers.update import Update
 from dps.server import operations
-from dps.server.lease import LEFT
+from dps.server.lease import LEFT, LOST
 from dps.server.memory import folder
 from dps.server.placement import place
 from dps.server.shard import GroupSpec, Initial, ParameterShard, ShardSpec, WindowCard
@@ -288,3 +289,26 @@ def test_a_far_rank_whose_connection_ends_is_lost(shard: Shard) -> None:
     assert caught.value.rank == 2
     near.close()
     bad.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbytes", "n_keys"), [(4, 0, 0), (3, 8, -1), (5, 8, 1 << 61), (99, 0, -1)]
+)
+def test_a_rank_whose_request_is_refused_hears_why(
+    kind: int, nbytes: int, n_keys: int, shard: Shard
+) -> None:
+    shard.open(0, 2)
+    rank = LoopbackLink(shard.window(0), Sync(), 1, FOREVER)
+    rank.claim()
+    wire = rank._wire
+    assert wire is not None
+    # As a `Request` is laid out in ends.pxd, and its `Answer`.
+    wire.send_bytes(struct.pack("=8q9d", kind, nbytes, 1, 1, 1, 0, 0, n_keys, *[0.0] * 9))
+    raised, size, *_ = struct.unpack("=6q8d", wire.receive_bytes(struct.calcsize("=6q8d")))
+    error = pickle.loads(wire.receive_bytes(size))
+    assert raised == 4
+    assert isinstance(error, FencedError)
+    assert f"a request is refused: kind {kind}, with {n_keys} keys and {nbytes} bytes" in str(error)
+    wire.close()
+    rank._thread.join()
+    assert shard.window(0).words.rank_load(1, Field.LEASE) == LOST

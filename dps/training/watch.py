@@ -17,6 +17,7 @@ from dps.errors import (
     WindowError,
     WorkerLostError,
 )
+from dps.server.host import host_id
 from dps.server.session import Check, Local, Session
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
@@ -122,7 +123,9 @@ class Watcher:
             return self._result(error)
         self._fetch()
         if self._job.params.nbytes > _HEAVY:
-            self.mirrored = None
+            cards = [shard.card for shard in self._session.shards]
+            if all(card.host == host_id() and card.store.path for card in cards):
+                self.mirrored = None  # files of this host outlive their processes
             self._session.server.rest(self._running.check)
         return self._result(None)
 
