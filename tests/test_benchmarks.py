@@ -203,7 +203,7 @@ def test_optima() -> None:
 def test_memory() -> None:
     found = rows(run("memory"))
     assert {"float32, sync", "CSR float32, sync", "dataframe float32, sync"} <= set(found)
-    assert {"one replica", "two replicas", "scikit-learn"} <= set(found)
+    assert {"one replica", "scikit-learn"} <= set(found)
 
 
 def test_one_command_runs_them_by_name() -> None:

@@ -395,8 +395,9 @@ def test_a_server_whose_scheduler_has_been_killed_says_so(
         processes[0].kill()
         processes[0].wait()
         until(lambda: client.status != "running", "the client has heard of it")
+        other.push("w", np.ones(4))  # by a way that there is
+        np.testing.assert_allclose(server.pull("w"), -0.2)
         asked: dict[str, Callable[[], Any]] = {
-            "pull": lambda: other.pull("w"),  # by a way that is yet to be made
             "versions": lambda: server.versions,
             "create": lambda: server.create({"v": np.zeros(2)}),
             "connect": lambda: dps.ParameterServer.connect("s", client=client),
