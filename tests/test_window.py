@@ -180,7 +180,11 @@ def taken(file: SharedFile) -> int:
     return file.path.stat().st_blocks * 512
 
 
-def test_slots_by_keys_take_what_a_batch_touches() -> None:
+@pytest.mark.parametrize("portable", [memory.PORTABLE, True])
+def test_slots_by_keys_take_what_a_batch_touches(
+    portable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "PORTABLE", portable)
     ranks, rows, width = 8, 1 << 16, 16
     spec = StoreSpec("f00d", 0, rows * width, "float32", key_width=width, n_snapshots=0)
     store = Store.create(spec, np.zeros((1, spec.size)))

@@ -57,9 +57,9 @@ def _allocate(fd: int, nbytes: int, start: int = 0) -> None:
     if hasattr(os, "posix_fallocate") and not PORTABLE:
         os.posix_fallocate(fd, start, nbytes)
         return
-    zeros = bytes(1 << 20)
     while nbytes:
-        written = os.pwrite(fd, zeros[: min(nbytes, len(zeros))], start)
+        n = min(nbytes, 1 << 20)
+        written = os.pwrite(fd, os.pread(fd, n, start).ljust(n, b"\0"), start)
         nbytes, start = nbytes - written, start + written
 
 
@@ -151,7 +151,7 @@ class LockedFile:
         return True
 
     def commit(self, start: int, nbytes: int) -> None:
-        """Have bytes that the file has not taken yet, to which nobody has written.
+        """Have bytes that the file may not have taken yet; what is there stays.
 
         Raises
         ------
