@@ -249,7 +249,7 @@ def inspect_partition(
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
-            with np.errstate(over="ignore", invalid="ignore"):  # `combine` finds huge values
+            with np.errstate(over="ignore", invalid="ignore"):  # `check_size` says so
                 factor = values if weights is None else values * weights[:, None]
                 target_sum = factor.sum(axis=0)
                 target_squares = np.einsum("ij,ij->j", factor, values)

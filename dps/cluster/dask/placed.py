@@ -23,7 +23,7 @@ from dps.cluster.dask.loading import (
     ours,
     send,
     slices_of,
-)  # fmt: skip
+)
 from dps.cluster.dask.losses import homes_after, restored, set_free
 from dps.cluster.dask.tasks import call_on_each, call_unopened, cut_out
 from dps.cluster.dask.work import FitWork
