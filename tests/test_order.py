@@ -215,9 +215,9 @@ def test_an_exchange_brings_every_row_once(cluster: Any, kind: str) -> None:
     parts = [numbered(kind, int(f), n) for f, n in zip(firsts, sizes, strict=True)]
     if isinstance(cluster, DaskCluster):
         parts = [Partition(*map(dask.delayed, vars(part).values())) for part in parts]
-    holders = cluster.load(parts)
+    cluster.load(parts)
     before = list(chain(*cluster.map(seen)))
-    workers = list(dict.fromkeys(holders))
+    workers = list(dict.fromkeys(cluster.holders))
     homes, turns = workers * 3, range(3 * len(workers))
     cluster.exchange(RandomSplit(3, tuple(turns), sizes), homes)
     after = cluster.map(seen)

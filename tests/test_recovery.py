@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 
 import dps
-from dps.errors import WorkerLostError
+from dps.data.inspection import inspect_partition
+from dps.errors import ClusterError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.recovery import Recovery
 from dps.training.watch import Watcher
@@ -249,3 +250,39 @@ def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatc
     ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
     assert_exact(model, model.plan_.rows)
     assert len(losses) == 1
+
+
+@pytest.mark.parametrize("phase", ["computed", "inspected"])
+def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
+    phase: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    victim = min(client.nthreads())
+
+    def dies(*args: Any, **options: Any) -> Any:
+        if get_worker().address == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return args[0] if phase == "computed" else inspect_partition(*args, **options)
+
+    X, y = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    if phase == "computed":
+        X = X.map_blocks(dies, meta=np.empty((0, 0)))
+    else:
+        monkeypatch.setattr("dps.estimators.fitting.inspect_partition", dies)
+    model = classifier(client, max_iter=2).fit(X, y)
+    assert_exact(model)
+    (loss,) = model.fit_report_.losses
+    assert loss.loading
+    assert f"{victim}" in str(model.fit_report_)
+
+
+@pytest.mark.slow
+def test_rows_that_kill_every_worker_end_the_fit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*args: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("dps.estimators.fitting.inspect_partition", dies)
+    with pytest.raises(ClusterError, match="on 4 workers that died before training began"):
+        classifier(client, n_replicas=1).fit(*rows())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
+from dps.errors import WorkerLostError
 from dps.models.layout import Table
 from dps.server.placement import Placement
 from dps.server.session import Session
@@ -124,12 +125,25 @@ class Cluster(Protocol):
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
-    ) -> list[str]:
-        """Have partitions computed and kept, those of validation data last; the worker of each.
+    ) -> None:
+        """Have partitions computed and kept, those of validation data last.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
         Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and
         on `most` workers: more would have to give rows away.
+        """
+        ...
+
+    @property
+    def lost(self) -> list[tuple[str, float]]:
+        """Losses after which partitions were made again, not by `renew`; and the seconds of it."""
+        ...
+
+    @property
+    def holders(self) -> list[str]:
+        """The worker of each partition; others once a worker was lost, whose they are made again.
+
+        Any call that works on partitions may find one lost.
         """
         ...
 
@@ -191,20 +205,20 @@ class Cluster(Protocol):
         """
         ...
 
-    def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
+    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work, so that another one can be served and launched.
 
         Partitions that have gone with their workers are made again on others.
 
         Parameters
         ----------
+        lost : WorkerLostError, optional
+            Why, if nobody else says so.
         drop : bool
             Whether to go on without those that cannot be.
 
         Returns
         -------
-        list of str
-            The worker of each partition.
         set of int
             Partitions that are lost.
 

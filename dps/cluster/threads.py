@@ -16,6 +16,7 @@ from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
 from dps.data.streams import is_whole, open_partition
+from dps.errors import WorkerLostError
 from dps.server.placement import Placement
 from dps.server.session import Local, Session, Stores
 from dps.server.shard import ParameterShard
@@ -78,7 +79,7 @@ class ThreadCluster:
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
-    ) -> list[str]:
+    ) -> None:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         given = [*partitions, *validation]
         if partitions and is_dask(partitions[0].X):
@@ -89,7 +90,16 @@ class ThreadCluster:
         else:
             self._partitions = given
         self.n_trained = len(partitions)
-        return [LOCAL] * len(given)
+
+    @property
+    def lost(self) -> list[tuple[str, float]]:
+        """Threads do not get lost."""
+        return []
+
+    @property
+    def holders(self) -> list[str]:
+        """They are all here."""
+        return [LOCAL] * len(self._partitions)
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
@@ -167,7 +177,7 @@ class ThreadCluster:
         """Nothing is lost but with this process."""
         return session
 
-    def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
+    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """Stop and join the threads, free the shards.
 
         A thread in which a model never returns stays behind: nothing can end it. It is a daemon,
@@ -181,7 +191,7 @@ class ThreadCluster:
                 ", ".join(left), "is" if len(left) == 1 else "are",
             )  # fmt: skip
         self._shards, self._running = [], None
-        return [LOCAL] * len(self._partitions), set()
+        return set()
 
     def close(self) -> None:
         """Give back the rows too."""

@@ -121,7 +121,7 @@ def fit_on(
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        holders = cluster.load(partitions, prepare, estimator.cache, most, validating)
+        cluster.load(partitions, prepare, estimator.cache, most, validating)
         trained = cluster.n_trained
         if encoding is not None:
             encoding.complete(cluster, trained)
@@ -136,7 +136,7 @@ def fit_on(
         if is_list(X) or (is_dask(X) and summary.columns is not None):
             check_found(estimator, summary, reset and is_list(X))
         if validating:
-            n_validating = len(holders) - trained
+            n_validating = len(cluster.holders) - trained
             summary, seen = look_at_validation(
                 cluster, summary, loss, classification, n_validating, len(validating) == 1
             )
@@ -173,7 +173,7 @@ def fit_on(
             widened = functools.partial(_widened, family, recipe)
             publisher = Publisher(server, estimator, family, recipe, widened, fitted)
         job = viewers.watch(job, fitted, publisher)
-        result = train(job, summary, holders, cluster, interrupts.hold)
+        result = train(job, summary, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
             failed = _first_failure(viewers.close, cluster.close)

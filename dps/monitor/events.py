@@ -347,7 +347,7 @@ class StragglerEvent(Event):
 class RecoveredEvent(Event):
     """``recovered``: a worker was lost, and the fit goes on; the client sends it.
 
-    A ``started`` event follows.
+    A ``started`` event follows; it comes before where only data was lost.
 
     Attributes
     ----------
@@ -360,7 +360,9 @@ class RecoveredEvent(Event):
     dropped : int
         Rows that are trained on no more.
     seconds : float
-        From the news to the next generation's begin.
+        From the news to the next generation's begin, or until its data was there again.
+    loading : bool
+        Whether only data was lost.
     """
 
     what: str
@@ -368,6 +370,7 @@ class RecoveredEvent(Event):
     redone: int
     dropped: int
     seconds: float
+    loading: bool
 
 
 class StoppedEvent(Event):

@@ -186,6 +186,8 @@ def _straggler(event: Mapping[str, Any]) -> str:
 def _recovered(event: Mapping[str, Any]) -> str:
     epoch = event["epoch"] - event["redone"]
     dropped = f", without {plural(event['dropped'], 'row')}" if event["dropped"] else ""
+    if event["loading"]:
+        return f"Lost {event['what']}: its data was loaded again."
     return f"Lost {event['what']}: epoch {epoch:,} begins again{dropped}."
 
 

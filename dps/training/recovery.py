@@ -40,13 +40,15 @@ class Loss:
     what : str
         What was lost, and where.
     epoch : int
-        The epoch at work then.
+        The epoch at work then, or the one to come while data is loaded.
     redone : int
         Closed epochs that had to be trained again, since their state was lost.
     dropped : int
         Rows that are trained on no more.
     seconds : float
-        From the news to the next generation's begin.
+        From the news to the next generation's begin, or until its data was there again.
+    loading : bool
+        Whether only data was lost.
     """
 
     what: str
@@ -54,6 +56,7 @@ class Loss:
     redone: int
     dropped: int
     seconds: float
+    loading: bool = False
 
     def line(self) -> str:
         """In words.
@@ -63,6 +66,8 @@ class Loss:
         >>> Loss("a worker died (worker tcp://a:1)", 3, 0, 0, 0.25).line()
         'a worker died (worker tcp://a:1); epoch 3 was begun again after 0.25 s'
         """
+        if self.loading:
+            return f"{self.what}; its data was loaded again within {self.seconds:.3g} s"
         redone = f", with {self.redone} closed before it" if self.redone else ""
         dropped = f", without {self.dropped:,} rows" if self.dropped else ""
         begun = self.epoch - self.redone
@@ -87,6 +92,13 @@ class Recovery:
         self._cluster = cluster
         self.losses: list[Loss] = []
         self._fruitless = 0
+
+    def while_loading(self, epoch: int) -> list[Loss]:
+        """What was lost since the last call while nothing was trained, before such an epoch."""
+        known = sum(loss.loading for loss in self.losses)
+        new = [Loss(what, epoch, 0, 0, s, True) for what, s in self._cluster.lost[known:]]
+        self.losses += new
+        return new
 
     def position(self, job: Job, watcher: Watcher | None) -> Position:
         """Where a fit has got to whose generation has ended so.
@@ -122,7 +134,7 @@ class Recovery:
 
     def after(
         self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int
-    ) -> tuple[Job, DataSummary, list[str]]:
+    ) -> tuple[Job, DataSummary]:
         """What goes on after an error that says who was lost.
 
         Parameters
@@ -142,8 +154,6 @@ class Recovery:
             At the position from which the fit goes on.
         summary : DataSummary
             Of the rows that there are.
-        holders : list of str
-            The worker of each partition.
 
         Raises
         ------
@@ -159,7 +169,7 @@ class Recovery:
                 "data, end the process?"
             )
             raise error
-        holders, gone = self._cluster.renew(drop=job.drops_lost_data)
+        gone = self._cluster.renew(drop=job.drops_lost_data)
         dropped = 0
         if gone:
             first = len(summary.rows)
@@ -175,4 +185,4 @@ class Recovery:
         )  # fmt: skip
         self.losses.append(loss)
         _log.warning("%s", loss.line())
-        return job, summary, holders
+        return job, summary

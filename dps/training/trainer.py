@@ -41,7 +41,6 @@ _EPOCHS_WORTH = 10
 def train(
     job: Job,
     summary: DataSummary,
-    holders: list[str],
     cluster: Cluster,
     ending: Callable[[], None] = lambda: None,
 ) -> FitResult:
@@ -51,8 +50,6 @@ def train(
     ----------
     job : Job
     summary : DataSummary
-    holders : list of str
-        The worker of each partition, of those for validation last.
     cluster : Cluster
     ending : callable, optional
         Called once training has ended, before the result is fetched.
@@ -66,7 +63,9 @@ def train(
     streamed = cluster.streamed()
     first = len(summary.rows)
     if streamed:
-        _log.info("%d of %d partitions are read while training", len(streamed), len(holders))
+        _log.info(
+            "%d of %d partitions are read while training", len(streamed), len(cluster.holders)
+        )
     streamed = {number: whole for number, whole in streamed.items() if number < first}
     if streamed and exchanged:
         raise ValueError(
@@ -75,7 +74,7 @@ def train(
             "exchange them before, as by X.shuffle of a dask dataframe"
         )
     if exchanged:
-        summary, holders = _exchange(job, summary, holders, cluster)
+        summary = _exchange(job, summary, cluster)
 
     check_held_out(job, summary, cluster)
     first = len(summary.rows)
@@ -99,7 +98,7 @@ def train(
                 rows=summary.rows,
                 count=count,
                 elements=summary.elements,
-                holders=holders[:first],
+                holders=cluster.holders[:first],
                 threads=cluster.threads(),
                 batch_size=job.batch_size,
                 n_replicas=job.n_replicas,
@@ -110,17 +109,20 @@ def train(
                 and not (exchanged or job.full_batch is not None or any(streamed.values())),
             )
             if summary.validation:
-                plan = validating(plan, summary.validation, holders)
+                plan = validating(plan, summary.validation, cluster.holders)
             launch = Launch.of(job, plan, summary, held_out, cluster)
             placed = launch.plan
             if job.ended:  # before a checkpoint was taken, or as a worker was lost
                 result = _ended(job, placed)
                 break
             watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing)
+            for loss in recovery.while_loading(watcher.closed + 1):
+                if fit_events is not None:
+                    fit_events.lost(loss)
             ended = watcher.run(ending)
             if ended is None:
                 job, watcher = choosing.changed(job, watcher.position()), None
-                holders, _ = cluster.renew()
+                cluster.renew()
                 continue
             result = ended
         except BaseException as error:
@@ -129,7 +131,7 @@ def train(
                     raise
                 position = recovery.position(job, watcher)
                 closed = position.epochs if watcher is None else watcher.closed
-                job, summary, holders = recovery.after(error, job, summary, position, closed)
+                job, summary = recovery.after(error, job, summary, position, closed)
                 job = choosing.first(job)
             except BaseException as final:
                 if fit_events is not None:
@@ -186,24 +188,28 @@ def _said_if_unshared(plan: Plan, session: Session) -> tuple[str | None, ...]:
     return unshared
 
 
-def _exchange(
-    job: Job, summary: DataSummary, holders: list[str], cluster: Cluster
-) -> tuple[DataSummary, list[str]]:
+def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
     """Have every row go to a partition drawn by chance; the data as it lies then."""
-    first = len(summary.rows)
-    split, homes = make_split(
-        job.seed,
-        rows=summary.rows,
-        elements=summary.elements,
-        holders=holders[:first],
-        threads=cluster.threads(),
-        n_replicas=job.n_replicas,
-    )
-    cluster.exchange(split, homes)
+    while True:
+        split, homes = make_split(
+            job.seed,
+            rows=summary.rows,
+            elements=summary.elements,
+            holders=cluster.holders[: len(summary.rows)],
+            threads=cluster.threads(),
+            n_replicas=job.n_replicas,
+        )
+        try:
+            cluster.exchange(split, homes)
+        except WorkerLostError as error:
+            _log.warning("%s; rows are exchanged anew", error)
+            cluster.renew(error)
+        else:
+            break
     rows = tuple(cluster.map(count_rows, range(len(homes))))
     if sum(rows) != summary.total:
         raise ClusterError(f"{summary.total} rows were exchanged, and {sum(rows)} have arrived")
-    return replace(summary, rows=rows), [*homes, *holders[first:]]
+    return replace(summary, rows=rows)
 
 
 def _rebalance(job: Job, streamed: bool) -> bool | str:

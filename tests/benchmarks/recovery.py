@@ -124,7 +124,8 @@ def main() -> None:
         "async": {"mode": "async", "max_iter": 3000},
     }
     found: dict[tuple[str, str], list[float]] = {}
-    with cluster(WORKERS) as client:
+    # Else Dask gives a worker up that is killed as often as here.
+    with cluster(WORKERS, {"distributed.deploy.lost-worker-timeout": "1h"}) as client:
         for _ in range(1 if chosen.quick else chosen.repeat):
             for name, way in ways.items():
                 for victim in ("a replica", "the shard's process"):

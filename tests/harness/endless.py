@@ -53,7 +53,7 @@ class EndlessFit(threading.Thread):
 
 def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each fit of an `EndlessFit` note what it has lost, and end when that says so."""
-    fetch, after = Watcher._fetch, Recovery.after
+    fetch, after, loading = Watcher._fetch, Recovery.after, Recovery.while_loading
 
     def fetched(self: Watcher) -> bool:
         ends, thread = fetch(self), threading.current_thread()
@@ -65,6 +65,13 @@ def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.recoveries.append(self.losses[-1])
         return found
 
+    def loaded(self: Recovery, epoch: int) -> list[Loss]:
+        found, thread = loading(self, epoch), threading.current_thread()
+        if isinstance(thread, EndlessFit):
+            thread.recoveries += found
+        return found
+
     # Else a fit that nobody watches looks at its epochs once in half a second.
     monkeypatch.setattr(Watcher, "_fetch", fetched)
     monkeypatch.setattr(Recovery, "after", recovered)
+    monkeypatch.setattr(Recovery, "while_loading", loaded)

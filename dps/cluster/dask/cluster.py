@@ -7,6 +7,7 @@ long task a replica, pinned to its worker, and one Actor a shard. Partitions are
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +49,8 @@ from dps.transport.remote import Remote
 
 __all__ = ["DaskCluster"]
 
+_log = logging.getLogger("dps")
+
 #: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
 _PIECE = 1 << 22
 
@@ -67,6 +70,8 @@ class DaskCluster:
     ----------
     watched : bool
         Dask's setting ``dps.monitor``, true by default.
+    lost : list of (str, float)
+        Losses after which partitions were made again, and seconds that took.
 
     Raises
     ------
@@ -89,6 +94,7 @@ class DaskCluster:
         self._remotes: list[Remote] = []
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._running: ReplicaTasks | None = None
+        self.lost: list[tuple[str, float]] = []
         self.watched = bool(dask.config.get("dps.monitor", True))
         self._sender = EventSender(client)
         if self.watched:
@@ -115,16 +121,55 @@ class DaskCluster:
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
-    ) -> list[str]:
+    ) -> None:
         """Keep every partition on one worker.
 
         What is in memory stays where it is. What is computed now goes where its number
         says, so that the same data makes the same plan each time; of validation data to
         workers that train.
         """
-        workers = sorted(self._threads)[:most]
-        self._data.load(partitions, prepare, cache, workers, validation)
-        self._count_workers()
+        data, workers = self._data, sorted(self._threads)[:most]
+        self._unless_lost(partial(data.load, partitions, prepare, cache, workers, validation))
+        self._unless_lost(self._count_workers)
+
+    def _unless_lost(self, do: Callable[[], None]) -> None:
+        """Do something with all partitions; those that go with a worker meanwhile catch up."""
+        try:
+            do()
+        except WorkerLostError as error:
+            self._restore(error)
+
+    def _restore(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
+        """Make partitions again that have gone with workers; those that nobody can make."""
+        data, before, began = self._data, set(self._data.gone), time.monotonic()
+        losses = [lost]
+        while True:
+            if losses[-1] is not None:
+                _log.warning("%s; what it held is loaded again", losses[-1])
+            alive = self._work.staying() or first_workers(self._client, self._fit, self._timeout)
+            self._threads = dict(alive)
+            try:
+                check_versions(self._client, set(alive), self._timeout)
+                data.restore(sorted(alive))
+                self._count_workers()
+            except WorkerLostError as error:
+                losses.append(error)
+                continue
+            gone = data.gone - before
+            if gone and not drop:
+                shown = ", ".join(map(str, sorted(gone)[:5])) + ", ..." * (len(gone) > 5)
+                raise WorkerLostError(
+                    f"partition{'s' * (len(gone) > 1)} {shown} lay in the memory of a worker that "
+                    "died, and cannot be computed again: give a persisted collection instead of "
+                    'what was scattered or exchanged, or set on_data_loss="drop"'
+                )
+            seconds = time.monotonic() - began
+            self.lost += [(str(one), seconds) for one in losses if one is not None]
+            return gone
+
+    @property
+    def holders(self) -> list[str]:
+        """The worker of each partition, of those for validation last."""
         return self._data.holders
 
     @property
@@ -140,13 +185,17 @@ class DaskCluster:
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
     ) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
-        return self._data.map(function, numbers, **options)
+        while True:
+            try:
+                return self._data.map(function, numbers, **options)
+            except WorkerLostError as error:
+                self._restore(error)
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
     ) -> None:
         """Put something else in the place of X; Dask forgets an old one with its last use."""
-        self._data.replace(function, numbers)
+        self._unless_lost(partial(self._data.replace, function, numbers))
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
         """Draw all rows into new partitions; what this fit held of the old ones is released."""
@@ -154,7 +203,11 @@ class DaskCluster:
 
     def hosts(self, workers: Sequence[str]) -> list[str]:
         """What workers have in common that can map each other's memory."""
-        return shared_memory(self._client, workers, self._timeout)
+        try:
+            return shared_memory(self._client, workers, self._timeout)
+        except ClusterError:
+            until_known(self._work.check)
+            raise
 
     def serve(
         self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
@@ -262,18 +315,13 @@ class DaskCluster:
         hosts = (h for h in session.hosts if getattr(h.endpoint, "address", "") in alive)
         return Session(server, tuple(handles), tuple(hosts))
 
-    def renew(self, *, drop: bool = False) -> tuple[list[str], set[int]]:
+    def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work; partitions that have gone with workers are made again elsewhere.
 
         See `Cluster.renew`.
         """
         self._end_group()
-        alive = self._work.staying() or first_workers(self._client, self._fit, self._timeout)
-        check_versions(self._client, set(alive), self._timeout)
-        self._threads = dict(alive)
-        gone = self._data.restore(sorted(alive), drop=drop)
-        self._count_workers()
-        return self._data.holders, gone
+        return self._restore(lost, drop=drop)
 
     def close(self) -> None:
         """Stop replicas, free the windows, release every future."""

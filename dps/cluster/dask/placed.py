@@ -1,7 +1,9 @@
 """The partitions of one fit on a Dask cluster: where each lies, and how each came to be.
 
 So those that a worker has taken with it are made again on another one: computed by Dask, or sent
-once more, and then changed as they were before (`PlacedData.restore`).
+once more, and then changed as they were before (`PlacedData.restore`). A partition has a stage: how
+many of the steps it has been through, -1 while it is not made. It is set as the Future is that
+stands for it, so a loss at any point leaves the stages that say what is to be done.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
 from dps.data.sealed import itself
 from dps.data.streams import is_whole
-from dps.errors import WorkerLostError
+from dps.errors import ClusterError, WorkerLostError
 
 __all__ = ["PlacedData"]
 
@@ -41,12 +43,16 @@ __all__ = ["PlacedData"]
 Change = Callable[[Any, int], Any]
 
 
-@dataclass(frozen=True)
-class _Made:
-    """What stood for the X of some partitions once it had been changed."""
+#: Workers that may die with a partition before training begins, as many as Dask allows a task.
+_ATTEMPTS = 3
 
-    change: Change
+
+@dataclass(frozen=True)
+class _Step:
+    """What is done with some partitions; where nothing is changed, they are given their recipes."""
+
     numbers: frozenset[int]
+    change: Change | None = None
 
 
 class PlacedData:
@@ -62,11 +68,14 @@ class PlacedData:
         The worker of each partition, of those for validation last.
     n_trained : int
         Partitions that are not of validation data.
+    gone : set of int
+        Those that lay on workers that are gone, and that nobody can make again.
     """
 
     def __init__(self, work: FitWork) -> None:
         self._work = work
         self.holders: list[str] = []
+        self.gone: set[int] = set()
         self.n_trained = 0
         self._partitions: list[Partition] = []
         self._given: list[Partition] = []  # as users gave them, where Dask computes them
@@ -74,7 +83,9 @@ class PlacedData:
         # Of each partition its number among these; None of rows that are mixed.
         self._origins: list[int | None] = []
         self._prepare: Change | None = None
-        self._made: list[_Made] = []
+        self._steps: list[_Step] = []
+        self._stages: list[int] = []
+        self._attempts: dict[int, int] = {}
         # What this fit has made, as opposed to the user's own futures.
         self._owned: list[Future] = []
         self._keeping = Keeping(work.fit, "memory")
@@ -101,54 +112,73 @@ class PlacedData:
                 self._keeping = keeping_of(work.fit, cache, given, self.n_trained)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._partitions = list(given)
-            self._await_partitions()
+            self._await_partitions(range(len(given)))
             homes = homes_of(client, given[: self.n_trained], workers, work.timeout)
             homes += homes_of(client, given[self.n_trained :], sorted(set(homes)), work.timeout)
-            self._compute(dict(zip(range(len(given)), homes, strict=True)))
         else:
-            work.needed |= set(workers)
             self._slices = slices_of(partitions, workers)
             self.n_trained = len(self._slices)
             self._slices += slices_of(validation, workers)
             self._partitions = [Partition(None, None, None)] * len(self._slices)
-            self._send({number: part.worker for number, part in enumerate(self._slices)})
-        self._origins = list(range(len(self._partitions)))
-        self._await_partitions()
-        self._find_holders()
+            homes = [part.worker for part in self._slices]
+        self.holders = homes
+        self._origins = list(range(len(homes)))
+        self._stages = [-1] * len(homes)
         if self._streams:
-            self._tell_recipes()
+            self._steps.append(_Step(frozenset(range(len(homes)))))
+        work.needed = set(homes)
+        self._bring()
 
-    def _compute(self, homes: Mapping[int, str]) -> None:
+    def _bring(self) -> None:
+        """Make the partitions that are not made, and take all through the steps left to them."""
+        unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
+        if unmade:
+            if self._slices:
+                self._send(unmade)
+            else:
+                self._compute(unmade)
+            self._await_partitions(unmade)
+            self._find_holders(unmade)
+        for stage, step in enumerate(self._steps, 1):
+            numbers = [number for number in sorted(step.numbers) if self._stages[number] < stage]
+            if not numbers:
+                continue
+            if step.change is None:
+                self._tell_recipes(numbers, stage)
+            else:
+                self._change(step.change, numbers, stage)
+
+    def _compute(self, numbers: Sequence[int]) -> None:
         """Have partitions computed, each on its worker."""
-        self._work.needed |= set(homes.values())
+        given = {number: self._given_of(number) for number in numbers}
+        homes = {number: self.holders[number] for number in numbers}
         with self._work.span():
             placed, made = compute(
-                self._work.client, {number: self._given_of(number) for number in homes}, homes,
-                self._keeping, self._work.name(), self._prepare,
-            )  # fmt: skip
+                self._work.client, given, homes, self._keeping, self._work.name(), self._prepare
+            )
         for number, part in placed.items():
-            self._partitions[number] = part
+            self._partitions[number], self._stages[number] = part, 0
         self._owned += made
 
     def _given_of(self, number: int) -> Partition:
         """A partition as the user gave it."""
-        origin = self._origins[number] if self._origins else number
+        origin = self._origins[number]
         assert origin is not None
         return self._given[origin]
 
-    def _send(self, homes: Mapping[int, str]) -> None:
+    def _send(self, numbers: Sequence[int]) -> None:
         """Send local rows, each to its worker."""
         work = self._work
-        for number, home in homes.items():
-            origin = self._origins[number] if self._origins else number
+        for number in numbers:
+            origin, home = self._origins[number], self.holders[number]
             assert origin is not None
             part, made = send(work.client, self._slices[origin], home, work.timeout, work.check)
-            self._partitions[number] = part
+            self._partitions[number], self._stages[number] = part, 0
             self._owned += made
 
-    def _find_holders(self, some: Sequence[int] | None = None) -> None:
+    def _find_holders(self, numbers: Sequence[int]) -> None:
         """See where partitions lie; one of the user's own may be elsewhere than was asked for."""
-        work, numbers = self._work, range(len(self._partitions)) if some is None else some
+        work = self._work
         keys = {number: self._partitions[number].X.key for number in numbers}
         held = ask(work.client, "scheduler.who_has", work.timeout, keys=list(keys.values()))
         lost = [number for number, key in keys.items() if not held[key]]
@@ -157,24 +187,21 @@ class PlacedData:
             raise WorkerLostError(
                 f"partition {lost[0]} is no longer in memory: did its worker die?"
             )
-        self.holders = self.holders or [""] * len(self._partitions)
         for number, key in keys.items():
             self.holders[number] = min(held[key])
         work.needed = set(self.holders)
 
-    def _await_partitions(self, some: Sequence[int] | None = None) -> None:
+    def _await_partitions(self, numbers: Sequence[int]) -> None:
         """Wait for what is being computed of them; an error says of which."""
         work = self._work
-        numbers = range(len(self._partitions)) if some is None else some
         placed = {number: self._partitions[number] for number in numbers}
         with naming_partitions(
             work.client, self._given, placed, self.n_trained, work.timeout
         ) as futures:
             work.wait(futures)
 
-    def _tell_recipes(self, some: Sequence[int] | None = None) -> None:
+    def _tell_recipes(self, some: Sequence[int], stage: int) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
-        some = range(len(self._partitions)) if some is None else some
         absent: list[int | None] = [None] * len(self._partitions)
         for number, nbytes in zip(some, self._look(call_unopened, absent_bytes, some), strict=True):
             absent[number] = nbytes
@@ -190,8 +217,11 @@ class PlacedData:
                         key=f"dps-recipe-{name}-{number}",
                     )
                     for number, recipe in recipes.items()
-                }
+                },
+                stage,
             )  # fmt: skip
+        for number in some:
+            self._stages[number] = stage
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
@@ -241,10 +271,10 @@ class PlacedData:
         """Put something else in the place of X; Dask forgets an old one with its last use."""
         numbers = range(len(self._partitions)) if numbers is None else numbers
         if numbers:
-            self._made.append(_Made(change, frozenset(numbers)))
-            self._change(change, numbers)
+            self._steps.append(_Step(frozenset(numbers), change))
+            self._bring()
 
-    def _change(self, change: Change, numbers: Sequence[int]) -> None:
+    def _change(self, change: Change, numbers: Sequence[int], stage: int) -> None:
         work, name = self._work, self._work.name()
         # It may be large: one task holds it for all.
         shared = work.submit(
@@ -260,15 +290,17 @@ class PlacedData:
                     key=f"dps-convert-{name}-{number}",
                 )
                 for number in numbers
-            }
+            },
+            stage,
         )  # fmt: skip
         shared.release()
 
-    def _put(self, made: Mapping[int, Future]) -> None:
+    def _put(self, made: Mapping[int, Future], stage: int) -> None:
         """Have Futures stand for the X of partitions, and wait for them."""
         old = {self._partitions[number].X.key for number in made}
         for number, future in made.items():
             self._partitions[number] = replace(self._partitions[number], X=future)
+            self._stages[number] = stage
         self._release(old)
         self._owned += made.values()
         self._work.wait(list(made.values()))
@@ -282,24 +314,28 @@ class PlacedData:
 
     def exchange(self, split: RandomSplit, homes: Sequence[str]) -> None:
         """Draw all rows into new partitions; what this fit held of the old ones is released."""
-        work, n = self._work, len(split.rows)
+        work, n, new = self._work, len(split.rows), len(homes)
         work.needed |= set(homes)
-        behind, where = self._partitions[n:], self.holders[n:]
-        stay = {value.key for part in behind for value in vars(part).values() if value is not None}
-        old = [future for future in self._owned if future.key not in stay]
-        self._owned = [future for future in self._owned if future.key in stay]
+        owned: list[Future] = []
         try:
             with work.span():
                 drawn = exchange(
                     work.client, self._partitions[:n], self.holders[:n], split, homes,
-                    work.name(), self._weighted, work.wait, self._owned,
+                    work.name(), self._weighted, work.wait, owned,
                 )  # fmt: skip
-        finally:
-            for future in old:
+        except BaseException:
+            for future in owned:
                 future.release()
-        self._partitions, self.holders = [*drawn, *behind], [*homes, *where]
-        self._origins = [*([None] * len(homes)), *self._origins[n:]]
-        self.n_trained = len(homes)
+            raise
+        self._release({value.key for part in self._partitions[:n] for value in _futures(part)})
+        self._owned += owned
+        self._partitions[:n], self.holders[:n] = drawn, homes
+        self._origins[:n], self._stages[:n] = [None] * new, [len(self._steps)] * new
+        self._steps = [
+            replace(step, numbers=frozenset(m + new - n for m in step.numbers if m >= n))
+            for step in self._steps
+        ]
+        self.n_trained = new
 
     def values(self, number: int) -> tuple[Any, Any, Any]:
         """X, y and weight of a partition, in the form in which tasks depend on them."""
@@ -308,6 +344,7 @@ class PlacedData:
 
     def cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
         """Rows that go to another worker, cut out where they lie: nothing else travels."""
+        self._attempts = {}  # training begins
         name = self._work.name()
         futures = {
             piece: self._work.submit(
@@ -321,71 +358,45 @@ class PlacedData:
         self._work.wait(list(futures.values()))
         return futures
 
-    def restore(self, alive: Sequence[str], *, drop: bool) -> set[int]:
-        """Make partitions again that lay on workers that are gone.
-
-        Parameters
-        ----------
-        alive : sequence of str
-            The workers that there are.
-        drop : bool
-            Whether to go on without what cannot be made again.
-
-        Returns
-        -------
-        set of int
-            What is lost for good.
+    def restore(self, alive: Sequence[str]) -> None:
+        """Make partitions again that lay on workers that are gone, and what else is to be made.
 
         Raises
         ------
         WorkerLostError
-            Something is, and is not to be dropped; or another worker has died meanwhile.
+            Another worker has died meanwhile: to be called again.
         """
-        lost = [n for n, holder in enumerate(self.holders) if holder not in alive]
+        lost = [
+            n for n, holder in enumerate(self.holders)
+            if holder not in alive and n not in self.gone
+        ]  # fmt: skip
         homes = homes_after(self.holders, alive)
+        for number, home in enumerate(homes):
+            self.holders[number] = home
+        self._work.needed = set(homes)
         for number in lost:
-            self.holders[number] = homes[number]
-        self._work.needed = set(self.holders)
-        if not lost:
-            return set()
-        keys = {
-            value.key
-            for number in lost
-            for value in vars(self._partitions[number]).values()
-            if value is not None
-        }
-        set_free(self._work, list(keys))
-        self._release(keys)
-        gone = self._remake(lost)
-        if gone and not drop:
-            raise WorkerLostError(
-                f"{_numbers(gone)} lay in the memory of a worker that died, and cannot be computed "
-                "again: give a persisted collection instead of what was scattered or exchanged, or "
-                'set on_data_loss="drop"'
+            self._stages[number] = -1
+            self._attempts[number] = self._attempts.get(number, 0) + 1
+        worst = max(lost, key=self._attempts.__getitem__, default=0)
+        if lost and self._attempts[worst] > _ATTEMPTS:
+            raise ClusterError(
+                f"partition {worst} was on {_ATTEMPTS + 1} workers that died before training "
+                "began: does it fit into their memory?"
             )
-        there = [number for number in lost if number not in gone]
-        if self._streams and there:
-            self._tell_recipes(there)
-        for made in self._made:
-            again = [number for number in there if number in made.numbers]
-            if again:
-                self._change(made.change, again)
-        return gone
-
-    def _remake(self, lost: Sequence[int]) -> set[int]:
-        """Have partitions made again on their new workers; those that cannot be."""
-        gone = {number for number in lost if self._origins[number] is None}
-        if self._slices:
-            self._send({n: self.holders[n] for n in lost if n not in gone})
-            return gone
-        given = {number: self._given_of(number) for number in lost if number not in gone}
-        gone |= restored(self._work, given)
-        there = [number for number in lost if number not in gone]
-        if there:
-            self._compute({number: self.holders[number] for number in there})
-            self._await_partitions(there)
-            self._find_holders(there)
-        return gone
+        placed = [value.key for part in self._partitions for value in _futures(part)]
+        set_free(self._work, placed)
+        self._release({f.key for number in lost for f in _futures(self._partitions[number])})
+        unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
+        gone = {number for number in unmade if self._origins[number] is None}
+        if not self._slices:
+            given = {number: self._given_of(number) for number in unmade if number not in gone}
+            gone |= restored(self._work, given)
+        for number in gone:
+            self._stages[number] = len(self._steps)
+        self.gone |= gone
+        self._bring()
+        there = [number for number in range(len(self.holders)) if number not in self.gone]
+        self._await_partitions(there)
 
     def close(self, alive: Mapping[str, int]) -> list[str]:
         """Release every future; the workers that have files of this fit."""
@@ -395,6 +406,5 @@ class PlacedData:
         return sorted(set(self.holders) & set(alive)) if self._streams else []
 
 
-def _numbers(gone: set[int]) -> str:
-    shown = ", ".join(map(str, sorted(gone)[:5])) + (", ..." if len(gone) > 5 else "")
-    return f"partition{'s' * (len(gone) > 1)} {shown}"
+def _futures(part: Partition) -> list[Future]:
+    return [value for value in vars(part).values() if isinstance(value, Future)]

@@ -1,0 +1,348 @@
+"""Fits in which something goes wrong at a random moment, and whether what is promised holds.
+
+    python tests/chaos/faults.py [--faults N] [--seed S]
+
+Each case is drawn by its number: workers, mode, data, estimator, victim, fault and moment. It is
+run on a cluster of real processes. A fit that can finish must, with each row counted once an
+epoch; one that cannot must say so by an error of dps; none may hang, or leave anything behind.
+Prints each case that breaks a promise with its number, which runs it again, and a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import psutil
+from distributed import Client, LocalCluster
+
+import dps
+from dps.errors import ClusterError, DPSError, WorkerLostError
+from dps.losses import LogLoss
+
+ROWS, EPOCHS = 2400, 5
+HANG = 90.0  # seconds after which a case counts as one that hangs
+
+
+def slow_loss(seconds: float) -> LogLoss:
+    """A loss that takes its time; made in a function, so that it is pickled by value."""
+
+    @dataclass(frozen=True)
+    class Slow(LogLoss):
+        seconds: float = 0.0
+
+        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+            time.sleep(self.seconds)
+            return LogLoss.evaluate(self, y, raw, weight, out)
+
+    return Slow(seconds=seconds)
+
+
+def _rows() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 10))
+    return X, (X @ rng.normal(size=10) + rng.logistic(size=ROWS) > 0).astype(int)
+
+
+def _drawn(client: Client) -> tuple[Any, Any]:
+    X = da.random.default_rng(0).normal(size=(ROWS, 10), chunks=(ROWS // 8, 10))
+    return X, (X[:, :5].sum(axis=1) > 0).astype(int)
+
+
+def _frame(client: Client) -> tuple[Any, Any]:
+    X, y = _rows()
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    frame["kind"] = pd.Categorical(np.where(X[:, 4] > 0, "plus", "minus"))
+    return dd.from_pandas(frame, npartitions=7), dd.from_pandas(pd.Series(y), npartitions=7)
+
+
+def _scattered(client: Client) -> tuple[Any, Any]:
+    X, y = _rows()
+    parts = np.array_split(np.arange(ROWS), 8)
+    pairs = [client.scatter([X[part], y[part]], hash=False) for part in parts]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+DATA: dict[str, Callable[[Client], tuple[Any, Any]]] = {
+    "numpy": lambda client: _rows(),
+    "drawn": _drawn,
+    "persisted": lambda client: client.persist(_drawn(client)),
+    "frame": _frame,
+    "scattered": _scattered,
+}
+MODES: dict[str, Callable[[], Any]] = {
+    "sync": lambda: "sync",
+    "sync, stream": lambda: dps.Sync(access="stream"),
+    "async": lambda: "async",
+    "async, bounded": lambda: dps.Async(max_delay=2),
+    "async, stream": lambda: dps.Async(access="stream"),
+    "allreduce": lambda: "allreduce",
+    "local steps": lambda: dps.AllReduce(period=4),
+    "auto": lambda: "auto",
+}
+#: Models, and what they must have lost at least in the end.
+MODELS: dict[str, Callable[..., Any]] = {
+    "sgd": partial(dps.LinearClassifier, optimizer="momentum"),
+    "adam": partial(dps.LinearClassifier, optimizer="adam"),
+    "lbfgs": partial(dps.LinearClassifier, optimizer="lbfgs"),
+    "network": partial(dps.MLPClassifier, (8,)),
+    "machine": partial(dps.FMClassifier, 4),
+}
+#: What can be waited for in the process of a victim: a function that it calls, by name.
+POINTS = {
+    "load": "dps.training.replica:cuts_of",
+    "pull": "dps.group.channel:Channel.pull",
+    "an epoch's begin": "dps.group.channel:Channel.begin_epoch",
+    "an epoch's end": "dps.group.channel:Channel.end_epoch",
+    "snapshot": "dps.group.channel:Channel._snapshot",
+    "validation": "dps.training.validating:HeldOutRows.at",
+    "shard opens": "dps.server.shard:ParameterShard.open",
+    "account": "dps.group.channel:Channel.account",
+}
+FAULTS = ("kill", "kill", "kill", "freeze", "retire", "kill two")
+
+
+def fail_at(dask_worker: Any, point: str, count: int) -> None:
+    """Have a worker kill itself as it calls a function for the nth time, unless it is disarmed."""
+    module, _, name = POINTS[point].partition(":")
+    owner: Any = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, last), [0]
+
+    def called(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == count and dask_worker.dps_armed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **options)
+
+    setattr(owner, last, called)
+    dask_worker.dps_armed = True
+
+
+def disarm(dask_worker: Any) -> None:
+    """Have a worker live that has not called the function so often."""
+    dask_worker.dps_armed = False
+
+
+@dataclass
+class Case:
+    """One fit and what happens to it, drawn by a number."""
+
+    number: int
+    n_workers: int = field(init=False)
+    mode: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        draw = random.Random(self.number)
+        self.mode = draw.choice(list(MODES))
+        self.model = draw.choice(list(MODELS))
+        if self.model == "lbfgs" and self.mode == "local steps":
+            self.mode = "allreduce"
+        self.data = draw.choice(list(DATA))
+        self.drops = draw.random() < 0.5
+        self.early = draw.random() < 0.3 and self.model != "lbfgs"
+        self.cache = draw.choice(["auto", "disk", None])
+        self.fault = draw.choice(FAULTS)
+        self.point = draw.choice([None, *POINTS]) if self.fault == "kill" else None
+        self.count = draw.choice([1, 2, 4])
+        self.delay = 1.5 * draw.random() ** 2
+        self.victims = [draw.random() for _ in range(2)]
+
+    def __str__(self) -> str:
+        at = f"{self.delay:.2f} s" if self.point is None else f"{self.point} {self.count}"
+        return (
+            f"{self.number}: {self.fault} at {at}, {self.mode}, {self.model}, {self.data}"
+            f"{', early stopping' * self.early}, cache={self.cache}, drops={self.drops}"
+        )
+
+    def estimator(self, client: Client) -> Any:
+        """What is fitted."""
+        more = {} if self.model == "lbfgs" else {"batch_size": 100}
+        if self.model in ("sgd", "adam", "lbfgs"):
+            more["loss"] = slow_loss(0.01)
+        if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
+            more["max_rows"] = 4096
+        return MODELS[self.model](
+            client=client, mode=MODES[self.mode](), max_iter=EPOCHS, tol=None, random_state=0,
+            early_stopping=self.early, cache=self.cache, verbose=0, timeout=30.0,
+            on_data_loss="drop" if self.drops else "error", **more,
+        )  # fmt: skip
+
+    def strike(self, client: Client) -> None:
+        """Do to the cluster what is to be done to it."""
+        workers = sorted(client.nthreads())
+        chosen = [workers[int(at * len(workers))] for at in self.victims]
+        if self.point is not None:
+            client.run(fail_at, point=self.point, count=self.count, workers=chosen[:1])
+            return
+        time.sleep(self.delay)
+        pids = client.run(os.getpid)
+        if self.fault == "retire":
+            client.retire_workers(chosen[:1])
+            return
+        for worker in dict.fromkeys(chosen[: 1 + (self.fault == "kill two")]):
+            if worker not in pids:
+                continue
+            if self.fault == "freeze":
+                os.kill(pids[worker], signal.SIGSTOP)
+                time.sleep(1.0)
+                os.kill(pids[worker], signal.SIGCONT)
+            else:
+                os.kill(pids[worker], signal.SIGKILL)
+
+    def run(self, client: Client) -> list[str]:
+        """Run it; the promises that were broken."""
+        model, (X, y) = self.estimator(client), DATA[self.data](client)
+        found: dict[str, Any] = {}
+
+        def fit() -> None:
+            try:
+                model.fit(X, y)
+            except BaseException as error:
+                found["error"] = error
+
+        fitting = threading.Thread(target=fit, daemon=True)
+        striking = threading.Thread(target=self.strike, args=(client,), daemon=True)
+        if self.point is None:
+            striking.start()
+        else:
+            self.strike(client)
+        fitting.start()
+        fitting.join(HANG)
+        if fitting.is_alive():
+            frame = sys._current_frames()[fitting.ident]  # type: ignore[index]
+            return ["hangs: " + "".join(traceback.format_stack(frame)[-12:])]
+        if self.point is None:
+            striking.join(HANG)
+        client.run(disarm, on_error="ignore")
+        return [*self._broken(model, found.get("error")), *left_behind(client)]
+
+    def _broken(self, model: Any, error: BaseException | None) -> Iterator[str]:
+        if error is not None:
+            lost = isinstance(error, WorkerLostError | ClusterError) and self.data == "scattered"
+            if not isinstance(error, DPSError):
+                yield "untyped: " + "".join(traceback.format_exception(error))
+            elif not lost:
+                yield "gave up: " + "".join(traceback.format_exception(error))
+            return
+        report, history = model.fit_report_, model.history_
+        if self.model != "lbfgs" and len(history) != EPOCHS and not self.early:
+            yield f"epochs: {len(history)}"
+        if [record["epoch"] for record in history] != list(range(1, len(history) + 1)):
+            yield "epochs out of order"
+        counts = {record["rows"] for record in history}
+        dropped = sum(loss.dropped for loss in report.losses)
+        if len(counts) > 1 and not dropped:
+            yield f"rows: {counts}"
+        if not self.early and not {ROWS, ROWS - dropped} >= counts:
+            yield f"rows: {counts}, and {dropped} are dropped"
+        if self.fault == "freeze" and report.losses:
+            yield f"false alarm: {report.losses}"
+        if not history[-1]["loss"] < 0.69:
+            yield f"loss: {history[-1]['loss']}"
+
+
+def left_behind(client: Client) -> list[str]:
+    """What of fits is still there once they have ended."""
+
+    def tasks(dask_scheduler: Any) -> list[str]:
+        return [str(key) for key in dask_scheduler.tasks if "dps-" in str(key)]
+
+    def held(dask_worker: Any) -> list[str]:
+        import threading
+
+        names = [thread.name for thread in threading.enumerate()]
+        return [*map(str, dask_worker.state.actors), *(n for n in names if n.startswith("dps-"))]
+
+    deadline = time.monotonic() + 15
+    while True:
+        found = [
+            *client.run_on_scheduler(tasks),
+            *(item for items in client.run(held, on_error="ignore").values() for item in items),
+            *(path.name for path in Path("/dev/shm").glob("dps-*")),
+        ]
+        if not found or time.monotonic() > deadline:
+            return [f"left behind: {found}"] if found else []
+        time.sleep(0.05)
+
+
+@contextmanager
+def cluster(n_workers: int) -> Iterator[Client]:
+    """Workers that come back as often as they die."""
+    with (
+        dask.config.set(
+            {
+                "distributed.deploy.lost-worker-timeout": "1h",
+                "distributed.worker.multiprocessing-method": "forkserver",
+            }
+        ),
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+        ) as made,
+        Client(made, set_as_default=False) as client,
+    ):  # fmt: skip
+        yield client
+
+
+def whole(client: Client, n_workers: int, retired: int) -> None:
+    """See that as many workers as ever are there: one that has retired does not come back."""
+    client.cluster.scale(n_workers + retired)
+    client.wait_for_workers(n_workers, timeout=30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--faults", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first case")
+    chosen = parser.parse_args()
+    logging.getLogger("dps").setLevel(logging.CRITICAL)
+    broken: Counter[str] = Counter()
+    per_cluster, began = 25, time.monotonic()
+    for first in range(chosen.seed, chosen.seed + chosen.faults, per_cluster):
+        n_workers = 2 + first // per_cluster % 5
+        retired = 0
+        with cluster(n_workers) as client:
+            for number in range(first, min(first + per_cluster, chosen.seed + chosen.faults)):
+                case = Case(number)
+                whole(client, n_workers, retired)
+                retired += case.fault == "retire"
+                was = time.monotonic()
+                for what in case.run(client):
+                    broken[what.partition(":")[0]] += 1
+                    print(
+                        f"{case}, {n_workers} workers, {time.monotonic() - was:.1f} s\n  {what}",
+                        flush=True,
+                    )
+                if psutil.virtual_memory().percent > 95:
+                    raise SystemExit("memory runs out")
+    print(f"{chosen.faults} faults in {time.monotonic() - began:.0f} s: {dict(broken)}")
+
+
+if __name__ == "__main__":
+    import warnings
+
+    warnings.simplefilter("ignore")
+    main()
