@@ -1,6 +1,6 @@
 """Fits in which something goes wrong at a random moment, and whether what is promised holds.
 
-    python tests/chaos/faults.py [--faults N] [--seed S]
+    PYTHONPATH=tests/harness python tests/chaos/faults.py [--faults N] [--seed S]
 
 Each case is drawn by its number: workers, mode, data, estimator, victim, fault and moment. It is
 run on a cluster of real processes. A fit that can finish must, with each row counted once an
@@ -35,27 +35,13 @@ import numpy as np
 import pandas as pd
 import psutil
 from distributed import Client, LocalCluster
+from uneven import Slow
 
 import dps
 from dps.errors import ClusterError, DPSError, WorkerLostError
-from dps.losses import LogLoss
 
 ROWS, EPOCHS = 2400, 5
 HANG = 90.0  # seconds after which a case counts as one that hangs
-
-
-def slow_loss(seconds: float) -> LogLoss:
-    """A loss that takes its time; made in a function, so that it is pickled by value."""
-
-    @dataclass(frozen=True)
-    class Slow(LogLoss):
-        seconds: float = 0.0
-
-        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-            time.sleep(self.seconds)
-            return LogLoss.evaluate(self, y, raw, weight, out)
-
-    return Slow(seconds=seconds)
 
 
 def _rows() -> tuple[Any, Any]:
@@ -181,7 +167,7 @@ class Case:
         """What is fitted."""
         more = {} if self.model == "lbfgs" else {"batch_size": 100}
         if self.model in ("sgd", "adam", "lbfgs"):
-            more["loss"] = slow_loss(0.01)
+            more["loss"] = Slow(seconds=0.01)
         if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
             more["max_rows"] = 4096
         return MODELS[self.model](
