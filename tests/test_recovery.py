@@ -19,6 +19,7 @@ from conditions import until
 from distributed import Client, LocalCluster, get_worker
 
 import dps
+from dps.cluster.dask.loading import send
 from dps.data.inspection import inspect_partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.losses import LogLoss
@@ -274,6 +275,24 @@ def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
     (loss,) = model.fit_report_.losses
     assert loss.loading
     assert f"{victim}" in str(model.fit_report_)
+
+
+def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[str] = []
+
+    def kills(made: Client, part: Any, worker: str, *args: Any) -> Any:
+        if not killed:
+            killed.append(worker)
+            kill(client, worker)
+            until(lambda: worker not in client.nthreads(), "Dask knows")
+        return send(made, part, worker, *args)
+
+    monkeypatch.setattr("dps.cluster.dask.placed.send", kills)
+    model = classifier(client, max_iter=2).fit(*rows())
+    assert_exact(model)
+    assert killed[0] in model.fit_report_.losses[0].what
 
 
 @pytest.mark.slow

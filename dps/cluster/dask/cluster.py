@@ -111,7 +111,8 @@ class DaskCluster:
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
         info = ask(self._client, "scheduler.identity", self._timeout, n_workers=-1)
-        limits = [info["workers"][name]["memory_limit"] for name in self._threads]
+        known = info["workers"]  # one may have died since
+        limits = [known[name]["memory_limit"] for name in self._threads if name in known]
         return min((limit for limit in limits if limit), default=0)
 
     def load(

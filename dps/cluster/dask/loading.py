@@ -59,7 +59,11 @@ def send(
     ]
     there = [value for value in values if value is not None]
     sent = client._scatter(there, workers=[worker], hash=False)
-    made = list(watched(client, sent, "sending data to a worker", timeout, check))
+    try:
+        made = list(watched(client, sent, "sending data to a worker", timeout, check))
+    except KeyError:  # the scheduler no longer knows the worker
+        check()
+        raise
     return Partition(*made, *([None] * (len(values) - len(made)))), made
 
 
