@@ -23,8 +23,9 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,9 @@ def disarm(dask_worker: Any) -> None:
 
 @dataclass
 class Case:
-    """One fit and what happens to it, drawn by a number."""
+    """One fit and what happens to it, drawn by a number; with other workers for each 25 of them."""
 
     number: int
-    n_workers: int = field(init=False)
-    mode: str = field(init=False)
 
     def __post_init__(self) -> None:
         draw = random.Random(self.number)
@@ -306,12 +305,11 @@ def main() -> None:
     chosen = parser.parse_args()
     logging.getLogger("dps").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
-    per_cluster, began = 25, time.monotonic()
-    for first in range(chosen.seed, chosen.seed + chosen.faults, per_cluster):
-        n_workers = 2 + first // per_cluster % 5
-        retired = 0
+    began, numbers = time.monotonic(), range(chosen.seed, chosen.seed + chosen.faults)
+    for group, some in groupby(numbers, lambda number: number // 25):
+        n_workers, retired = 2 + group % 5, 0
         with cluster(n_workers) as client:
-            for number in range(first, min(first + per_cluster, chosen.seed + chosen.faults)):
+            for number in some:
                 case = Case(number)
                 whole(client, n_workers, retired)
                 retired += case.fault == "retire"

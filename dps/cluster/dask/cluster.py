@@ -154,6 +154,11 @@ class DaskCluster:
                 data.restore(sorted(alive))
                 self._count_workers()
             except WorkerLostError as error:
+                deadline = time.monotonic() + PATIENCE
+                while error.worker in self._work.living():  # frozen, or cut off: it would go on so
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
                 losses.append(error)
                 continue
             gone = data.gone - before
