@@ -39,6 +39,7 @@ from distributed import Client, LocalCluster
 from uneven import Slow
 
 import dps
+import dps.estimators.fitting as fitting_module
 from dps.errors import ClusterError, DPSError, WorkerLostError
 
 ROWS, EPOCHS = 2400, 5
@@ -200,13 +201,17 @@ class Case:
     def run(self, client: Client) -> list[str]:
         """Run it; the promises that were broken."""
         model, (X, y) = self.estimator(client), DATA[self.data](client)
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"fits": []}
 
         def fit() -> None:
+            made = fitting_module.new_fit_id
+            fitting_module.new_fit_id = lambda: found["fits"].append(made()) or found["fits"][-1]
             try:
                 model.fit(X, y)
             except BaseException as error:
                 found["error"] = error
+            finally:
+                fitting_module.new_fit_id = made
 
         fitting = threading.Thread(target=fit, daemon=True)
         striking = threading.Thread(target=self.strike, args=(client,), daemon=True)
@@ -222,7 +227,7 @@ class Case:
         if self.point is None:
             striking.join(HANG)
         client.run(disarm, on_error="ignore")
-        return [*self._broken(model, found.get("error")), *left_behind(client)]
+        return [*self._broken(model, found.get("error")), *left_behind(client, found["fits"])]
 
     def _broken(self, model: Any, error: BaseException | None) -> Iterator[str]:
         if error is not None:
@@ -249,7 +254,7 @@ class Case:
             yield f"loss: {history[-1]['loss']}"
 
 
-def left_behind(client: Client) -> list[str]:
+def left_behind(client: Client, fits: list[str]) -> list[str]:
     """What of fits is still there once they have ended."""
 
     def tasks(dask_scheduler: Any) -> list[str]:
@@ -266,7 +271,7 @@ def left_behind(client: Client) -> list[str]:
         found = [
             *client.run_on_scheduler(tasks),
             *(item for items in client.run(held, on_error="ignore").values() for item in items),
-            *(path.name for path in Path("/dev/shm").glob("dps-*")),
+            *(path.name for fit in fits for path in Path("/dev/shm").glob(f"dps-{fit}*")),
         ]
         if not found or time.monotonic() > deadline:
             return [f"left behind: {found}"] if found else []
