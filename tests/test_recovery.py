@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pandas as pd
 import pytest
 from conditions import until
 from distributed import Client, LocalCluster, get_worker
+from distributed.core import Status
 
 import dps
 from dps.cluster.dask.loading import send
@@ -158,6 +160,21 @@ def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
     assert model.history_[-1]["rows"] == left
 
 
+def test_a_fit_ends_that_has_lost_all_its_rows(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = min(client.nthreads())
+    X, y = ([client.scatter(values, workers=[victim], hash=False)] for values in rows())
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, victim))
+    model = classifier(client, on_data_loss="drop")
+    with pytest.raises(WorkerLostError, match="all rows that were left"):
+        model.fit(X, y)
+    assert not losses
+    with pytest.raises(ClusterError, match="persisted or scattered") as lost:
+        classifier(client).fit(X, y)
+    assert "partition 0 of X" in lost.value.__notes__[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", ["auto", "disk", None])
 def test_encoded_rows_are_made_again(
@@ -293,6 +310,49 @@ def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
     model = classifier(client, max_iter=2).fit(*rows())
     assert_exact(model)
     assert killed[0] in model.fit_report_.losses[0].what
+
+
+@pytest.mark.parametrize("phase", ["loading", "training"])
+def test_a_worker_that_is_retired_is_left_out(
+    phase: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    client.cluster.scale(len(client.cluster.worker_spec) + 1)
+    until(lambda: len(client.nthreads()) == 4, "another worker has come")
+    victim = min(client.nthreads())
+    victims, leaving = [victim], []
+
+    def retire() -> None:
+        if phase == "loading":
+            until(lambda: client.processing().get(victim), "a chunk is computed")
+        client.retire_workers(victims)
+
+    def begin_to_retire() -> None:
+        shards = client.run(lambda dask_worker: len(dask_worker.state.actors))
+        victims[0] = min(worker for worker, n in shards.items() if not n)
+        leaving.append(threading.Thread(target=retire, daemon=True))
+        leaving[0].start()
+
+    def begun(x: Any) -> Any:
+        while get_worker().address == victim and get_worker().status == Status.running:
+            time.sleep(0.01)
+        return x
+
+    X, y = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    if phase == "loading":
+        X = X.map_blocks(begun, meta=np.empty((0, 0)))
+        begin_to_retire()
+    else:
+        killing_after(monkeypatch, 1, begin_to_retire)
+    model = classifier(
+        client, cache="disk", n_shards=1, batch_size=250, max_iter=15, timeout=20
+    ).fit(X, y)
+    assert_exact(model)
+    leaving[0].join(20)
+    assert victims[0] not in client.nthreads()
+    (loss,) = model.fit_report_.losses
+    assert loss.loading == (phase == "loading")
+    assert victims[0] in loss.what
 
 
 @pytest.mark.slow

@@ -178,6 +178,9 @@ class Recovery:
                 0 if first + n in gone else rows for n, rows in enumerate(summary.validation)
             )
             dropped = summary.total - sum(rows)
+            if not any(rows):
+                error.message += "; it had all rows that were left, and nobody can make them again"
+                raise error
             summary = replace(summary, rows=rows, validation=behind)
         loss = Loss(
             str(error), closed + 1, closed - len(job.done), dropped,

@@ -35,6 +35,7 @@ __all__ = [
     "living",
     "reaching",
     "shared_memory",
+    "staying",
     "watched",
 ]
 
@@ -108,6 +109,20 @@ def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
     workers: dict[str, int] = ask(client, "scheduler.ncores", timeout)
     return workers
+
+
+def staying(client: Client, timeout: float) -> dict[str, int]:
+    """Those that have not begun to leave, unless all have; they take no tasks any more."""
+
+    def look(dask_scheduler: Any) -> dict[str, int]:
+        return {
+            address: worker.nthreads
+            for address, worker in dask_scheduler.workers.items()
+            if "closing" not in worker.status.name
+        }
+
+    found: dict[str, int] = ask(client, "_run_on_scheduler", timeout, function=look)
+    return found or living(client, timeout)
 
 
 def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import dask
 import numpy as np
@@ -50,6 +50,8 @@ from dps.transport.remote import Remote
 __all__ = ["DaskCluster"]
 
 _log = logging.getLogger("dps")
+
+_Answer = TypeVar("_Answer")
 
 #: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
 _PIECE = 1 << 22
@@ -143,10 +145,11 @@ class DaskCluster:
     def _restore(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """Make partitions again that have gone with workers; those that nobody can make."""
         data, before, began = self._data, set(self._data.gone), time.monotonic()
-        losses = [lost]
+        losses = [] if lost is None else [lost]
+        named = {lost.worker: began for lost in losses}
+        for loss in losses:
+            _log.warning("%s; what it held is loaded again", loss)
         while True:
-            if losses[-1] is not None:
-                _log.warning("%s; what it held is loaded again", losses[-1])
             alive = self._work.staying() or first_workers(self._client, self._fit, self._timeout)
             self._threads = dict(alive)
             try:
@@ -154,12 +157,14 @@ class DaskCluster:
                 data.restore(sorted(alive))
                 self._count_workers()
             except WorkerLostError as error:
-                deadline = time.monotonic() + PATIENCE
-                while error.worker in self._work.living():  # frozen, or cut off: it would go on so
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.05)
-                losses.append(error)
+                if error.worker not in named:
+                    named[error.worker] = time.monotonic()
+                    losses.append(error)
+                    _log.warning("%s; what it held is loaded again", error)
+                waited = time.monotonic() - named[error.worker]
+                if waited > PATIENCE and error.worker in self._work.staying():
+                    raise  # it is frozen, or cut off
+                time.sleep(0.05)
                 continue
             gone = data.gone - before
             if gone and not drop:
@@ -170,7 +175,7 @@ class DaskCluster:
                     'what was scattered or exchanged, or set on_data_loss="drop"'
                 )
             seconds = time.monotonic() - began
-            self.lost += [(str(one), seconds) for one in losses if one is not None]
+            self.lost += [(str(one), seconds) for one in losses]
             return gone
 
     @property
@@ -185,15 +190,19 @@ class DaskCluster:
 
     def streamed(self) -> dict[int, bool]:
         """Partitions that are not kept as they are read, and which are read as a whole."""
-        return self._data.streamed()
+        return self._asked(self._data.streamed)
 
     def map(
         self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
     ) -> list[Any]:
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
+        return self._asked(partial(self._data.map, function, numbers, **options))
+
+    def _asked(self, question: Callable[[], _Answer]) -> _Answer:
+        """What partitions are asked; again, once those are there that go with a worker."""
         while True:
             try:
-                return self._data.map(function, numbers, **options)
+                return question()
             except WorkerLostError as error:
                 self._restore(error)
 

@@ -182,12 +182,14 @@ def naming_partitions(
     try:
         yield list(futures)
     except Exception as error:
-        failed = (future for future in futures if future.status == "error")
+        failed = (future for future in futures if future.status in ("error", "cancelled", "lost"))
         for future in itertools.islice(failed, 1):
             number, name = futures[future]
-            cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
+            cause = None
+            if future.status == "error":
+                cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
             described = _described(given[number], number, name, cause, trained)
-            note = f"{described} could not be computed"
+            note = f"{described} " + ("is lost" if cause is None else "could not be computed")
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
                 error.add_note(note)
         raise

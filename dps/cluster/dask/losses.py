@@ -82,7 +82,7 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
 
 
 def set_free(work: FitWork, keys: Sequence[Any]) -> None:
-    """Let any worker run what some keys need that is pinned to workers that are gone.
+    """Let any worker run what some keys need that is pinned to workers that are gone, or leave.
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
     """
@@ -90,18 +90,28 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
     def free(dask_scheduler: Any, keys: Sequence[Any]) -> None:
         from time import time
 
-        left, seen, stuck = list(keys), set(), {}
+        roots, left, seen, stuck = set(keys), list(keys), set(), {}
+        staying = {
+            address
+            for address, worker in dask_scheduler.workers.items()
+            if "closing" not in worker.status.name
+        }
         while left:
             task = dask_scheduler.tasks.get(left.pop())
-            if task is None or task.key in seen or task.who_has:
+            if task is None or task.key in seen:
                 continue
             seen.add(task.key)
+            there = any(worker.address in staying for worker in task.who_has or ())
+            if there and task.key not in roots:  # of these another may be made in its place
+                continue
             left += [other.key for other in task.dependencies]
-            pinned = task.worker_restrictions
-            if pinned and not any(worker in dask_scheduler.workers for worker in pinned):
+            pinned, at = task.worker_restrictions, task.processing_on
+            if pinned and staying.isdisjoint(pinned):
                 task.worker_restrictions = None
                 if task.state == "no-worker":
                     stuck[task.key] = "processing"
+            if at is not None and at.address not in staying and task not in at.executing:
+                stuck[task.key] = "released"  # one that leaves begins nothing; for another worker
         dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
 
     client = work.client
@@ -117,8 +127,9 @@ def _standing() -> Callable[..., dict[Any, str]]:
             task = dask_scheduler.tasks.get(key)
             if task is None or (not task.who_has and task.run_spec is None):
                 found[key] = "gone"
-            else:
-                found[key] = "there" if task.who_has else "coming"
+                continue
+            staying = [w for w in task.who_has or () if "closing" not in w.status.name]
+            found[key] = "there" if staying else "coming"
         return found
 
     return look

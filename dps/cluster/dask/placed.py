@@ -187,8 +187,10 @@ class PlacedData:
             raise WorkerLostError(
                 f"partition {lost[0]} is no longer in memory: did its worker die?"
             )
+        staying = work.staying()
         for number, key in keys.items():
-            self.holders[number] = min(held[key])
+            there = [worker for worker in held[key] if worker in staying]
+            self.holders[number] = min(there or held[key])
         work.needed = set(self.holders)
 
     def _await_partitions(self, numbers: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client, Future, get_worker, secede
 from distributed.core import Status
 
-from dps.cluster.dask.calls import fetch, living
+from dps.cluster.dask.calls import fetch, staying
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import replica_presence
@@ -66,13 +66,13 @@ class ReplicaTasks:
         raise ClusterError("the replica's task was cancelled", worker=worker, rank=rank)
 
     def check(self) -> None:
-        """Raise if a worker that takes part, or the scheduler, is gone.
+        """Raise if a worker that takes part is gone or leaves, or the scheduler is gone.
 
         Raises
         ------
         WorkerLostError, ClusterError
         """
-        alive = living(self._client, self._timeout)
+        alive = staying(self._client, self._timeout)
         for rank, worker in self._places.items():
             if worker not in alive:
                 raise WorkerLostError(

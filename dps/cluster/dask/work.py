@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Client, Future
 
-from dps.cluster.dask.calls import ask, await_futures, fetch, living
+from dps.cluster.dask.calls import await_futures, fetch, living, staying
 from dps.cluster.dask.spans import FitSpan
 from dps.data.sealed import sealed
 from dps.errors import WorkerLostError
@@ -64,29 +64,17 @@ class FitWork:
 
     def staying(self) -> Mapping[str, int]:
         """Those that have not begun to leave, unless all have."""
-        client = self.client
-        found = ask(client, "_run_on_scheduler", self.timeout, function=_staying())
-        return dict(found) or self.living()
+        return staying(self.client, self.timeout)
 
     def check(self) -> None:
-        """Raise if a worker is gone that this fit has given something to do."""
-        alive = self.living()
+        """Raise if a worker is gone, or leaves, that this fit has given something to do.
+
+        One that leaves takes no tasks, and waits until others have what it holds: what this fit
+        keeps there no other may be able to read.
+        """
+        alive = self.staying()
         for worker in sorted(self.needed):
             if worker not in alive:
                 raise WorkerLostError(
                     "a worker died or left the cluster before training began", worker=worker
                 )
-
-
-def _staying() -> Callable[..., dict[str, int]]:
-    """A function that the scheduler runs; made here, so that it is pickled by value."""
-
-    def look(dask_scheduler: Any) -> dict[str, int]:
-        leaving = ("closing", "closing_gracefully", "closed")
-        return {
-            address: worker.nthreads
-            for address, worker in dask_scheduler.workers.items()
-            if worker.status.name not in leaving
-        }
-
-    return look
