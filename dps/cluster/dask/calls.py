@@ -18,7 +18,7 @@ from typing import Any
 from distributed import Client, Future
 from distributed.client import _wait
 
-from dps.cluster.base import until_known
+from dps.cluster.base import PATIENCE, until_known
 from dps.cluster.dask.moving import Standing, look_for_progress
 from dps.data.results import LOST
 from dps.errors import ClusterError, VersionError, WorkerLostError
@@ -33,6 +33,7 @@ __all__ = [
     "fetch",
     "first_workers",
     "living",
+    "present",
     "reaching",
     "shared_memory",
     "staying",
@@ -146,6 +147,31 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     finally:
         task.release()
     return living(client, timeout)
+
+
+def present(client: Client, fit: str, timeout: float) -> dict[str, int]:
+    """The workers that there are and that stay, each with this dps, and their threads.
+
+    Raises
+    ------
+    ClusterError
+        There is none, and none comes.
+    WorkerLostError
+        One is there that cannot be reached.
+    VersionError
+    """
+    while True:
+        found = staying(client, timeout) or first_workers(client, fit, timeout)
+        try:
+            check_versions(client, set(found), timeout)
+        except WorkerLostError as error:  # it may just go
+            deadline = time.monotonic() + PATIENCE
+            while error.worker in staying(client, timeout):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        else:
+            return found
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:

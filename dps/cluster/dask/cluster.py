@@ -25,9 +25,8 @@ from dps.cluster.dask.calls import (
     CANCELLED,
     ask,
     check_client,
-    check_versions,
-    first_workers,
     living,
+    present,
     shared_memory,
 )
 from dps.cluster.dask.placed import PlacedData
@@ -88,8 +87,7 @@ class DaskCluster:
         self._fit = fit
         self._timeout = timeout
         check_client(client)
-        self._threads = living(client, timeout) or first_workers(client, fit, timeout)
-        check_versions(client, set(self._threads), timeout)
+        self._threads = present(client, fit, timeout)
         self._work = FitWork(client, fit, timeout)
         self._data = PlacedData(self._work)
         self._actors: list[Future] = []
@@ -146,25 +144,15 @@ class DaskCluster:
         """Make partitions again that have gone with workers; those that nobody can make."""
         data, before, began = self._data, set(self._data.gone), time.monotonic()
         losses = [] if lost is None else [lost]
-        named = {lost.worker: began for lost in losses}
-        for loss in losses:
-            _log.warning("%s; what it held is loaded again", loss)
         while True:
-            alive = self._work.staying() or first_workers(self._client, self._fit, self._timeout)
-            self._threads = dict(alive)
+            for loss in losses[-1:]:
+                _log.warning("%s; what it held is loaded again", loss)
+            self._threads = present(self._client, self._fit, self._timeout)
             try:
-                check_versions(self._client, set(alive), self._timeout)
-                data.restore(sorted(alive))
+                data.restore(sorted(self._threads))
                 self._count_workers()
             except WorkerLostError as error:
-                if error.worker not in named:
-                    named[error.worker] = time.monotonic()
-                    losses.append(error)
-                    _log.warning("%s; what it held is loaded again", error)
-                waited = time.monotonic() - named[error.worker]
-                if waited > PATIENCE and error.worker in self._work.staying():
-                    raise  # it is frozen, or cut off
-                time.sleep(0.05)
+                losses.append(error)
                 continue
             gone = data.gone - before
             if gone and not drop:
@@ -293,7 +281,7 @@ class DaskCluster:
 
     def _count_workers(self) -> None:
         """Forget workers that have left; take in those that have joined, if they hold data."""
-        alive = living(self._client, self._timeout)
+        alive = self._work.staying()
         for number, holder in enumerate(self._data.holders):
             if holder not in alive:
                 raise WorkerLostError(
@@ -301,8 +289,7 @@ class DaskCluster:
                     worker=holder,
                 )
         if not set(self._data.holders) <= set(self._threads):
-            self._threads = alive
-            check_versions(self._client, set(alive), self._timeout)
+            self._threads = present(self._client, self._fit, self._timeout)
         self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
     def salvage(self, session: Session) -> Session:

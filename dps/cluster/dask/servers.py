@@ -25,6 +25,7 @@ from dps.cluster.dask.calls import (
     check_versions,
     first_workers,
     living,
+    present,
     reaching,
     shared_memory,
 )
@@ -117,8 +118,7 @@ def choose_workers(
             )
         chosen = list(workers)
         return chosen if n_shards is None else [chosen[n % len(chosen)] for n in range(n_shards)]
-    all_of_them = sorted(alive)
-    check_versions(client, set(all_of_them), timeout)
+    all_of_them = sorted(present(client, "server", timeout))
     hosts: dict[str, list[str]] = {}
     for worker, host in zip(all_of_them, shared_memory(client, all_of_them, timeout), strict=True):
         hosts.setdefault(host, []).append(worker)
