@@ -185,11 +185,11 @@ def naming_partitions(
         failed = (future for future in futures if future.status in ("error", "cancelled", "lost"))
         for future in itertools.islice(failed, 1):
             number, name = futures[future]
-            cause = None
-            if future.status == "error":
+            erred, cause = future.status == "error", None
+            if erred:
                 cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
             described = _described(given[number], number, name, cause, trained)
-            note = f"{described} " + ("is lost" if cause is None else "could not be computed")
+            note = f"{described} " + ("could not be computed" if erred else "is lost")
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
                 error.add_note(note)
         raise
