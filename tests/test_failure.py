@@ -43,8 +43,6 @@ from dps.errors import (
     ClusterError,
     NonFiniteError,
     ReplicaError,
-    ServerLostError,
-    StalledError,
 )
 from dps.losses import LogLoss
 from dps.monitor.dashboard import show_fits
@@ -274,18 +272,22 @@ def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -
 
 @pytest.mark.usefixtures("_fits_tell")
 @pytest.mark.parametrize("which", [*slow(0), 1])
-def test_a_frozen_worker_ends_every_fit_within_the_timeout(which: int, client: Client) -> None:
+def test_every_fit_goes_on_without_a_worker_that_is_frozen(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]
     fits = fits_in_every_way(client, timeout=2.5)
     os.kill(pids[address], signal.SIGSTOP)
     try:
-        errors = [fit.fails(30) for fit in fits]
+        for fit in fits:
+            until(lambda fit=fit: fit.recoveries or fit.error, "it is begun again")  # type: ignore[misc]
+            fit.epochs.clear()
+            fit.begin()
+            fit.stopping.set()
+        for fit in fits:
+            fit.end(losses=1)
+            assert address in fit.recoveries[0].what
     finally:
         os.kill(pids[address], signal.SIGCONT)
-    for error in errors:
-        assert isinstance(error, (StalledError, ServerLostError))
-        assert error.worker == address
     assert_nothing_left(client)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse
 from cases import pairs
@@ -476,6 +477,37 @@ def test_fits_across_hosts_go_on_when_a_worker_is_killed(
         assert address in fit.recoveries[0].what
     until(lambda: address not in pair.client.nthreads(), "Dask knows")
     pair.add_workers([worker.host])
+
+
+def threads(worker: Any) -> int:
+    """How many threads the process of a worker has."""
+    return psutil.Process(worker.pid).num_threads()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_fits_go_on_without_a_host_that_is_cut_off_which_stops_by_itself(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before Dask takes its workers for lost, and while others find it reachable still."""
+    fits_end_when_told(monkeypatch)
+    with cluster_of_hosts(2) as made:
+        host, client = made.hosts[number], made.client
+        [address] = made.of(host)
+        idle = threads(made.workers[address])
+        fits = [endless(client, mode) for mode in MODES]
+        until(lambda: len(training(client)) == len(fits), "all fits train")
+        host.cut()
+        began = time.monotonic()
+        for fit in fits:
+            until(lambda fit=fit: fit.recoveries, "it is begun again")  # type: ignore[misc]
+        assert time.monotonic() - began < 15
+        assert address in client.nthreads()
+        until(lambda: threads(made.workers[address]) <= idle + 3, "nobody is served there")
+        for fit in fits:
+            fit.end(losses=1)
+            assert address in fit.recoveries[0].what
+        host.mend()
+        until(lambda: not host.files() or address not in client.nthreads(), "its shards end")
 
 
 def test_a_ring_goes_round_where_connections_have_no_socket() -> None:

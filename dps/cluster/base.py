@@ -63,6 +63,10 @@ class Running(Protocol):
         """Raise if a worker or the scheduler is gone."""
         ...
 
+    def explain(self, worker: str | None) -> None:
+        """Raise if a worker, or any, is gone or does not answer; to be asked by who lost it."""
+        ...
+
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these when the fit ends: they hang."""
         ...

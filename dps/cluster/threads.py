@@ -237,6 +237,9 @@ class _ReplicaThreads:
     def check(self) -> None:
         """Threads do not get lost."""
 
+    def explain(self, worker: str | None) -> None:
+        """Threads do not get lost."""
+
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
         self._left.update(ranks)

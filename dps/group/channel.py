@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
 from dps._runtime.step import Step
-from dps.errors import NonFiniteError, StoppedError
+from dps.errors import DPSError, NonFiniteError, StoppedError
 from dps.modes import Mode
 from dps.modes.base import StepSpec
 from dps.optimizers.schedules import Schedule
@@ -424,7 +425,8 @@ class Channel:
         if self._host is not None:
             self._host.abort()
         for link in self._links:
-            link.abort()
+            with suppress(DPSError):  # it is lost; the others go on
+                link.abort()
 
 
 def raise_unless_ran(ending: Ending, rank: int | None, step: int) -> None:

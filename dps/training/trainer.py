@@ -15,7 +15,7 @@ from dps.data.exchange import count_rows
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.errors import ClusterError, DPSError, WorkerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session
 from dps.training.checkpoints import Checkpoints
@@ -127,7 +127,7 @@ def train(
             result = ended
         except BaseException as error:
             try:
-                if not isinstance(error, WorkerLostError):
+                if not isinstance(error, WorkerLostError | ServerLostError):
                     raise
                 position = recovery.position(job, watcher)
                 closed = position.epochs if watcher is None else watcher.closed

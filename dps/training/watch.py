@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from dps.cluster.base import PATIENCE, Cluster, Running, until_known
+from dps.cluster.base import PATIENCE, Cluster, Running
 from dps.errors import (
     NonFiniteError,
     ServerLostError,
@@ -102,8 +102,8 @@ class Watcher:
         """
         try:
             return self._run(ending)
-        except ServerLostError:
-            until_known(self._running.check)
+        except ServerLostError as error:
+            self._running.explain(error.worker)
             raise
         finally:
             if self._checkpoints is not None:
@@ -149,7 +149,7 @@ class Watcher:
             if self._fetch():
                 self._stop()
                 return False
-            if self._choosing.leaves(self.closed, self._running.check):
+            if self._choosing.leaves(self.closed, self._check):
                 self._stop()
                 return not (self._fetch() or (self._history and self._history[-1].last))
         self._raise_first_error()
@@ -160,7 +160,7 @@ class Watcher:
 
         Whether the fit is to end.
         """
-        status, records = self._take_in(self._running.check)
+        status, records = self._take_in(self._check)
         self._check_progress(status)
         if records and self._mirrors and time.monotonic() >= self._due:
             self._mirror()
@@ -185,7 +185,7 @@ class Watcher:
         """Copy where the fit is, in a small part of the time."""
         began = time.monotonic()
         with contextlib.suppress(LookupError):  # it is further already
-            self.mirrored = self.position(self._running.check)
+            self.mirrored = self.position(self._check)
         now = time.monotonic()
         self._due = now + max(_MIRROR_EVERY, _MIRROR_SHARE * (now - began))
 
@@ -220,6 +220,7 @@ class Watcher:
         if now - self._progress[last][1] > timeout:
             silent = [rank for rank in running if now - self._progress[rank][1] > timeout / 2]
             self._running.leave(silent)
+            self._running.explain(self._plan.ranks[last].worker)
             raise StalledError(
                 f"no progress for {timeout:g} s; is the worker frozen or overloaded? "
                 "raise `timeout` if a step may take longer",
@@ -234,20 +235,27 @@ class Watcher:
         real = [o for o in failed if not isinstance(o.error, StoppedError)]
         if not real:
             return
-        # A worker that died explains what its peers say better than they do.
-        if any(isinstance(o.error, ServerLostError | WorkerLostError) for o in real):
-            until_known(self._running.check)
-        self._running.check()
         first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
         error = first.error
         assert error is not None
-        if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
-            error.message += f"; it has no file of shared memory: {why}"
+        self._running.check()
         if error.worker is None and error.rank is not None:  # a rank that others waited for
             error.worker = self._plan.ranks[error.rank].worker
+        # A worker that is gone explains what its peers say better than they do.
+        if isinstance(error, _LOST):
+            self._running.explain(error.worker)
         if isinstance(error, StalledError) and error.rank is not None:
             self._running.leave([error.rank])
+        if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
+            error.message += f"; it has no file of shared memory: {why}"
         raise error from first.cause
+
+    def _check(self) -> None:
+        """Raise if anybody has been lost; while a shard is asked that may be the one."""
+        self._running.check()
+        outcomes: dict[int, Outcome] = self._running.outcomes()
+        if any(isinstance(o.error, _LOST) for o in outcomes.values()):
+            self._raise_first_error()
 
     def _go_home(self) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -306,3 +314,5 @@ class Watcher:
 
 #: Of several errors, the one that says most comes first: causes before consequences.
 _RANKING: dict[type, int] = {ServerLostError: 1, WorkerLostError: 1, StalledError: 2}
+#: What may come of a worker that is gone.
+_LOST = tuple(_RANKING)

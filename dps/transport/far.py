@@ -30,6 +30,8 @@ __all__ = ["FarLink", "Patience"]
 
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
+#: Seconds in which a shard stops of which it makes sense to take leave.
+_TO_STOP = 1.0
 
 
 class FarLink:
@@ -69,6 +71,7 @@ class FarLink:
         self._look = Patience(remote, timeout, alive)
         self._wire: Wire | None = None
         self._end: FarEnd | None = None
+        self._is_lost = False  # or does not answer
 
     def claim(self) -> None:
         """Take the rank, see :meth:`Link.claim`."""
@@ -106,6 +109,7 @@ class FarLink:
             raise
 
     def _lost(self, what: str) -> ServerLostError:
+        self._is_lost = True
         return ServerLostError(
             f"shard {self._remote.key} cannot be reached ({what})", worker=self._remote.address
         )
@@ -138,14 +142,20 @@ class FarLink:
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""
-        self._remote.call("ask", self._spec.key, "stop", timeout=self._timeout)
+        if self._is_lost:
+            return
+        stopping = self._remote.start("ask", self._spec.key, "stop")
+        try:
+            stopping.within(_TO_STOP)
+        except TimeoutError:  # it stops once it can
+            self._is_lost = True
 
     def close(self) -> None:
         """Leave in good order and close the connection, see :meth:`Link.close`."""
         if self._wire is None:
             return
-        if self._end is not None and not self._end.pending:
-            with suppress(DPSError):  # it is known to be lost
+        if self._end is not None and not (self._end.pending or self._is_lost):
+            with suppress(DPSError):
                 self.call(leave)
         self._wire.close()
         self._wire = None

@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -30,6 +32,8 @@ __all__ = ["TICK", "accept", "can_be_taken_over", "handler_of", "wait_for_ever",
 
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0
+#: Seconds without any answer after which another host is gone.
+_SILENCE = 2.0
 #: Bytes that several small pieces are put together up to.
 _SMALL = 1 << 16
 
@@ -62,10 +66,10 @@ def wire_of(
         comm.abort()
         raise lost("the connection was lost during its handshake")
     ahead = bytes(stream._read_buffer[: stream._read_buffer_size])
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # who waits long for its turn to read is not dead
-        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+    _keep_alive(stream.socket)
     if isinstance(stream, SSLIOStream):
         secured: ssl.SSLSocket = stream.socket
+        look = _looking(secured, look, lost)
         stream.io_loop.remove_handler(secured.fileno())
         stream._state = None
         stream.socket = socket.socket()  # to be closed in its place
@@ -74,7 +78,49 @@ def wire_of(
     # The number is another one's, so that closing the stream does not shut the connection down.
     own = stream.socket.dup()
     comm.abort()
-    return SocketWire(own, ahead, look, lost, tick)
+    return SocketWire(own, ahead, _looking(own, look, lost), lost, tick)
+
+
+def _keep_alive(over: socket.socket) -> None:
+    """Have the system ask the other one each second whether its host is there.
+
+    A host answers for a process that is frozen or busy. Dask's limit on what is not acknowledged
+    is lifted: who waits long for its turn to read is not dead.
+    """
+    over.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    begins = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # on macOS
+    for name, value in (
+        (begins, 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", int(_SILENCE)), ("TCP_USER_TIMEOUT", 0),
+    ):  # fmt: skip
+        if hasattr(socket, name):
+            over.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _looking(
+    over: socket.socket, look: Callable[[], None], lost: Callable[[str], Exception]
+) -> Callable[[], None]:
+    """A look that also sees that the other host is gone, while it has something to acknowledge.
+
+    Then the system does not ask, and sends again for a quarter of an hour.
+    """
+
+    def looked() -> None:
+        if _is_silent(over):
+            raise lost(f"its host has not answered for {_SILENCE:g} s")
+        look()
+
+    return looked
+
+
+def _is_silent(over: socket.socket) -> bool:
+    """Whether nothing has come from the other host for long, though it was asked repeatedly."""
+    if sys.platform != "linux":  # the deadlines still hold
+        return False
+    info = over.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
+    # Of the kernel's tcp_info: times sent again, probes, and milliseconds since the last answer.
+    again, probes = info[2], info[3]
+    (since,) = struct.unpack_from("=I", info, 56)
+    return again + probes >= 2 and since > 1000 * _SILENCE
 
 
 class _Secured:

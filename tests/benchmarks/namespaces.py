@@ -129,6 +129,14 @@ class Host:
             raise OSError(f"{' '.join(arguments)} on {self.name}: {error.strip()}")
         return said
 
+    def cut(self) -> None:
+        """Pull its cable out: what is sent from now on is lost, and nobody says so."""
+        _ip("link", "set", self._cable, "down")
+
+    def mend(self) -> None:
+        """Put the cable in again."""
+        _ip("link", "set", self._cable, "up")
+
     def _count(self, what: str) -> int:
         return int(Path(f"/sys/class/net/{self._cable}/statistics/{what}_bytes").read_text())
 

@@ -155,6 +155,8 @@ class Case:
         self.count = draw.choice([1, 2, 4])
         self.delay = 1.5 * draw.random() ** 2
         self.victims = [draw.random() for _ in range(2)]
+        if self.fault == "freeze" and draw.random() < 0.5:
+            self.fault = "freeze for good"
 
     def __str__(self) -> str:
         at = f"{self.delay:.2f} s" if self.point is None else f"{self.point} {self.count}"
@@ -172,7 +174,8 @@ class Case:
             more["max_rows"] = 4096
         return MODELS[self.model](
             client=client, mode=MODES[self.mode](), max_iter=EPOCHS, tol=None, random_state=0,
-            early_stopping=self.early, cache=self.cache, verbose=0, timeout=30.0,
+            early_stopping=self.early, cache=self.cache, verbose=0,
+            timeout=4.0 if self.fault == "freeze for good" else 30.0,
             on_data_loss="drop" if self.drops else "error", **more,
         )  # fmt: skip
 
@@ -191,9 +194,9 @@ class Case:
         for worker in dict.fromkeys(chosen[: 1 + (self.fault == "kill two")]):
             if worker not in pids:
                 continue
-            if self.fault == "freeze":
+            if self.fault.startswith("freeze"):
                 os.kill(pids[worker], signal.SIGSTOP)
-                time.sleep(1.0)
+                self.ended.wait(1.0 if self.fault == "freeze" else HANG)
                 os.kill(pids[worker], signal.SIGCONT)
             else:
                 os.kill(pids[worker], signal.SIGKILL)
@@ -201,6 +204,7 @@ class Case:
     def run(self, client: Client) -> list[str]:
         """Run it; the promises that were broken."""
         model, (X, y) = self.estimator(client), DATA[self.data](client)
+        self.ended = threading.Event()
         found: dict[str, Any] = {"fits": []}
 
         def fit() -> None:
@@ -221,6 +225,7 @@ class Case:
             self.strike(client)
         fitting.start()
         fitting.join(HANG)
+        self.ended.set()
         if fitting.is_alive():
             frame = sys._current_frames()[fitting.ident]  # type: ignore[index]
             return ["hangs: " + "".join(traceback.format_stack(frame)[-12:])]

@@ -11,7 +11,7 @@ import importlib.metadata
 import operator
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,8 +149,13 @@ def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     return living(client, timeout)
 
 
-def present(client: Client, fit: str, timeout: float) -> dict[str, int]:
+def present(client: Client, fit: str, timeout: float, but: Collection[str] = ()) -> dict[str, int]:
     """The workers that there are and that stay, each with this dps, and their threads.
+
+    Parameters
+    ----------
+    but : collection of str
+        Workers that are not asked.
 
     Raises
     ------
@@ -163,7 +168,7 @@ def present(client: Client, fit: str, timeout: float) -> dict[str, int]:
     while True:
         found = staying(client, timeout) or first_workers(client, fit, timeout)
         try:
-            check_versions(client, set(found), timeout)
+            check_versions(client, set(found) - set(but), timeout)
         except WorkerLostError as error:  # it may just go
             deadline = time.monotonic() + PATIENCE
             while error.worker in staying(client, timeout):

@@ -20,15 +20,8 @@ from distributed import Client, Future
 from distributed.client import _wait
 from numpy.typing import NDArray
 
-from dps.cluster.base import PATIENCE, ReplicaTask, Serving, until_known
-from dps.cluster.dask.calls import (
-    CANCELLED,
-    ask,
-    check_client,
-    living,
-    present,
-    shared_memory,
-)
+from dps.cluster.base import PATIENCE, ReplicaTask, Serving
+from dps.cluster.dask.calls import CANCELLED, ask, check_client, shared_memory
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
@@ -87,8 +80,8 @@ class DaskCluster:
         self._fit = fit
         self._timeout = timeout
         check_client(client)
-        self._threads = present(client, fit, timeout)
         self._work = FitWork(client, fit, timeout)
+        self._threads = self._work.present()
         self._data = PlacedData(self._work)
         self._actors: list[Future] = []
         self._remotes: list[Remote] = []
@@ -147,7 +140,7 @@ class DaskCluster:
         while True:
             for loss in losses[-1:]:
                 _log.warning("%s; what it held is loaded again", loss)
-            self._threads = present(self._client, self._fit, self._timeout)
+            self._threads = self._work.present()
             try:
                 data.restore(sorted(self._threads))
                 self._count_workers()
@@ -208,8 +201,8 @@ class DaskCluster:
         """What workers have in common that can map each other's memory."""
         try:
             return shared_memory(self._client, workers, self._timeout)
-        except ClusterError:
-            until_known(self._work.check)
+        except ClusterError as error:
+            self._work.explain(error.worker, workers, self._work.check)
             raise
 
     def serve(
@@ -239,8 +232,8 @@ class DaskCluster:
                 for ids, values in made.pieces():
                     self._call(remote, "put_rows", ids, values)
             session = server.open([made.group for made in shards], list(summing), self._work.check)
-        except ServerLostError:
-            until_known(self._work.check)
+        except ServerLostError as error:
+            self._work.explain(error.worker, (), self._work.check)
             raise
         for remote, handle in zip(self._remotes, (*session.shards, *session.hosts), strict=True):
             if handle.card.host == host_id():
@@ -276,7 +269,7 @@ class DaskCluster:
             )  # fmt: skip
         places = {task.rank: task.worker for task in tasks}
         shards = [remote.address for remote in self._remotes]
-        self._running = ReplicaTasks(self._client, futures, places, shards, self._timeout)
+        self._running = ReplicaTasks(self._work, futures, places, shards)
         return self._running
 
     def _count_workers(self) -> None:
@@ -289,7 +282,7 @@ class DaskCluster:
                     worker=holder,
                 )
         if not set(self._data.holders) <= set(self._threads):
-            self._threads = present(self._client, self._fit, self._timeout)
+            self._threads = self._work.present()
         self._threads = {worker: n for worker, n in self._threads.items() if worker in alive}
 
     def salvage(self, session: Session) -> Session:
@@ -338,7 +331,7 @@ class DaskCluster:
         """Stop replicas and free the windows; the workers that there are."""
         alive, reached = {}, True
         try:
-            alive = living(self._client, PATIENCE)
+            alive = self._work.living(PATIENCE)
         except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
             reached = False
         deadline = time.monotonic() + PATIENCE

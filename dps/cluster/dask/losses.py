@@ -64,7 +64,7 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
     while wanted:
         found = ask(
             work.client, "_run_on_scheduler", work.timeout,
-            function=_standing(), keys=wanted,
+            function=_standing(), keys=wanted, silent=work.silent,
         )  # fmt: skip
         coming = sum(state == "coming" for state in found.values())
         if not coming:
@@ -82,54 +82,62 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
 
 
 def set_free(work: FitWork, keys: Sequence[Any]) -> None:
-    """Let any worker run what some keys need that is pinned to workers that are gone, or leave.
+    """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
+    What only silent workers hold or run is begun again; of what was scattered to them nothing is
+    done, since they may come back.
     """
 
-    def free(dask_scheduler: Any, keys: Sequence[Any]) -> None:
+    def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> None:
         from time import time
 
         roots, left, seen, stuck = set(keys), list(keys), set(), {}
         staying = {
             address
             for address, worker in dask_scheduler.workers.items()
-            if "closing" not in worker.status.name
+            if "closing" not in worker.status.name and address not in silent
         }
         while left:
             task = dask_scheduler.tasks.get(left.pop())
             if task is None or task.key in seen:
                 continue
             seen.add(task.key)
-            there = any(worker.address in staying for worker in task.who_has or ())
-            if there and task.key not in roots:  # of these another may be made in its place
+            holders = {worker.address for worker in task.who_has or ()}
+            if holders & staying and task.key not in roots:  # of these another may be made
                 continue
             left += [other.key for other in task.dependencies]
             pinned, at = task.worker_restrictions, task.processing_on
-            if pinned and staying.isdisjoint(pinned):
-                task.worker_restrictions = None
+            if (pinned or silent) and staying.isdisjoint(pinned or ()):
+                task.worker_restrictions, task.loose_restrictions = staying.copy(), True
                 if task.state == "no-worker":
                     stuck[task.key] = "processing"
-            if at is not None and at.address not in staying and task not in at.executing:
-                stuck[task.key] = "released"  # one that leaves begins nothing; for another worker
+            if at is not None and at.address not in staying:
+                if at.address in silent or task not in at.executing:  # it begins nothing any more
+                    stuck[task.key] = "released"
+            elif holders and holders <= silent and task.run_spec is not None:
+                stuck[task.key] = "released"
         dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
 
-    client = work.client
-    ask(client, "_run_on_scheduler", work.timeout, function=free, keys=list(keys))
+    ask(
+        work.client, "_run_on_scheduler", work.timeout,
+        function=free, keys=list(keys), silent=work.silent,
+    )  # fmt: skip
 
 
 def _standing() -> Callable[..., dict[Any, str]]:
     """A function that the scheduler runs; made here, so that it is pickled by value."""
 
-    def look(dask_scheduler: Any, keys: Sequence[Any]) -> dict[Any, str]:
+    def look(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> dict[Any, str]:
         found = {}
         for key in keys:
             task = dask_scheduler.tasks.get(key)
-            if task is None or (not task.who_has and task.run_spec is None):
+            holders = [w for w in (task.who_has or () if task else ()) if w.address not in silent]
+            if task is None or (not holders and task.run_spec is None):
                 found[key] = "gone"
-                continue
-            staying = [w for w in task.who_has or () if "closing" not in w.status.name]
-            found[key] = "there" if staying else "coming"
+            else:
+                staying = any("closing" not in worker.status.name for worker in holders)
+                found[key] = "there" if staying else "coming"
         return found
 
     return look

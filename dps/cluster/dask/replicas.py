@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from distributed import Client, Future, get_worker, secede
+from distributed import Future, get_worker, secede
 from distributed.core import Status
 
-from dps.cluster.dask.calls import fetch, staying
+from dps.cluster.dask.calls import fetch
+from dps.cluster.dask.work import FitWork
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import replica_presence
@@ -24,17 +25,15 @@ class ReplicaTasks:
 
     def __init__(
         self,
-        client: Client,
+        work: FitWork,
         futures: dict[int, Future],
         places: Mapping[int, str],
         shards: Sequence[str],
-        timeout: float,
     ) -> None:
-        self._client = client
+        self._work = work
         self._futures = futures
         self._places = places
         self._shards = shards
-        self._timeout = timeout
         self._outcomes: dict[int, Any] = {}
         self._left: set[int] = set()
         self._change = threading.Event()
@@ -57,11 +56,11 @@ class ReplicaTasks:
 
     def _outcome(self, rank: int, future: Future) -> Any:
         if future.status == "finished":
-            return fetch(self._client, [future], self._timeout, self.check)[0]
+            return fetch(self._work.client, [future], self._work.timeout, self.check)[0]
         worker = self._places[rank]
         self.check()
         if future.status == "error":
-            error = future.exception(timeout=self._timeout)
+            error = future.exception(timeout=self._work.timeout)
             raise ClusterError(f"Dask could not run a replica: {error!r}", worker=worker, rank=rank)
         raise ClusterError("the replica's task was cancelled", worker=worker, rank=rank)
 
@@ -72,7 +71,7 @@ class ReplicaTasks:
         ------
         WorkerLostError, ClusterError
         """
-        alive = staying(self._client, self._timeout)
+        alive = self._work.staying()
         for rank, worker in self._places.items():
             if worker not in alive:
                 raise WorkerLostError(
@@ -83,6 +82,10 @@ class ReplicaTasks:
                 raise WorkerLostError(
                     f"the worker of shard {number} died or left the cluster", worker=worker
                 )
+
+    def explain(self, worker: str | None) -> None:
+        """Raise if a worker that somebody has lost is gone, or does not answer."""
+        self._work.explain(worker, {*self._places.values(), *self._shards}, self.check)
 
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
@@ -108,7 +111,7 @@ class ReplicaTasks:
         """Forget the tasks; one that has not started is cancelled."""
         pending = [future for future in self._futures.values() if future.status == "pending"]
         if pending:
-            self._client.cancel(pending, force=True)
+            self._work.client.cancel(pending, force=True)
         for future in self._futures.values():
             future.release()
         self._futures = {}

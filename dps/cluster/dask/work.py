@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from distributed import Client, Future
 
-from dps.cluster.dask.calls import await_futures, fetch, living, staying
+from dps.cluster.dask.calls import await_futures, fetch, living, present, staying
+from dps.cluster.dask.silence import silent_among
 from dps.cluster.dask.spans import FitSpan
 from dps.data.sealed import sealed
-from dps.errors import WorkerLostError
+from dps.errors import ClusterError, WorkerLostError
 
 __all__ = ["FitWork"]
 
@@ -30,6 +32,8 @@ class FitWork:
     ----------
     needed : set of str
         Workers without which the fit cannot go on as it is.
+    silent : set of str
+        Workers that Dask takes for living, and that do not answer; they count as gone.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float) -> None:
@@ -37,6 +41,7 @@ class FitWork:
         self.fit = fit
         self.timeout = timeout
         self.needed: set[str] = set()
+        self.silent: set[str] = set()
         self.span = FitSpan()
         self._names = 0
 
@@ -52,19 +57,66 @@ class FitWork:
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
-        await_futures(self.client, futures, self.timeout, self.check)
+        with self._explaining():
+            await_futures(self.client, futures, self.timeout, self.check)
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
-        return fetch(self.client, futures, self.timeout, self.check)
+        with self._explaining():
+            return fetch(self.client, futures, self.timeout, self.check)
 
-    def living(self) -> Mapping[str, int]:
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerLostError:
+            raise
+        except ClusterError as error:
+            self.explain(error.worker, self.needed, self.check)
+            raise
+
+    def living(self, timeout: float | None = None) -> dict[str, int]:
         """The workers that there are now, and their threads."""
-        return living(self.client, self.timeout)
+        return self._answering(living(self.client, timeout or self.timeout))
 
-    def staying(self) -> Mapping[str, int]:
+    def staying(self) -> dict[str, int]:
         """Those that have not begun to leave, unless all have."""
-        return staying(self.client, self.timeout)
+        return self._answering(staying(self.client, self.timeout))
+
+    def present(self) -> dict[str, int]:
+        """Those that may take part, see `calls.present`."""
+        found = present(self.client, self.fit, self.timeout, self.silent)
+        if not (answering := self._answering(found)):
+            raise ClusterError("no worker of the cluster answers", worker=min(found))
+        return answering
+
+    def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
+        return {worker: n for worker, n in workers.items() if worker not in self.silent}
+
+    def explain(
+        self, worker: str | None, others: Collection[str], check: Callable[[], None]
+    ) -> None:
+        """Raise if a worker of which somebody has heard no more is gone, or does not answer.
+
+        Those that do not answer count as gone from now on.
+
+        Parameters
+        ----------
+        worker : str or None
+            None: any.
+        others : collection of str
+            Workers that this one may have lost its connection to.
+        check : callable
+            Raises if the scheduler knows that a worker is gone.
+        """
+        check()
+        silent = silent_among(self.client, worker, others, self.timeout)
+        check()
+        if silent:
+            self.silent |= silent
+            raise WorkerLostError(
+                "a worker does not answer", worker=worker if worker in silent else min(silent)
+            )
 
     def check(self) -> None:
         """Raise if a worker is gone, or leaves, that this fit has given something to do.

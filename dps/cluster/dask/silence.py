@@ -1,0 +1,81 @@
+"""Which workers do not answer, though Dask takes them for living.
+
+Whoever loses a connection knows it before the scheduler does, which takes a host that is cut off
+for living for half a minute, and a frozen worker for minutes. The scheduler asks them, in Dask's
+own words alone: it need not have dps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from distributed import Client
+
+from dps.cluster.base import PATIENCE
+from dps.cluster.dask.calls import ask
+
+__all__ = ["silent_among"]
+
+#: Seconds within which a worker answers that somebody has lost.
+_ANSWER = 1.0
+
+
+def silent_among(
+    client: Client, lost: str | None, others: Collection[str], timeout: float
+) -> set[str]:
+    """Those that do not answer; none as soon as the lost one does.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    lost : str or None
+        A worker of which somebody has heard no more; None: any.
+    others : collection of str
+        Workers that may be lost as well. They have more time to answer.
+    timeout : float
+        Seconds for the scheduler.
+    """
+    workers = {*others, *([] if lost is None else [lost])}
+    found: list[str] = ask(
+        client, "_run_on_scheduler", timeout + PATIENCE,
+        function=_asking(), workers=sorted(workers), lost=lost, times=(_ANSWER, PATIENCE - _ANSWER),
+    )  # fmt: skip
+    return set(found)
+
+
+def _asking() -> Callable[..., Any]:
+    """A function that the scheduler runs; made here, so that it is pickled by value."""
+
+    async def silent(
+        dask_scheduler: Any, workers: list[str], lost: str | None, times: tuple[float, ...]
+    ) -> list[str]:
+        import asyncio
+
+        async def answer(worker: str) -> None:
+            try:
+                await dask_scheduler.rpc(worker).echo(data=b"")
+            except OSError:  # it has just died, as Dask is about to know
+                while worker in dask_scheduler.workers:
+                    await asyncio.sleep(0.02)
+
+        left = {
+            asyncio.ensure_future(answer(worker)): worker
+            for worker in workers
+            if worker in dask_scheduler.workers
+        }
+        silent = list(left.values())
+        try:
+            for seconds in times if left else ():
+                await asyncio.wait(left, timeout=seconds)
+                silent = [worker for task, worker in left.items() if not task.done()]
+                if lost in left.values() and lost not in silent:
+                    return []
+                if silent == [lost]:
+                    break
+            return silent
+        finally:
+            for task in left:
+                task.cancel()
+
+    return silent
