@@ -22,6 +22,7 @@ from distributed.core import Status
 
 import dps
 from dps.cluster.dask.loading import send
+from dps.cluster.dask.placed import PlacedData
 from dps.data.inspection import inspect_partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.losses import LogLoss
@@ -158,6 +159,33 @@ def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
     assert losses[0].dropped == ROWS - left
     assert {record["rows"] for record in model.history_} == {ROWS, left}
     assert model.history_[-1]["rows"] == left
+
+
+def test_partitions_are_named_whose_targets_are_lost_before_training(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, workers = rows(), sorted(client.nthreads())
+    parts = np.array_split(np.arange(ROWS), 6)
+    X, y = (
+        [
+            client.scatter(array[part], workers=[workers[(number + first) % 3]], hash=False)
+            for number, part in enumerate(parts)
+        ]
+        for first, array in enumerate(values)
+    )
+    bring = PlacedData._bring
+
+    def kills(self: PlacedData) -> None:
+        bring(self)
+        if workers:
+            kill(client, victim := workers.pop())
+            workers.clear()
+            until(lambda: victim not in client.nthreads(), "Dask knows")
+
+    monkeypatch.setattr(PlacedData, "_bring", kills)
+    # X of 2 and 5, and y of 1 and 4.
+    with pytest.raises(WorkerLostError, match="partitions 1, 2, 4, 5 lay in the memory"):
+        classifier(client).fit(X, y)
 
 
 def test_a_fit_ends_that_has_lost_all_its_rows(

@@ -101,33 +101,40 @@ class PlacedData:
         validation: Sequence[Partition],
     ) -> None:
         """Keep every partition on one of some workers, see `Cluster.load`."""
-        work, client = self._work, self._work.client
-        given = ours(client, [*partitions, *validation], work.timeout)
+        work = self._work
+        given = ours(work.client, [*partitions, *validation], work.timeout)
         self.n_trained = len(partitions)
         self._weighted = any(part.weight is not None for part in partitions)
-        if partitions and is_dask(partitions[0].X):
+        dask = bool(partitions) and is_dask(partitions[0].X)
+        if dask:
             self._given, self._prepare = given, prepare
             there = prepare is None and all(isinstance(p.X, Future) for p in given)
             if not there:
                 self._keeping = keeping_of(work.fit, cache, given, self.n_trained)
                 self._streams = self._keeping.cache != "memory"  # it may have, until it is known
             self._partitions = list(given)
-            self._await_partitions(range(len(given)))
-            homes = homes_of(client, given[: self.n_trained], workers, work.timeout)
-            homes += homes_of(client, given[self.n_trained :], sorted(set(homes)), work.timeout)
+            self.holders = self._homes(workers)
         else:
             self._slices = slices_of(partitions, workers)
             self.n_trained = len(self._slices)
             self._slices += slices_of(validation, workers)
             self._partitions = [Partition(None, None, None)] * len(self._slices)
-            homes = [part.worker for part in self._slices]
-        self.holders = homes
-        self._origins = list(range(len(homes)))
-        self._stages = [-1] * len(homes)
+            self.holders = [part.worker for part in self._slices]
+        numbers = range(len(self.holders))
+        self._origins, self._stages = list(numbers), [-1] * len(numbers)
         if self._streams:
-            self._steps.append(_Step(frozenset(range(len(homes)))))
-        work.needed = set(homes)
+            self._steps.append(_Step(frozenset(numbers)))
+        if dask:  # what users have had computed may be on its way
+            self._await_partitions(numbers)
+            self.holders = self._homes(workers)
+        work.needed = set(self.holders)
         self._bring()
+
+    def _homes(self, workers: Sequence[str]) -> list[str]:
+        """The worker that each partition is to be on, of those that Dask computes."""
+        client, timeout, n = self._work.client, self._work.timeout, self.n_trained
+        homes = homes_of(client, self._given[:n], workers, timeout)
+        return homes + homes_of(client, self._given[n:], sorted(set(homes)), timeout)
 
     def _bring(self) -> None:
         """Make the partitions that are not made, and take all through the steps left to them."""
@@ -390,9 +397,12 @@ class PlacedData:
         self._release({f.key for number in lost for f in _futures(self._partitions[number])})
         unmade = [number for number, stage in enumerate(self._stages) if stage < 0]
         gone = {number for number in unmade if self._origins[number] is None}
-        if not self._slices:
-            given = {number: self._given_of(number) for number in unmade if number not in gone}
-            gone |= restored(self._work, given)
+        if not self._slices:  # whose y, for one, may have been on another worker than X
+            parts = dict(enumerate(self._partitions))
+            parts |= {number: self._given_of(number) for number in set(unmade) - gone}
+            for number in gone | self.gone:
+                del parts[number]
+            gone |= restored(self._work, parts)
         for number in gone:
             self._stages[number] = len(self._steps)
         self.gone |= gone
