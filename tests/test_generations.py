@@ -9,12 +9,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from conditions import until
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ranks import FENCE, LoopbackLink, at_once
 
 from dps import Async, Sync
@@ -143,6 +147,72 @@ def test_ranks_of_an_earlier_group_are_refused(shard: Shard) -> None:
 def _ended(early: Channel) -> None:
     with pytest.raises(StoppedError):
         early.push_pull(gradient(0, 0), 3, 0.0)
+
+
+class Membership(RuleBasedStateMachine):
+    """Generations of any number of ranks, which end at any point, beside a twin in NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = Shard(Adam())
+        rows = self.shard.optimizer.state_rows
+        self.at_work = np.zeros((1 + rows, SIZE))
+        self.closed, self.version, self.closed_version = self.at_work.copy(), 0, 0
+        self.generation, self.epochs = -1, 0
+        self.channels: list[Channel] = []
+        self.early: list[Channel] = []
+
+    @rule(n_ranks=st.integers(1, 3))
+    def somebody_is_lost_or_joins(self, n_ranks: int) -> None:
+        self.early += self.channels
+        self.generation, self.epochs = self.generation + 1, 0
+        self.channels = self.shard.channels(self.generation, n_ranks)
+        self.at_work, self.version = self.closed.copy(), self.closed_version
+
+    @precondition(lambda self: self.channels)
+    @rule()
+    def all_take_a_step(self) -> None:
+        def step(rank: int) -> None:
+            self.channels[rank].push_pull(gradient(self.version, rank), 3, 0.0)
+
+        ranks = range(len(self.channels))
+        assert at_once([partial(step, rank) for rank in ranks]) == [None] * len(ranks)
+        total = sum(gradient(self.version, rank) for rank in ranks)
+        self.version += 1
+        self.shard.update.apply(
+            self.at_work[0], total / (3 * len(ranks)), self.at_work[1:], 0, SIZE,
+            step=self.version, lr=0.1,
+        )  # fmt: skip
+
+    @precondition(lambda self: self.channels)
+    @rule()
+    def an_epoch_is_closed(self) -> None:
+        train(self.channels, range(0), self.epochs)
+        self.epochs += 1
+        self.closed, self.closed_version = self.at_work.copy(), self.version
+
+    @precondition(lambda self: self.early)
+    @rule(data=st.data())
+    def a_rank_of_before_wakes(self, data: st.DataObject) -> None:
+        early = data.draw(st.sampled_from(self.early))
+        with pytest.raises(StoppedError):
+            early.push_pull(np.ones(SIZE), 3, 0.0)
+
+    @precondition(lambda self: self.channels)
+    @invariant()
+    def what_was_closed_is_there(self) -> None:
+        values, version, *_ = self.shard.actor.snapshot(self.epochs)
+        assert version == self.closed_version
+        assert self.shard.actor.version() == self.version
+        np.testing.assert_array_equal(values, self.closed)
+        np.testing.assert_array_equal(self.shard.actor.store.params, self.at_work[0])
+
+    def teardown(self) -> None:
+        self.shard.actor.close()
+
+
+Membership.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestMembership = Membership.TestCase
 
 
 class Held(Adam):

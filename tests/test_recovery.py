@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -19,6 +19,7 @@ import pytest
 from conditions import until
 from distributed import Client, LocalCluster, get_worker
 from distributed.core import Status
+from endless import EndlessFit, fits_end_when_told
 
 import dps
 from dps.cluster.dask.loading import send
@@ -26,6 +27,9 @@ from dps.cluster.dask.placed import PlacedData
 from dps.data.inspection import inspect_partition
 from dps.errors import ClusterError, WorkerLostError
 from dps.losses import LogLoss
+from dps.training.history import EpochRecord
+from dps.training.joining import Joining
+from dps.training.plan import Plan, make_plan
 from dps.training.recovery import Recovery
 from dps.training.watch import Watcher
 
@@ -84,6 +88,12 @@ def killing_after(
     monkeypatch.setattr(Watcher, "_fetch", fetched)
     monkeypatch.setattr(Recovery, "after", recovered)
     return losses
+
+
+def training(client: Client) -> int:
+    """Of how many fits epochs have been closed."""
+    events = [event for _, event in client.get_events("dps")]
+    return len({event["fit"] for event in events if event["kind"] == "epochs"})
 
 
 def slow_loss() -> LogLoss:
@@ -381,6 +391,105 @@ def test_a_worker_that_is_retired_is_left_out(
     (loss,) = model.fit_report_.losses
     assert loss.loading == (phase == "loading")
     assert victims[0] in loss.what
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "auto"])
+def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        killing_after(monkeypatch, 2, lambda: made.scale(3))
+        model = classifier(client, mode=mode, max_iter=40, rebalance=True, n_replicas=3)
+        model.fit(*rows())
+        assert_exact(model)
+        assert set(model.plan_.workers) == set(client.nthreads())
+        assert not model.fit_report_.losses
+
+
+@dataclass
+class Growing:
+    """A cluster of which the second worker joins."""
+
+    now: tuple[str, ...] = ("a",)
+
+    def threads(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def joined(self) -> dict[str, int]:
+        return dict.fromkeys(self.now, 1) if len(self.now) > 1 else {}
+
+
+@pytest.mark.parametrize(
+    ("now", "epochs", "done", "seconds", "leaves"),
+    [
+        ("ab", 100, 20, 1.0, True),  # spares half of 20 epochs, of which nobody knows if they come
+        ("ab", 25, 20, 1.0, False),  # of 5 epochs
+        ("ab", 100, 20, 0.1, False),
+        ("ab", 1000, 500, 0.1, True),
+        ("a", 100, 20, 1.0, False),
+    ],
+)
+def test_a_fit_looks_whether_workers_that_join_spare_enough(
+    now: str, epochs: int, done: int, seconds: float, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+
+    def planned(threads: Any) -> Plan:
+        return make_plan(
+            dps.Sync(), rows=[1 << 20], count=lambda piece: piece.rows, elements=1 << 24,
+            holders=["a"], threads=threads, batch_size=100, n_replicas="auto", n_shards=1,
+            rebalance="auto",
+        )  # fmt: skip
+
+    joining = Joining(Growing(tuple(now)), planned, planned({"a": 1}), epochs)
+    record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
+    assert joining.leaves([record] * done) == leaves
+
+
+@pytest.mark.slow
+def test_an_adaptive_cluster_may_change_while_fits_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others' tasks have it grow, and it shrinks again, again and again."""
+    fits_end_when_told(monkeypatch)
+    X, y = rows()
+    data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        made.adapt(minimum=1, maximum=4, interval="50ms", wait_count=2, target_duration="200ms")
+        fits = [
+            EndlessFit(classifier(client, mode=mode), *data)
+            for mode in ("sync", "async", "allreduce")
+        ]
+        for fit in fits:
+            fit.start()
+        until(lambda: training(client) == len(fits), "all train")
+        for _ in range(3):
+            tasks = [client.submit(time.sleep, 0.2, pure=False) for _ in range(12)]
+            until(lambda: len(client.nthreads()) > 2, "it grows")
+            client.gather(tasks)
+            del tasks
+            until(lambda: len(client.nthreads()) < 3, "it shrinks")
+        for fit in fits:
+            fit.end()
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_fit_goes_on_after_so_many_losses(
+    most: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
+    model = classifier(client, max_losses=most)
+    if most:
+        assert_exact(model.fit(*rows()))
+        assert len(losses) == 1
+        return
+    with pytest.raises(WorkerLostError, match="max_losses=0"):
+        model.fit(*rows())
+    assert model.n_iter_ == len(model.history_) >= 2  # of the epochs that were closed
 
 
 @pytest.mark.slow

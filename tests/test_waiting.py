@@ -159,7 +159,6 @@ def test_a_worker_that_has_nothing_to_do_may_leave_while_data_is_loaded(client: 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["asked", "loaded", "inspected"])
 def test_a_worker_that_freezes_is_left_out_while_others_compute(client: Client, when: str) -> None:
-    """Where dps has not even asked it for its version it is an error that names it."""
     frozen, other = sorted(client.nthreads())
     pids = client.run(os.getpid)
     began = Event("dps-test-began", client=client)
@@ -203,11 +202,6 @@ def test_a_worker_that_freezes_is_left_out_while_others_compute(client: Client, 
     finally:
         os.kill(pids[frozen], signal.SIGCONT)
     (end,) = ended
-    if when == "asked":
-        assert isinstance(end, ClusterError)
-        assert frozen in str(end)
-        return
     assert end.plan_.workers == [other]
     assert [record["rows"] for record in end.history_] == [ROWS] * 2
-    (loss,) = end.fit_report_.losses
-    assert frozen in loss.what
+    assert [frozen in loss.what for loss in end.fit_report_.losses] == [True] * (when != "asked")

@@ -118,6 +118,10 @@ class Cluster(Protocol):
         """Workers and their threads."""
         ...
 
+    def joined(self) -> Mapping[str, int]:
+        """Workers and their threads as they are now; empty if nobody has joined those."""
+        ...
+
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
         ...

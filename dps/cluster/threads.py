@@ -68,6 +68,10 @@ class ThreadCluster:
         """The one worker there is."""
         return {LOCAL: self._threads}
 
+    def joined(self) -> Mapping[str, int]:
+        """Nobody joins threads."""
+        return {}
+
     def memory(self) -> int:
         """Nobody limits it."""
         return 0

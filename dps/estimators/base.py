@@ -61,6 +61,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     rebalance: bool | str = "auto"
     cache: str | None = "auto"
     on_data_loss: str = "error"
+    max_losses: int | None = None
     checkpoint: Checkpoint | None = None
     client: Any = None
     server: Any = None
@@ -87,6 +88,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "rebalance": ["boolean", StrOptions({"auto"})],
         "cache": [StrOptions({"auto", "memory", "disk"}), None],
         "on_data_loss": [StrOptions({"error", "drop"})],
+        "max_losses": [Interval(Integral, 0, None, closed="left"), None],
         "checkpoint": [Checkpoint, None],
         "client": "no_validation",
         "server": "no_validation",

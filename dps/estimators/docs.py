@@ -95,6 +95,8 @@ cache : {"auto", "memory", "disk"} or None, default="auto"
 on_data_loss : {"error", "drop"}, default="error"
     What follows when a worker dies with rows that nobody can compute again, since they were
     scattered, or exchanged with ``shuffle="global"``. All others are made again.
+max_losses : int or None, default=None
+    Lost workers after which a fit goes on; 0: the first one ends it. None: any number.
 checkpoint : Checkpoint or None, default=None
     Where checkpoints go, as ``dps.Checkpoint("s3://bucket/fit", every="60s", keep=3)``. After a
     crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.

@@ -321,6 +321,7 @@ def _job(
         ids=None if start is None else start.ids,
         name=type(estimator).__name__,
         drops_lost_data=estimator.on_data_loss == "drop",
+        max_losses=estimator.max_losses,
     )
 
 

@@ -38,6 +38,7 @@ __all__ = ["Resumption"]
 _FREE = {
     "n_replicas", "n_shards", "rebalance", "cache", "client", "timeout", "verbose", "warm_start",
     "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
+    "on_data_loss", "max_losses",
 }  # fmt: skip
 _REMEDY = (
     "Set it as it was; or fit with resume=False, which begins anew, and another path of "

@@ -20,7 +20,6 @@ from dps.modes import Choice, Figures, Mode, choose
 from dps.server.session import Check, Session
 from dps.training.job import Job
 from dps.training.launch import Launch
-from dps.training.position import Position
 
 __all__ = ["Choosing"]
 
@@ -45,7 +44,7 @@ class Choosing:
         self._choice: Choice | None = None
 
     def first(self, job: Job) -> Job:
-        """In the mode in which it begins; also after a loss, since replicas are others then."""
+        """In the mode in which it begins; also where workers are lost, or join: it may not fit."""
         self._mode = self._asked.begins
         self._choice = None
         if self._chooses and job.full_batch is not None:
@@ -71,11 +70,12 @@ class Choosing:
         if self._is_open:
             self._hosts = len(set(cluster.hosts([rank.worker for rank in launch.plan.ranks])))
 
-    def changed(self, job: Job, position: Position) -> Job:
-        """What goes on in the mode that was chosen, after a generation that has been left."""
-        assert self._choice is not None
+    def changed(self, job: Job) -> Job:
+        """What goes on after a generation that has been left, in the mode that was chosen."""
+        if self._choice is None or self._choice.mode == self._mode:
+            return self.first(job)
         self._mode = self._choice.mode
-        return replace(job.at(position), mode=self._mode)
+        return replace(job, mode=self._mode)
 
     @property
     def _is_open(self) -> bool:

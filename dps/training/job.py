@@ -104,6 +104,8 @@ class Job:
         What the fit had after the best of them, if that was not the last; see `Position`.
     drops_lost_data : bool
         Whether to go on without rows that were lost with a worker and cannot be had again.
+    max_losses : int or None
+        Losses after which it goes on; None: any number.
     checkpoint : Checkpointing or None
         Where checkpoints of it go, if they are taken.
     """
@@ -137,6 +139,7 @@ class Job:
     done: tuple[EpochRecord, ...] = ()
     best: Kept | None = None
     drops_lost_data: bool = False
+    max_losses: int | None = None
     checkpoint: Checkpointing | None = None
 
     def at(self, position: Position) -> Job:

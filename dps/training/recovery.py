@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary
-from dps.errors import ClusterError, DPSError, ServerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.watch import Watcher
@@ -82,14 +82,16 @@ class Recovery:
     Parameters
     ----------
     cluster : Cluster
+    most : int or None
+        Losses after which the fit goes on; None: any number.
 
     Attributes
     ----------
     losses : list of Loss
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, most: int | None = None) -> None:
+        self._cluster, self._most = cluster, most
         self.losses: list[Loss] = []
         self._fruitless = 0
 
@@ -98,6 +100,8 @@ class Recovery:
         known = sum(loss.loading for loss in self.losses)
         new = [Loss(what, epoch, 0, 0, s, True) for what, s in self._cluster.lost[known:]]
         self.losses += new
+        if new and self._most is not None and len(self.losses) > self._most:
+            raise WorkerLostError(new[-1].what)
         return new
 
     def position(self, job: Job, watcher: Watcher | None) -> Position:
@@ -168,6 +172,9 @@ class Recovery:
                 f"; {_FRUITLESS} times in a row before an epoch was closed: does the model, or the "
                 "data, end the process?"
             )
+            raise error
+        if self._most is not None and len(self.losses) >= self._most:
+            error.message += f"; max_losses={self._most}"
             raise error
         gone = self._cluster.renew(drop=job.drops_lost_data)
         dropped = 0

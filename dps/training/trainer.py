@@ -7,7 +7,7 @@ their interfaces.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dps.cluster.base import Cluster
@@ -23,6 +23,7 @@ from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
 from dps.training.holding_out import check_held_out
 from dps.training.job import FitResult, Job
+from dps.training.joining import Joining
 from dps.training.launch import Launch, cut_rows
 from dps.training.plan import Plan, make_plan, make_split, validating
 from dps.training.position import Position
@@ -84,8 +85,28 @@ def train(
         held = held_out.rows(piece.partition, summary.rows[piece.partition])
         return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
 
+    def planned(threads: Mapping[str, int]) -> Plan:
+        plan = make_plan(
+            job.mode,
+            rows=summary.rows,
+            count=count,
+            elements=summary.elements,
+            holders=cluster.holders[:first],
+            threads=threads,
+            batch_size=job.batch_size,
+            n_replicas=job.n_replicas,
+            n_shards=job.n_shards,
+            rebalance=False if exchanged else _rebalance(job, bool(streamed)),
+            # Whoever takes rows of a partition that is read as a whole reads all of it.
+            mixed=bool(job.shuffle)
+            and not (exchanged or job.full_batch is not None or any(streamed.values())),
+        )
+        if summary.validation:
+            plan = validating(plan, summary.validation, cluster.holders)
+        return plan
+
     fit_events = FitEvents(job, cluster.tell) if cluster.watched else None
-    recovery = Recovery(cluster)
+    recovery = Recovery(cluster, job.max_losses)
     choosing = Choosing(job.mode)
     job = choosing.first(job)
     placed: Plan | None = None
@@ -93,35 +114,19 @@ def train(
         watcher: Watcher | None = None
         position: Position | None = None
         try:
-            plan = make_plan(
-                job.mode,
-                rows=summary.rows,
-                count=count,
-                elements=summary.elements,
-                holders=cluster.holders[:first],
-                threads=cluster.threads(),
-                batch_size=job.batch_size,
-                n_replicas=job.n_replicas,
-                n_shards=job.n_shards,
-                rebalance=False if exchanged else _rebalance(job, bool(streamed)),
-                # Whoever takes rows of a partition that is read as a whole reads all of it.
-                mixed=bool(job.shuffle)
-                and not (exchanged or job.full_batch is not None or any(streamed.values())),
-            )
-            if summary.validation:
-                plan = validating(plan, summary.validation, cluster.holders)
-            launch = Launch.of(job, plan, summary, held_out, cluster)
+            launch = Launch.of(job, planned(cluster.threads()), summary, held_out, cluster)
             placed = launch.plan
             if job.ended:  # before a checkpoint was taken, or as a worker was lost
                 result = _ended(job, placed)
                 break
-            watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing)
+            joining = Joining(cluster, planned, placed, job.stopping.max_iter)
+            watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing, joining)
             for loss in recovery.while_loading(watcher.closed + 1):
                 if fit_events is not None:
                     fit_events.lost(loss)
             ended = watcher.run(ending)
             if ended is None:
-                job, watcher = choosing.changed(job, watcher.position()), None
+                job, watcher = choosing.changed(job.at(watcher.position())), None
                 cluster.renew()
                 continue
             result = ended
@@ -160,6 +165,7 @@ def _begin(
     cluster: Cluster,
     fit_events: FitEvents | None,
     choosing: Choosing,
+    joining: Joining,
 ) -> Watcher:
     """Begin a generation: its shards, then its replicas; who watches it."""
     session = cluster.serve(launch.shards(), launch.placement, launch.summing())
@@ -169,7 +175,9 @@ def _begin(
     checkpoints = None if job.checkpoint is None else Checkpoints(job, session.server)
     running = cluster.launch(run_replica, launch.tasks(cut), session)
     choosing.begin(launch, session, cluster)
-    return Watcher(job, launch.plan, session, running, fit_events, choosing, checkpoints)
+    return Watcher(
+        job, launch.plan, session, running, fit_events, choosing, joining, checkpoints
+    )  # fmt: skip
 
 
 def _ended(job: Job, plan: Plan) -> FitResult:

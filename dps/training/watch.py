@@ -27,6 +27,7 @@ from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
 from dps.training.job import FitResult, Job, Trained
+from dps.training.joining import Joining
 from dps.training.launch import HISTORY
 from dps.training.plan import Plan
 from dps.training.position import Position
@@ -54,10 +55,11 @@ class Watcher:
         running: Running,
         fit_events: FitEvents | None,
         choosing: Choosing,
+        joining: Joining,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self._job = job
-        self._choosing = choosing
+        self._choosing, self._joining = choosing, joining
         self._events = fit_events
         self._checkpoints = checkpoints
         self._plan = plan
@@ -98,7 +100,7 @@ class Watcher:
     def run(self, ending: Callable[[], None]) -> FitResult | None:
         """Wait for the end; the result, also of a fit that was interrupted or overflowed.
 
-        None where the fit is to go on in another mode, from where it has got to.
+        None where the fit is to go on in another mode, or with more workers, from where it is.
         """
         try:
             return self._run(ending)
@@ -134,7 +136,7 @@ class Watcher:
         self._go_home()
 
     def _watch(self) -> bool:
-        """Wait for the end; whether it is that of this mode only."""
+        """Wait for the end; whether it is that of this generation only."""
         began = checked = time.monotonic()
         for rank in range(len(self._plan.ranks)):
             self._progress[rank] = ((), began)
@@ -146,10 +148,13 @@ class Watcher:
                 checked = now
             elif self._job.on_epochs is None or now - began < _TICK:
                 continue
+            closed = self.closed
             if self._fetch():
                 self._stop()
                 return False
-            if self._choosing.leaves(self.closed, self._check):
+            if self._choosing.leaves(self.closed, self._check) or (
+                self.closed > closed and self._joining.leaves(self._history)
+            ):
                 self._stop()
                 return not (self._fetch() or (self._history and self._history[-1].last))
         self._raise_first_error()

@@ -39,13 +39,13 @@ class EndlessFit(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def end(self, losses: int) -> None:
-        """End it; it must have lost so much, and have counted each row once an epoch."""
+    def end(self, losses: int | None = None) -> None:
+        """End it; it must have lost so much, if given, and have counted each row once an epoch."""
         self.stopping.set()
         self.join(60)
         assert not self.is_alive()
         assert self.error is None
-        assert len(self.recoveries) == losses
+        assert losses is None or len(self.recoveries) == losses
         records = self.estimator.history_
         assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))
         assert {record["rows"] for record in records} == {self.rows}

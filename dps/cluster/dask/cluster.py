@@ -101,6 +101,13 @@ class DaskCluster:
         """Workers and their threads."""
         return self._threads
 
+    def joined(self) -> Mapping[str, int]:
+        """Workers and their threads as they are now; empty if nobody has joined those."""
+        with contextlib.suppress(WorkerLostError):  # it goes as it is looked at
+            if not self._work.staying().keys() <= self._threads.keys():
+                return self._work.present()
+        return {}
+
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
         info = ask(self._client, "scheduler.identity", self._timeout, n_workers=-1)

@@ -88,6 +88,7 @@ class PlacedData:
         self._attempts: dict[int, int] = {}
         # What this fit has made, as opposed to the user's own futures.
         self._owned: list[Future] = []
+        self._moved: set[str] = set()  # keys of rows that the last generation had moved
         self._keeping = Keeping(work.fit, "memory")
         self._weighted = False
         self._streams = False
@@ -179,7 +180,8 @@ class PlacedData:
         for number in numbers:
             origin, home = self._origins[number], self.holders[number]
             assert origin is not None
-            part, made = send(work.client, self._slices[origin], home, work.timeout, work.check)
+            with work.explaining():
+                part, made = send(work.client, self._slices[origin], home, work.timeout, work.check)
             self._partitions[number], self._stages[number] = part, 0
             self._owned += made
 
@@ -354,6 +356,7 @@ class PlacedData:
     def cut_out(self, pieces: Sequence[Piece]) -> dict[Piece, Future]:
         """Rows that go to another worker, cut out where they lie: nothing else travels."""
         self._attempts = {}  # training begins
+        self._release(self._moved)
         name = self._work.name()
         futures = {
             piece: self._work.submit(
@@ -363,6 +366,7 @@ class PlacedData:
             )
             for piece in pieces
         }  # fmt: skip
+        self._moved = {future.key for future in futures.values()}
         self._owned += futures.values()
         self._work.wait(list(futures.values()))
         return futures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from dps.data.sealed import sealed
 from dps.errors import ClusterError, WorkerLostError
 
 __all__ = ["FitWork"]
+
+_log = logging.getLogger("dps")
 
 
 class FitWork:
@@ -57,16 +60,17 @@ class FitWork:
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
-        with self._explaining():
+        with self.explaining():
             await_futures(self.client, futures, self.timeout, self.check)
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
-        with self._explaining():
+        with self.explaining():
             return fetch(self.client, futures, self.timeout, self.check)
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def explaining(self) -> Iterator[None]:
+        """Have an error be that of a worker which does not answer, where there is one."""
         try:
             yield
         except WorkerLostError:
@@ -84,11 +88,18 @@ class FitWork:
         return self._answering(staying(self.client, self.timeout))
 
     def present(self) -> dict[str, int]:
-        """Those that may take part, see `calls.present`."""
-        found = present(self.client, self.fit, self.timeout, self.silent)
-        if not (answering := self._answering(found)):
-            raise ClusterError("no worker of the cluster answers", worker=min(found))
-        return answering
+        """Those that may take part, see `calls.present`; one that does not answer is left out."""
+        while True:
+            try:
+                found = present(self.client, self.fit, self.timeout, self.silent)
+            except ClusterError as error:
+                if not self._find_silent(error.worker, ()):
+                    raise
+                _log.warning("%s; it is left out", error)
+                continue
+            if not (answering := self._answering(found)):
+                raise ClusterError("no worker of the cluster answers", worker=min(found))
+            return answering
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
         return {worker: n for worker, n in workers.items() if worker not in self.silent}
@@ -110,13 +121,17 @@ class FitWork:
             Raises if the scheduler knows that a worker is gone.
         """
         check()
-        silent = silent_among(self.client, worker, others, self.timeout)
+        silent = self._find_silent(worker, others)
         check()
         if silent:
-            self.silent |= silent
             raise WorkerLostError(
                 "a worker does not answer", worker=worker if worker in silent else min(silent)
             )
+
+    def _find_silent(self, worker: str | None, others: Collection[str]) -> set[str]:
+        silent = silent_among(self.client, worker, others, self.timeout)
+        self.silent |= silent
+        return silent
 
     def check(self) -> None:
         """Raise if a worker is gone, or leaves, that this fit has given something to do.
