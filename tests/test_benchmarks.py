@@ -31,6 +31,7 @@ NAMES = (
     "optima",
     "optimizers",
     "recovery",
+    "recovery_of_peers",
     "scaling",
     "server",
     "skewed",

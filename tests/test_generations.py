@@ -158,8 +158,8 @@ class Membership(RuleBasedStateMachine):
         rows = self.shard.optimizer.state_rows
         self.at_work = np.zeros((1 + rows, SIZE))
         self.closed, self.version, self.closed_version = self.at_work.copy(), 0, 0
-        self.generation, self.epochs = -1, 0
-        self.channels: list[Channel] = []
+        self.generation, self.epochs = 0, 0
+        self.channels = self.shard.channels(0, 2)
         self.early: list[Channel] = []
 
     @rule(n_ranks=st.integers(1, 3))
@@ -169,7 +169,6 @@ class Membership(RuleBasedStateMachine):
         self.channels = self.shard.channels(self.generation, n_ranks)
         self.at_work, self.version = self.closed.copy(), self.closed_version
 
-    @precondition(lambda self: self.channels)
     @rule()
     def all_take_a_step(self) -> None:
         def step(rank: int) -> None:
@@ -184,7 +183,6 @@ class Membership(RuleBasedStateMachine):
             step=self.version, lr=0.1,
         )  # fmt: skip
 
-    @precondition(lambda self: self.channels)
     @rule()
     def an_epoch_is_closed(self) -> None:
         train(self.channels, range(0), self.epochs)
@@ -198,7 +196,6 @@ class Membership(RuleBasedStateMachine):
         with pytest.raises(StoppedError):
             early.push_pull(np.ones(SIZE), 3, 0.0)
 
-    @precondition(lambda self: self.channels)
     @invariant()
     def what_was_closed_is_there(self) -> None:
         values, version, *_ = self.shard.actor.snapshot(self.epochs)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -235,6 +235,7 @@ class Case:
         return [*self._broken(model, found.get("error")), *left_behind(client, found["fits"])]
 
     def _broken(self, model: Any, error: BaseException | None) -> Iterator[str]:
+        self.outcome = "its rows are gone"
         if error is not None:
             lost = isinstance(error, WorkerLostError | ClusterError) and self.data == "scattered"
             if not isinstance(error, DPSError):
@@ -243,6 +244,7 @@ class Case:
                 yield "gave up: " + "".join(traceback.format_exception(error))
             return
         report, history = model.fit_report_, model.history_
+        self.outcome = "goes on" if report.losses else "not hit"
         if self.model != "lbfgs" and len(history) != EPOCHS and not self.early:
             yield f"epochs: {len(history)}"
         if [record["epoch"] for record in history] != list(range(1, len(history) + 1)):
@@ -315,6 +317,7 @@ def main() -> None:
     chosen = parser.parse_args()
     logging.getLogger("dps").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     began, numbers = time.monotonic(), range(chosen.seed, chosen.seed + chosen.faults)
     for group, some in groupby(numbers, lambda number: number // 25):
         n_workers, retired = 2 + group % 5, 0
@@ -324,7 +327,9 @@ def main() -> None:
                 whole(client, n_workers, retired)
                 retired += case.fault == "retire"
                 was = time.monotonic()
-                for what in case.run(client):
+                found = case.run(client)
+                outcomes[case.fault]["broken" if found else case.outcome] += 1
+                for what in found:
                     broken[what.partition(":")[0]] += 1
                     print(
                         f"{case}, {n_workers} workers, {time.monotonic() - was:.1f} s\n  {what}",
@@ -333,6 +338,11 @@ def main() -> None:
                 if psutil.virtual_memory().percent > 95:
                     raise SystemExit("memory runs out")
     print(f"{chosen.faults} faults in {time.monotonic() - began:.0f} s: {dict(broken)}")
+    kinds = ("goes on", "not hit", "its rows are gone", "broken")
+    print("| | cases | " + " | ".join(kinds) + " |\n|---|" + "---|" * (1 + len(kinds)))
+    for fault, counts in sorted(outcomes.items()):
+        shown = " | ".join(str(counts[kind]) for kind in kinds)
+        print(f"| {fault} | {counts.total()} | {shown} |")
 
 
 if __name__ == "__main__":
