@@ -270,8 +270,9 @@ def test_every_fit_goes_on_when_a_worker_is_killed(which: int, client: Client) -
     assert_nothing_left(client)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fits_tell")
-@pytest.mark.parametrize("which", [*slow(0), 1])
+@pytest.mark.parametrize("which", [0, 1])
 def test_every_fit_goes_on_without_a_worker_that_is_frozen(which: int, client: Client) -> None:
     pids = client.run(os.getpid)
     address = sorted(pids)[which]

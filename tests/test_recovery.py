@@ -409,6 +409,31 @@ def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch)
         assert not model.fit_report_.losses
 
 
+def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        pids = client.run(os.getpid)
+        frozen = max(pids)
+        losses = killing_after(monkeypatch, 2, lambda: os.kill(pids[frozen], signal.SIGSTOP))
+
+        def thaw() -> None:
+            until(lambda: losses, "the fit goes on without it")
+            os.kill(pids[frozen], signal.SIGCONT)
+
+        thawing = threading.Thread(target=thaw)
+        thawing.start()
+        model = classifier(client, max_iter=100, rebalance=True, n_replicas=2, timeout=2)
+        model.fit(*rows())
+        thawing.join()
+        assert_exact(model)
+        assert [frozen in loss.what for loss in model.fit_report_.losses] == [True]
+        assert sorted(model.plan_.workers) == sorted(pids)
+
+
 @dataclass
 class Growing:
     """A cluster of which the second worker joins."""
@@ -468,9 +493,8 @@ def test_an_adaptive_cluster_may_change_while_fits_run(monkeypatch: pytest.Monke
             fit.start()
         until(lambda: training(client) == len(fits), "all train")
         for _ in range(3):
-            tasks = [client.submit(time.sleep, 0.2, pure=False) for _ in range(12)]
+            tasks = [client.submit(time.sleep, 0.2, pure=False) for _ in range(500)]
             until(lambda: len(client.nthreads()) > 2, "it grows")
-            client.gather(tasks)
             del tasks
             until(lambda: len(client.nthreads()) < 3, "it shrinks")
         for fit in fits:

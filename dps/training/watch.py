@@ -236,19 +236,21 @@ class Watcher:
 
     def _raise_first_error(self) -> None:
         outcomes: dict[int, Outcome] = self._running.outcomes()
-        failed = [o for _, o in sorted(outcomes.items()) if o.error is not None]
-        real = [o for o in failed if not isinstance(o.error, StoppedError)]
+        real = [
+            (o.error, o)
+            for _, o in sorted(outcomes.items())
+            if o.error is not None and not isinstance(o.error, StoppedError)
+        ]
         if not real:
             return
-        first = min(real, key=lambda o: (_RANKING.get(type(o.error), 0), o.rank))
-        error = first.error
-        assert error is not None
         self._running.check()
-        if error.worker is None and error.rank is not None:  # a rank that others waited for
-            error.worker = self._plan.ranks[error.rank].worker
+        for error, _ in real:
+            if error.worker is None and error.rank is not None:  # a rank that others waited for
+                error.worker = self._plan.ranks[error.rank].worker
         # A worker that is gone explains what its peers say better than they do.
-        if isinstance(error, _LOST):
-            self._running.explain(error.worker)
+        if lost := [error for error, _ in real if isinstance(error, _LOST)]:
+            self._running.explain(lost[0].worker)
+        error, first = min(real, key=lambda one: (_RANKING.get(type(one[0]), 0), one[1].rank))
         if isinstance(error, StalledError) and error.rank is not None:
             self._running.leave([error.rank])
         if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):

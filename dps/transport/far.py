@@ -30,7 +30,7 @@ __all__ = ["FarLink", "Patience"]
 
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
-#: Seconds in which a shard stops of which it makes sense to take leave.
+#: Seconds that a shard may take to stop; of one that takes longer nothing more is wanted.
 _TO_STOP = 1.0
 
 

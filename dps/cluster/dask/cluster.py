@@ -104,6 +104,7 @@ class DaskCluster:
     def joined(self) -> Mapping[str, int]:
         """Workers and their threads as they are now; empty if nobody has joined those."""
         with contextlib.suppress(WorkerLostError):  # it goes as it is looked at
+            self._work.ask_silent()
             if not self._work.staying().keys() <= self._threads.keys():
                 return self._work.present()
         return {}

@@ -17,12 +17,16 @@ from dps.cluster.dask.calls import ask
 
 __all__ = ["silent_among"]
 
-#: Seconds within which a worker answers that somebody has lost.
-_ANSWER = 1.0
+#: Seconds within which a worker answers that somebody has lost, and more of them for others.
+_TIMES = 1.0, PATIENCE - 1.0
 
 
 def silent_among(
-    client: Client, lost: str | None, others: Collection[str], timeout: float
+    client: Client,
+    lost: str | None,
+    others: Collection[str],
+    timeout: float,
+    times: tuple[float, ...] = _TIMES,
 ) -> set[str]:
     """Those that do not answer; none as soon as the lost one does.
 
@@ -35,11 +39,13 @@ def silent_among(
         Workers that may be lost as well. They have more time to answer.
     timeout : float
         Seconds for the scheduler.
+    times : tuple of float
+        Seconds for the lost one, and more where others have not answered.
     """
     workers = {*others, *([] if lost is None else [lost])}
     found: list[str] = ask(
         client, "_run_on_scheduler", timeout + PATIENCE,
-        function=_asking(), workers=sorted(workers), lost=lost, times=(_ANSWER, PATIENCE - _ANSWER),
+        function=_asking(), workers=sorted(workers), lost=lost, times=times,
     )  # fmt: skip
     return set(found)
 

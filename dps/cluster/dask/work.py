@@ -19,6 +19,9 @@ __all__ = ["FitWork"]
 
 _log = logging.getLogger("dps")
 
+#: Seconds within which a worker answers that is well.
+_AT_ONCE = 0.2
+
 
 class FitWork:
     """Submits tasks of a fit, waits for them, and looks whether workers are there.
@@ -93,9 +96,11 @@ class FitWork:
             try:
                 found = present(self.client, self.fit, self.timeout, self.silent)
             except ClusterError as error:
-                if not self._find_silent(error.worker, ()):
+                silent = silent_among(self.client, error.worker, (), self.timeout)
+                if not silent:
                     raise
                 _log.warning("%s; it is left out", error)
+                self.silent |= silent
                 continue
             if not (answering := self._answering(found)):
                 raise ClusterError("no worker of the cluster answers", worker=min(found))
@@ -121,17 +126,18 @@ class FitWork:
             Raises if the scheduler knows that a worker is gone.
         """
         check()
-        silent = self._find_silent(worker, others)
+        silent = silent_among(self.client, worker, others, self.timeout)
         check()
         if silent:
+            self.silent |= silent
             raise WorkerLostError(
                 "a worker does not answer", worker=worker if worker in silent else min(silent)
             )
 
-    def _find_silent(self, worker: str | None, others: Collection[str]) -> set[str]:
-        silent = silent_among(self.client, worker, others, self.timeout)
-        self.silent |= silent
-        return silent
+    def ask_silent(self) -> None:
+        """Count those again that were silent and answer at once."""
+        if self.silent:
+            self.silent = silent_among(self.client, None, self.silent, self.timeout, (_AT_ONCE,))
 
     def check(self) -> None:
         """Raise if a worker is gone, or leaves, that this fit has given something to do.
