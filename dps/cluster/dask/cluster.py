@@ -45,6 +45,8 @@ _log = logging.getLogger("dps")
 
 _Answer = TypeVar("_Answer")
 
+#: Losses in a row, while data is made again or looked at, after which a fit gives up.
+_MOST = 8
 #: Bytes of initial values that are sent at a time: Dask handles so many beside other things.
 _PIECE = 1 << 22
 
@@ -154,6 +156,8 @@ class DaskCluster:
                 self._count_workers()
             except WorkerLostError as error:
                 losses.append(error)
+                if len(losses) > _MOST:
+                    raise
                 continue
             gone = data.gone - before
             if gone and not drop:
@@ -189,11 +193,12 @@ class DaskCluster:
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
         """What partitions are asked; again, once those are there that go with a worker."""
-        while True:
+        for _ in range(_MOST):
             try:
                 return question()
             except WorkerLostError as error:
                 self._restore(error)
+        return question()
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None
