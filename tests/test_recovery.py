@@ -25,7 +25,7 @@ import dps
 from dps.cluster.dask.loading import send
 from dps.cluster.dask.placed import PlacedData
 from dps.data.inspection import inspect_partition
-from dps.errors import ClusterError, WorkerLostError
+from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.history import EpochRecord
 from dps.training.joining import Joining
@@ -407,6 +407,33 @@ def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch)
         assert_exact(model)
         assert set(model.plan_.workers) == set(client.nthreads())
         assert not model.fit_report_.losses
+
+
+def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    asked: list[bool] = []
+
+    def other(*args: Any) -> Any:
+        asked.append(True)
+        raise VersionError("a worker has dps 0.0.0")
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+
+        def join() -> None:
+            monkeypatch.setattr("dps.cluster.dask.work.present", other)
+            made.scale(2)
+
+        killing_after(monkeypatch, 1, join)
+        fits_end_when_told(monkeypatch)
+        fit = EndlessFit(classifier(client), *rows())
+        fit.start()
+        until(lambda: asked, "the worker is looked at")
+        fit.end(losses=0)
 
 
 def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:

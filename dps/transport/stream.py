@@ -85,7 +85,7 @@ def _keep_alive(over: socket.socket) -> None:
     """Have the system ask the other one each second whether its host is there.
 
     A host answers for a process that is frozen or busy. Dask's limit on what is not acknowledged
-    is lifted: who waits long for its turn to read is not dead.
+    is lifted: one that reads late, when its turn comes, is not dead.
     """
     over.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     begins = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # on macOS

@@ -30,7 +30,7 @@ from dps.cluster.dask.work import FitWork
 from dps.data.disk import forget_files
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
-from dps.errors import ClusterError, ServerLostError, WorkerLostError
+from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard
 from dps.server.host import host_id
@@ -105,7 +105,8 @@ class DaskCluster:
 
     def joined(self) -> Mapping[str, int]:
         """Workers and their threads as they are now; empty if nobody has joined those."""
-        with contextlib.suppress(WorkerLostError):  # it goes as it is looked at
+        # One that goes as it is looked at, or has another dps, is not needed.
+        with contextlib.suppress(WorkerLostError, VersionError):
             self._work.ask_silent()
             if not self._work.staying().keys() <= self._threads.keys():
                 return self._work.present()
