@@ -93,17 +93,24 @@ class Recorder:
         return 0.0
 
 
-def batches(rows: Source, steps: int, epoch: int, look: Any) -> list[list[Any]]:
-    """What a look at the parts of each batch has found."""
+def batches(
+    rows: Source, steps: int, epoch: int, look: Any, first: int = 0, every: int = 0
+) -> list[list[Any]]:
+    """What a look at the parts of each batch from the first on has found, with pauses."""
     with Group(n_ranks=1, size=1) as group:
         (channel,) = group.channels
         model: Any = Recorder(channel, steps, look)
         made = Steps(model, channel, Batches(rows, steps), Constant(0.1), None)
-        assert made.epoch(epoch)[1] == rows.rows * bool(steps)
+        begun = first, 0.0, rows.rows * first // max(steps, 1), 0
+        until = first + every if every else None
+        ended = made.epoch(epoch, until, lambda step, *_: step + every, begun)
+        assert ended[1] == rows.rows * bool(steps)
         return model.taken
 
 
-def seen(blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 0) -> Any:
+def seen(
+    blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 0, **some: int
+) -> Any:
     """The rows of each step, after a look at what comes with them."""
 
     def look(X: Any, y: Any, weight: Any) -> list[float]:
@@ -112,7 +119,8 @@ def seen(blocks: Any, seed: int | None, steps: int, epoch: int = 0, rank: int = 
         np.testing.assert_array_equal(weight, y + 0.5)
         return list(map(float, y))
 
-    return [flat(parts) for parts in batches(source(blocks, seed, rank), steps, epoch, look)]
+    rows = source(blocks, seed, rank)
+    return [flat(parts) for parts in batches(rows, steps, epoch, look, **some)]
 
 
 def flat(steps: Any) -> list[float]:
@@ -130,6 +138,20 @@ def test_each_row_is_seen_once_an_epoch_in_equal_shares(made: Any, seed: Any, st
         assert seed is not None or flat(taken) == rows
         shares = [n * (t + 1) // steps - n * t // steps for t in range(steps)]
         assert [len(step) for step in taken] == shares
+
+
+@quick
+@given(
+    made=lists_of_blocks(), seed=st.none() | SEEDS, steps=SOME, first=SOME, every=st.integers(1, 3)
+)
+def test_an_epoch_that_goes_on_has_the_batches_of_one_that_nobody_disturbed(
+    made: Any, seed: Any, steps: int, first: int, every: int
+) -> None:
+    first = min(first, steps - 1)
+    whole = seen(made[0], seed, steps)
+    assert seen(made[0], seed, steps, every=every) == whole
+    rest = seen(made[0], seed, steps, first=first, every=every)
+    assert rest == whole[first:] + [[]] * first
 
 
 def test_a_batch_crosses_partitions_without_a_copy() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from own_models import Centred, Softmax
 import dps
 from dps._runtime.words import S_SNAPSHOT_0, S_SNAPSHOT_1
 from dps.data import directories
+from dps.losses import LogLoss
 from dps.server import snapshots
 from dps.training import checkpoint_files as files
 from dps.training import checkpoints, launch, watch
+from dps.training.steps import Steps
+from dps.training.watch import Watcher
 
 EPOCHS = 7
 
@@ -116,6 +121,65 @@ def test_other_replicas_and_shards_go_on_to_the_same_loss(
     parts = made(dps.LinearClassifier, tmp_path, **options | now).fit(X, y, resume=True)
     assert parts.history_[-1]["epoch"] == len(parts.history_) > 3
     assert parts.loss_ == pytest.approx(whole.loss_, abs=2e-2)
+
+
+@dataclass(frozen=True)
+class LateLoss(LogLoss):
+    """A loss that takes its time."""
+
+    def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
+        time.sleep(0.005)
+        return LogLoss.evaluate(self, y, raw, weight, out)
+
+
+@pytest.mark.parametrize(
+    ("mode", "epochs"),
+    [(dps.Sync(snapshot_every=0), 0), (dps.AllReduce(snapshot_every=0), 2)],
+)
+def test_a_fit_is_resumed_in_the_middle_of_an_epoch(
+    mode: Any, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (X, y), path = data(), tmp_path / "fit"
+    options: dict[str, Any] = {"loss": LateLoss(), "batch_size": 20, "max_iter": epochs + 2}
+    options |= {"optimizer": "adam", "early_stopping": True, "n_iter_no_change": 99}
+    whole = made(dps.LinearClassifier, **options).fit(X, y)
+    fetch = Watcher._fetch
+
+    def interrupted(self: Watcher) -> bool:
+        ends = fetch(self)
+        found = files.newest(str(path)) if manifests(path) else None
+        if found is not None and found.interim is not None and len(found.history) >= epochs:
+            raise KeyboardInterrupt
+        return ends
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "_fetch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(dps.LinearClassifier, path, mode=mode, **options).fit(X, y)
+    found = files.newest(str(path))
+    assert found is not None
+    assert found.interim is not None
+    assert 0 < found.interim.within.steps < found.interim.within.epoch_steps
+    begun: list[int] = []
+    epoch = Steps.epoch
+
+    def noted(self: Steps, number: int, until: int, pause: Any, first: Any) -> Any:
+        begun.append(first[0])
+        return epoch(self, number, until, pause, first)
+
+    monkeypatch.setattr(Steps, "epoch", noted)
+    shutil.copytree(tmp_path / "fit", tmp_path / "another")
+    parts = made(dps.LinearClassifier, tmp_path / "fit", mode=mode, **options)
+    parts.fit(X, y, resume=True)
+    assert begun == [found.interim.within.steps] * 2 + [0] * 2
+    for one, two in zip(whole.history_, parts.history_, strict=True):
+        assert (one["loss"], one["rows"]) == (two["loss"], two["rows"])
+    np.testing.assert_array_equal(whole._carry.params, parts._carry.params)
+    np.testing.assert_array_equal(whole._carry.state, parts._carry.state)
+    begun.clear()
+    options["n_replicas"] = 3  # who have other rows begin the epoch again
+    made(dps.LinearClassifier, tmp_path / "another", mode=mode, **options).fit(X, y, resume=True)
+    assert begun == [0] * 6
 
 
 def child(path: Path, mode: str) -> None:
@@ -327,7 +391,7 @@ def test_a_fit_that_begins_anew_beside_an_unfinished_one_says_so(
 
     def interrupt(self: Any, *args: Any) -> None:
         look(self, *args)
-        if self._epochs:
+        if self._last[0]:
             raise KeyboardInterrupt
 
     look = checkpoints.Checkpoints.look
@@ -368,7 +432,7 @@ def test_a_path_that_cannot_be_written_is_an_error_before_training_and_a_warning
 def test_an_error_of_any_kind_does_not_fail_a_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(self: Any, epochs: int) -> Any:
+    def no_room(self: Any, *when: int) -> Any:
         raise MemoryError("of a shard")
 
     monkeypatch.setattr("dps.server.snapshots.Snapshots.pieces", no_room)
@@ -381,9 +445,9 @@ def test_a_snapshot_that_is_gone_is_no_error_and_a_newer_one_is_taken(
 ) -> None:
     pieces, asked = snapshots.Snapshots.pieces, []
 
-    def late(self: Any, epochs: int) -> Any:
+    def late(self: Any, epochs: int, steps: int = 0) -> Any:
         asked.append(epochs)
-        for piece in pieces(self, epochs):
+        for piece in pieces(self, epochs, steps):
             yield piece
             if len(asked) == 1:  # it is written over while it is written
                 self._header.store(S_SNAPSHOT_0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -30,6 +31,7 @@ from dps.losses import LogLoss
 from dps.training.history import EpochRecord
 from dps.training.joining import Joining
 from dps.training.plan import Plan, make_plan
+from dps.training.position import Within
 from dps.training.recovery import Recovery
 from dps.training.watch import Watcher
 
@@ -66,16 +68,21 @@ def kill(client: Client, address: str) -> None:
 
 
 def killing_after(
-    monkeypatch: pytest.MonkeyPatch, epochs: int, strike: Callable[[], None]
+    monkeypatch: pytest.MonkeyPatch, epochs: int, strike: Callable[[], None], steps: int = 0
 ) -> list[Any]:
-    """Have something done once a fit has closed some epochs; what the fit has lost then."""
+    """Have something done once a fit has closed some epochs, and has a snapshot after some steps.
+
+    What the fit has lost then.
+    """
     fetch, after = Watcher._fetch, Recovery.after
     losses: list[Any] = []
     struck: list[bool] = []
 
     def fetched(self: Watcher) -> bool:
         ends = fetch(self)
-        if self.closed >= epochs and not struck:
+        within = self._within()
+        further = steps == 0 or (within is not None and within.steps >= steps)
+        if self.closed >= epochs and further and not struck:
             struck.append(True)
             strike()
         return ends
@@ -135,6 +142,48 @@ def test_a_spare_worker_takes_the_place_of_a_dead_one_with_the_same_bits(
     assert [r["loss"] for r in model.history_] == [r["loss"] for r in undisturbed.history_]
     np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
     assert second in str(model.fit_report_)
+
+
+@pytest.mark.parametrize(
+    ("mode", "copied"),
+    [
+        (dps.Sync(snapshot_every=0), False),
+        (dps.AllReduce(snapshot_every=0), False),
+        (dps.Sync(snapshot_every=0.01, access="stream"), True),
+    ],
+)
+def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
+    mode: Any, copied: bool, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows()
+    data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    options: dict[str, Any] = {"n_replicas": 2, "max_iter": 3, "batch_size": 50}
+    options |= {"early_stopping": True, "n_iter_no_change": 9, "validation_fraction": 0.2}
+    undisturbed = classifier(client, **options).fit(*data)
+    second = undisturbed.plan_.ranks[1].worker
+    if copied:  # the client's copy is what counts where a shard's memory is gone
+        monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
+        monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
+    losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=20)
+    model = classifier(client, mode=mode, **options).fit(*data)
+    assert len(losses) == 1
+    assert [r["epoch"] for r in model.history_] == [1, 2, 3]
+    for name in ("rows", "rows_per_replica", "loss", "validation_loss"):
+        assert [r[name] for r in model.history_] == [r[name] for r in undisturbed.history_]
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+    assert re.search(r"epoch 2 went on with step \d\d", str(model.fit_report_))
+
+
+def test_other_ranks_begin_an_epoch_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows()
+    data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+    losses = killing_after(monkeypatch, 1, lambda: kill(client, min(client.nthreads())), steps=20)
+    monkeypatch.setattr(Within, "fits", lambda self, plan: False)  # as where no worker is spare
+    options: dict[str, Any] = {"max_iter": 3, "batch_size": 50}
+    model = classifier(client, mode=dps.Sync(snapshot_every=0), **options).fit(*data)
+    assert len(losses) == 1
+    assert_exact(model)
+    assert "epoch 2 was begun again" in str(model.fit_report_)
 
 
 def test_scattered_rows_are_named_when_they_are_lost_or_left_out_if_so_wished(
@@ -291,7 +340,7 @@ def test_the_clients_copy_counts_where_nothing_else_is_left(
     monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
     monkeypatch.setattr("dps.cluster.dask.cluster.DaskCluster.salvage", gone)
     losses = killing_after(monkeypatch, 4, lambda: kill(client, min(client.nthreads())))
-    model = classifier(client).fit(*rows())
+    model = classifier(client, max_iter=60).fit(*rows())
     assert_exact(model)
     assert losses[0].epoch - losses[0].redone > 1  # not from the beginning
 

@@ -170,3 +170,50 @@ def test_where_the_disk_is_full_snapshots_stay_in_memory(monkeypatch: pytest.Mon
     store = Store.create(spec, [1.0, 2.0])
     assert not store.snapshots.spilled
     np.testing.assert_array_equal(store.snapshots.kept(0).values, [[1.0] * 10, [2.0] * 10])
+
+
+@pytest.mark.parametrize("n_snapshots", [2, 3])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_crash_while_a_snapshot_is_written_leaves_the_last_epoch_and_the_last_within_it(
+    n_snapshots: int, shared: bool
+) -> None:
+    rng = np.random.default_rng(n_snapshots)
+    spec = StoreSpec("f00d", 0, 4, "float64", n_snapshots=n_snapshots, within=1)
+    made = Store.create(spec, np.zeros((1, 4)), shared=shared)
+    assert made.has_room_within()
+    epochs = steps = best = 0
+
+    def values(epochs: int, steps: int) -> Any:
+        return made.snapshots.kept(epochs, 0, steps).values.tolist()
+
+    for value in range(1, 200):
+        ends = rng.random() < 0.3
+        spare = best if n_snapshots == 3 else None
+        before = epochs, steps
+        wanted = {(epochs, 0), before} | (set() if spare is None else {(best, 0)})
+        epochs, steps = (epochs + 1, 0) if ends else (epochs, steps + 1)
+        there = [(word, made.words.load(word)) for word in snapshots._WORDS]
+        made.keep(epochs, np.full(4, float(value)), np.empty((0, 4)), value, spare, steps)
+        written = [word for word, was in there if made.words.load(word) != was]
+        assert len(written) == 1
+        now = made.words.load(written[0])
+        made.words.store(written[0], 0)  # as it is where the writer dies
+        for when in wanted - ({before} if ends and before[1] else set()):
+            assert values(*when)
+        made.words.store(written[0], now)
+        assert values(epochs, steps) == [[float(value)] * 4]
+        if ends and rng.random() < 0.5:
+            best = epochs
+    made.close()
+
+
+def test_there_is_no_snapshot_within_an_epoch_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(fd: int, nbytes: int, start: int = 0) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = Store.create(StoreSpec("f00d", 0, 4, "float64", within=1), np.zeros((1, 4)), shared=True)
+    monkeypatch.setattr("dps.server.memory._allocate", full)
+    assert not made.has_room_within()
+    made.close()

@@ -16,15 +16,28 @@ def shares(lefts: Sequence[int], wanted: int) -> list[int]:
 class StepLoop:
     """Steps of epochs of one rank."""
 
+    step: int
+    until: int
+    rest: list[tuple[Any, Any, int, int]]
     seen: int
     pushes: int
     skipped: int
     loss: float
     def __init__(self, gradient: Gradient, push: Step) -> None: ...
-    def begin(self, rows: int, rates: NDArray[np.float64], key: int = ...) -> None:
+    def begin(
+        self,
+        rows: int,
+        rates: NDArray[np.float64],
+        key: int = ...,
+        step: int = ...,
+        loss: float = ...,
+        seen: int = ...,
+        pushes: int = ...,
+    ) -> None:
         """Begin an epoch of `rows` rows, with a learning rate for each step.
 
-        What the model draws by chance follows from `key` and the step.
+        What the model draws by chance follows from `key` and the step. An epoch of which some
+        steps are behind goes on at `step`, with what they had summed up to.
         """
     @property
     def done(self) -> bool:
@@ -33,6 +46,8 @@ class StepLoop:
         self, group: Sequence[tuple[Any, Any, int, int]]
     ) -> Literal["ran", "gradient", "update", "stopped", "loss"]:
         """Use up parts of blocks, `(block, order or None, start, stop)`.
+
+        It ends before step `until` at the latest; `rest` is what is left of the parts then.
 
         Returns what was not finite, or that the window was stopped, or "ran".
         """

@@ -83,13 +83,15 @@ cdef class StepLoop:
     cdef double[::1] rates
     cdef Py_ssize_t rows
     cdef Py_ssize_t steps
-    cdef Py_ssize_t step
+    cdef readonly Py_ssize_t step
+    cdef public Py_ssize_t until    # the step before which `run` returns
+    cdef readonly list rest         # parts of which it has then left some
     cdef Py_ssize_t wanted      # rows that the batch still lacks
     cdef uint64_t key           # of what is drawn by chance in this epoch
     cdef readonly Py_ssize_t seen
     cdef readonly Py_ssize_t pushes
     cdef readonly Py_ssize_t skipped
-    cdef Py_ssize_t passing     # rows to come that are of skipped steps
+    cdef Py_ssize_t first       # the step that is taken next; rows of those before it are left out
     cdef readonly double loss
 
     def __init__(self, Gradient gradient, Step push):
@@ -109,13 +111,16 @@ cdef class StepLoop:
         self._sum = Room()
         gradient.owner = push, self._sum
 
-    def begin(self, Py_ssize_t rows, double[::1] rates, uint64_t key=0):
+    def begin(
+        self, Py_ssize_t rows, double[::1] rates, uint64_t key=0, Py_ssize_t step=0,
+        double loss=0, Py_ssize_t seen=0, Py_ssize_t pushes=0,
+    ):
         self.rows = rows
         self.key = key
         self.rates = rates
-        self.steps = rates.shape[0]
-        self.step = self.seen = self.pushes = self.skipped = self.passing = 0
-        self.loss = 0
+        self.steps = self.until = rates.shape[0]
+        self.step, self.first = 0, step
+        self.loss, self.seen, self.pushes, self.skipped = loss, seen, pushes, 0
         self.wanted = self._size(0)
         self._forget()
 
@@ -158,6 +163,10 @@ cdef class StepLoop:
             with nogil:
                 status = self._run(parts, n)
             self.gradient.reraise()
+            self.rest = [
+                (block, order, parts[p].at, parts[p].at + parts[p].left)
+                for p, (block, order, _, _) in enumerate(group)
+            ]
         finally:
             free(parts)
         return ENDINGS[status]
@@ -203,13 +212,18 @@ cdef class StepLoop:
         return RAN
 
     cdef void _skip(self, Py_ssize_t steps) noexcept nogil:
-        """Leave out steps that others have taken meanwhile, and the rows of them."""
+        """Leave out steps that others have taken meanwhile."""
         cdef Py_ssize_t step
-        for step in range(self.step, self.step + steps):
-            self.passing += self._size(step)
+        self.first = min(self.step + steps, self.steps)
+        for step in range(self.step, self.first):
             self.skipped += self._size(step)
-        self.step += steps
         self.push.missed = 0
+
+    cdef int _next(self) except -1 nogil:
+        """Begin the next step."""
+        self.step += 1
+        self.wanted = self._size(self.step)
+        return 0 if self.step < self.first else self._forget()
 
     cdef void _pass(self, Part* parts, Py_ssize_t n) noexcept nogil:
         """Go on behind the parts' shares."""
@@ -222,8 +236,12 @@ cdef class StepLoop:
         cdef Py_ssize_t p, left, taken
         cdef int64_t size
         cdef int status
-        while self.step < self.steps:
-            if self.wanted == 0 and self.passing == 0:
+        cdef Py_ssize_t until = min(self.until, self.steps)
+        while self.step < until:
+            if self.wanted == 0 and self.step < self.first:
+                self._next()
+                continue
+            if self.wanted == 0:
                 if self.keys is None:
                     self.loss += self.gradient.finish(self.push.params, self.grad)
                 if self.loss - self.loss != 0:
@@ -238,23 +256,19 @@ cdef class StepLoop:
                 self.push.activity.spend(PUSH, self.push.n_shards - 1)
                 self.push.activity.step(size, self.seen, self.loss)
                 self.push.activity.step_ends()
-                self.step += 1
+                self._next()
                 self._skip(self.push.missed)
-                self.wanted = self._size(self.step)
-                self._forget()
                 continue
             left = 0
             for p in range(n):
                 left += parts[p].left
             if left == 0:
                 break
-            taken = min(self.passing or self.wanted, left)
+            taken = min(self.wanted, left)
             _share(parts, n, taken, left)
-            if self.passing:
-                self._pass(parts, n)
-                self.passing -= taken
-                continue
-            if self.keys is None:
+            if self.step < self.first:
+                pass
+            elif self.keys is None:
                 for p in range(n):
                     if parts[p].share:
                         self.loss += self.gradient.add(

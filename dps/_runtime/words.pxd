@@ -6,6 +6,7 @@ cpdef enum:
     S_SNAPSHOT_0 = 1
     S_SNAPSHOT_1 = 2
     S_SNAPSHOT_2 = 3
+    S_SNAPSHOT_3 = 7
     S_WRITES = 4
     S_READS = 5
     S_CLOSED = 6
@@ -18,6 +19,7 @@ cpdef enum:
     W_ANSWERED = 5
     W_TICKETS = 8
     W_TURN = 9
+    W_INTERIM = 10
     W_STEP = 6
     W_TAKEN = 7
     R_CLAIM = 0

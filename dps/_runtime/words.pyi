@@ -10,6 +10,7 @@ S_VERSION: int
 S_SNAPSHOT_0: int
 S_SNAPSHOT_1: int
 S_SNAPSHOT_2: int
+S_SNAPSHOT_3: int
 S_WRITES: int
 S_READS: int
 S_CLOSED: int
@@ -23,6 +24,7 @@ W_TICKETS: int
 W_TURN: int
 W_STEP: int
 W_TAKEN: int
+W_INTERIM: int
 R_CLAIM: int
 R_ARRIVED: int
 R_DONE: int

@@ -179,7 +179,8 @@ class Resumption:
         """Where it goes on, once the numbers have been looked at: kernels trust them."""
         table, optimizer = job.model.layout.table, job.optimizer
         (check,) = (kind.read for kind in KINDS if kind.type is TrainState)
-        for kept in filter(None, (found.last, found.best)):
+        interim = None if found.interim is None else found.interim.kept
+        for kept in filter(None, (found.last, found.best, interim)):
             try:
                 check(
                     params=kept.values[0], model=job.model, state=kept.values[1:],
@@ -190,9 +191,9 @@ class Resumption:
                 raise ValueError(
                     f"{self._directory} has other parameters than this model: {error}. {_REMEDY}"
                 ) from error
-        if found.history[-1].full_batch:  # whose snapshot has no state
+        if found.history and found.history[-1].full_batch:  # whose snapshot has no state
             optimizer.initialize(found.last.values[1:])
-        return Position(found.last, found.history, found.best)
+        return Position(found.last, found.history, found.best, found.interim)
 
     @property
     def _directory(self) -> str:

@@ -399,16 +399,39 @@ class Channel:
         )
         return closed
 
-    def _snapshot(self, epoch: int, spare: int | None, keep: NDArray[np.floating] | None) -> None:
-        version = None
+    def keep(self, epoch: int, steps: int, note: Sequence[float], spare: int | None) -> None:
+        """Have a snapshot taken within an epoch; all ranks call it after the same step.
+
+        For modes in which no step ends without rank 0, and not where steps go by keys.
+
+        Parameters
+        ----------
+        epoch : int
+        steps : int
+            Steps of it that are behind.
+        note : sequence of float
+            What is to be known of this rank's part of them; INTERIM_WIDTH of them at the most.
+        spare : int or None
+            After how many epochs the snapshot was taken that is to stay.
+        """
+        self._call(operations.note, epoch, list(note))
+        self.reduce([0.0])
+        if self._spec.rank == 0 and self._snapshot(epoch, spare, None, steps):
+            self._first.call(operations.publish_interim, epoch, steps)
+
+    def _snapshot(
+        self, epoch: int, spare: int | None, keep: NDArray[np.floating] | None, steps: int = 0
+    ) -> bool:
+        version, taken = None, True
         if keep is None and self._held is not None:
             keep, version = self._held, self.step.version + self.steps
         for shard, link in enumerate(self._links):
             if keep is None:
-                link.call(operations.snapshot_epoch, epoch, spare)
+                taken &= link.call(operations.snapshot_epoch, epoch, spare, None, None, steps)
             else:
                 part = self._spec.placement.take(shard, keep)
-                link.call(operations.snapshot_epoch, epoch, spare, part, version)
+                taken &= link.call(operations.snapshot_epoch, epoch, spare, part, version, steps)
+        return taken
 
     def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation at the first shard, once no push is under way."""

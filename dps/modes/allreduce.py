@@ -8,6 +8,7 @@ With ``period`` replicas take steps of their own in between, see ``_runtime/loca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from dps._runtime.allreduce import AllReduceEnd, AllReduceStep
 from dps._runtime.local import LocalStep
 from dps._runtime.ring import RingStep
 from dps._runtime.step import Step
-from dps.modes.base import Mode, StepSpec
+from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
 from dps.server.shard import EndKind
 
@@ -27,7 +28,7 @@ _OUTER = ("average", "nesterov")
 
 
 @dataclass(frozen=True)
-class AllReduce(Mode):
+class AllReduce(PausingMode):
     r"""Replicas reduce their gradients and each applies the same update to its copy.
 
     With ``period`` above 1 each replica takes that many steps on its own copy, with the optimizer
@@ -57,6 +58,11 @@ class AllReduce(Mode):
     outer_momentum : float, default=0.9
         :math:`\mu`, in [0, 1), of ``outer="nesterov"``. Its velocity is 0 at the beginning of each
         call of `fit` and `partial_fit`.
+
+    snapshot_every : float or None, default=10.0
+        Seconds between snapshots within an epoch, from which the same replicas go on after a loss,
+        or from a checkpoint; 0: after each step, None: at the ends of epochs only. There are none
+        where steps go by keys (sparse rows), and with `period` or `outer`.
 
     Examples
     --------
@@ -89,6 +95,8 @@ class AllReduce(Mode):
         for option in ("outer_learning_rate", "outer_momentum"):
             if self.outer != "nesterov" and getattr(self, option) != getattr(type(self), option):
                 raise ValueError(f"{option} is of outer='nesterov'. Got outer={self.outer!r}.")
+        if self.takes_steps_only:
+            self.check_pauses("period, or outer")
         if self.goes_round and self.access == "stream":
             raise ValueError(
                 "algorithm='ring' needs a window beside each replica: access='stream' has none"
@@ -98,6 +106,11 @@ class AllReduce(Mode):
     def deterministic(self) -> bool:
         """All ranks hold the same bits, whenever they are brought together."""
         return True
+
+    @property
+    def pauses_every(self) -> float:
+        """Copies that differ are no state of the fit."""
+        return math.inf if self.takes_steps_only else super().pauses_every
 
     @property
     def goes_round(self) -> bool:

@@ -24,7 +24,7 @@ class Auto(Mode):
     Examples
     --------
     >>> Auto().begins
-    Sync(placement='contiguous', access='auto', backups=0, late='drop')
+    Sync(placement='contiguous', access='auto', snapshot_every=10.0, backups=0, late='drop')
     """
 
     name: ClassVar[str] = "auto"

@@ -7,6 +7,7 @@ nor data.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._parameters import check_real
 from dps._runtime.activity import Activity
 from dps._runtime.ends import End, HostEnd
 from dps._runtime.step import Step
@@ -22,7 +24,7 @@ from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
 from dps.server.shard import EndKind
 
-__all__ = ["ACCESSES", "Mode", "StepSpec"]
+__all__ = ["ACCESSES", "Mode", "PausingMode", "StepSpec"]
 
 ACCESSES = ("auto", "mapped", "stream")
 
@@ -132,6 +134,15 @@ class Mode(ABC):
         return 0
 
     @property
+    def pauses_every(self) -> float:
+        """Seconds between snapshots within an epoch, infinity: none.
+
+        For modes that have nothing between two steps but parameters, optimizer state, and how many
+        steps there have been, which are the same on all ranks.
+        """
+        return math.inf
+
+    @property
     def bound(self) -> int | None:
         """Steps that a replica may be ahead of the slowest one; None where nothing says so."""
         return None
@@ -190,3 +201,35 @@ class Mode(ABC):
     @abstractmethod
     def step(self, spec: StepSpec) -> Step:
         """A rank's steps over all of its shards."""
+
+
+@dataclass(frozen=True)
+class PausingMode(Mode):
+    """Base of modes whose replicas can pause together between two steps.
+
+    Parameters
+    ----------
+    snapshot_every : float or None, default=10.0
+        Seconds between snapshots within an epoch; 0: after each step, None: at the ends of epochs
+        only. There are none where steps go by keys.
+    """
+
+    snapshot_every: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.snapshot_every is not None:
+            check_real(self, "snapshot_every", 0.0, math.inf, closed="left")
+
+    def check_pauses(self, why: str) -> None:
+        """Refuse a time between snapshots where there are none."""
+        if self.snapshot_every not in (None, PausingMode.snapshot_every):
+            raise ValueError(
+                f"there are no snapshots within epochs with {why}: leave snapshot_every. Got "
+                f"{self.snapshot_every!r}."
+            )
+
+    @property
+    def pauses_every(self) -> float:
+        """See `Mode`."""
+        return math.inf if self.snapshot_every is None else float(self.snapshot_every)

@@ -7,6 +7,7 @@ update waits for the first ranks only, see ``_runtime/backups.pyx``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +16,7 @@ from dps._parameters import check_integer
 from dps._runtime.backups import BackupsEnd, BackupsStep
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
-from dps.modes.base import Mode, StepSpec
+from dps.modes.base import PausingMode, StepSpec
 from dps.server.shard import EndKind
 
 __all__ = ["Sync"]
@@ -24,7 +25,7 @@ _LATE = ("drop", "add")
 
 
 @dataclass(frozen=True)
-class Sync(Mode):
+class Sync(PausingMode):
     r"""Every update waits for all replicas (the default), or for all but the slowest.
 
     With backups, of N replicas an update is the mean over those N - b that come first (Chen et
@@ -41,6 +42,11 @@ class Sync(Mode):
     late : {"drop", "add"}, default="drop"
         What becomes of a gradient that comes too late: it is dropped, or it counts in the step at
         work, beside the N - b of that step, as old as it is.
+
+    snapshot_every : float or None, default=10.0
+        Seconds between snapshots within an epoch, from which the same replicas go on after a loss,
+        or from a checkpoint; 0: after each step, None: at the ends of epochs only. There are none
+        where steps go by keys (sparse rows), and with backups.
 
     Examples
     --------
@@ -65,6 +71,8 @@ class Sync(Mode):
             )
         if self.late != "drop" and not self.backups:
             raise ValueError(f"late={self.late!r} is of backups, and there are none: give backups")
+        if self.backups:
+            self.check_pauses("backups")
 
     @property
     def end(self) -> EndKind:
@@ -75,6 +83,11 @@ class Sync(Mode):
     def deterministic(self) -> bool:
         """With backups it depends on who comes first."""
         return not self.backups
+
+    @property
+    def pauses_every(self) -> float:
+        """With backups gradients may be late, which belong to no snapshot."""
+        return math.inf if self.backups else super().pauses_every
 
     @property
     def waits_for_all(self) -> bool:

@@ -363,6 +363,8 @@ class RecoveredEvent(Event):
         From the news to the next generation's begin, or until its data was there again.
     loading : bool
         Whether only data was lost.
+    steps : int
+        Steps of the epoch that are not taken again; 0: it begins again.
     """
 
     what: str
@@ -371,6 +373,7 @@ class RecoveredEvent(Event):
     dropped: int
     seconds: float
     loading: bool
+    steps: int
 
 
 class StoppedEvent(Event):

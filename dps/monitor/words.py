@@ -188,7 +188,8 @@ def _recovered(event: Mapping[str, Any]) -> str:
     dropped = f", without {plural(event['dropped'], 'row')}" if event["dropped"] else ""
     if event["loading"]:
         return f"Lost {event['what']}: its data was loaded again."
-    return f"Lost {event['what']}: epoch {epoch:,} begins again{dropped}."
+    how = f"goes on with step {event['steps'] + 1:,}" if event["steps"] else "begins again"
+    return f"Lost {event['what']}: epoch {epoch:,} {how}{dropped}."
 
 
 def _stopped(event: Mapping[str, Any]) -> str:

@@ -10,6 +10,11 @@ only after e is closed, so two sets of reports, of even and of odd epochs, are e
 A crash before ENDED leaves the epoch open and the last snapshot in place; a crash of
 the closer before CLOSED likewise: the record and the snapshot count only once CLOSED
 says so, and the snapshot before it lies in another place (``store.py``).
+
+Within an epoch, where all take the same steps: all ranks pause after one, leave a note each, and
+reduce. Then nothing is under way, and no step ends without rank 0, which takes the snapshots and
+publishes them with the notes before its next step; the others need not wait for that. A crash
+before INTERIM is counted up leaves the snapshot before, in another place likewise.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from dps.server.lease import LEFT
 from dps.server.watch import Watch
 from dps.server.window import (
     FINISHED,
+    INTERIM_WIDTH,
     REDUCTION_WIDTH,
     Field,
     Wait,
@@ -47,6 +53,8 @@ __all__ = [
     "initial",
     "latest_record",
     "leave",
+    "note",
+    "publish_interim",
     "reduce",
     "report",
     "reported",
@@ -208,24 +216,48 @@ def snapshot_epoch(
     spare: int | None = None,
     values: NDArray[np.floating] | None = None,
     version: int | None = None,
-) -> None:
-    """Keep the shard as it is at the end of an epoch; called by the closer alone.
+    steps: int = 0,
+) -> bool:
+    """Keep the shard as it is at the end of an epoch, or after some `steps` of it.
 
-    The snapshot after `spare` epochs is not written over.
+    Called by the closer alone, or by rank 0. The snapshot after `spare` epochs is not written over.
+    For one within an epoch there may be no room: whether there is.
 
     `values`, (1 + state_rows, n), is given where the replicas hold the parameters, or no updates
     have been made. Otherwise the gate is closed meanwhile: no push begins, and none is running.
     """
     store, words = access.window.store, access.window.words
+    epochs = epoch if steps else epoch + 1
+    if steps and not store.has_room_within():
+        return False
     if values is not None:
         version = store.version if version is None else version
-        store.keep(epoch + 1, values[0], values[1:], version, spare)
-        return
+        store.keep(epochs, values[0], values[1:], version, spare, steps)
+        return True
     words.store(Word.OPEN, 0)
     access.watch.until(Wait(Field.FREE, 1))
     bring_up_to_date(access, epoch)
-    store.keep(epoch + 1, store.params, store.state, store.version, spare)
+    store.keep(epochs, store.params, store.state, store.version, spare, steps)
     words.store(Word.OPEN, 1)
+    return True
+
+
+def note(access: Access, epoch: int, values: Sequence[float]) -> None:
+    """Leave what a rank has to say of its part of an epoch so far, where its report will be."""
+    access.window.reports[epoch % 2, access.rank, : len(values)] = values
+
+
+def publish_interim(access: Access, epoch: int, steps: int) -> None:
+    """Publish a snapshot within an epoch, and what all ranks have noted; called by rank 0.
+
+    The snapshots must have been taken, and nobody may have reported the epoch.
+    """
+    window = access.window
+    number = window.words.load(Word.INTERIM) + 1
+    row = window.interims[number % 2]
+    row[0, :2] = epoch, steps
+    row[1:] = window.reports[epoch % 2, :, :INTERIM_WIDTH]
+    window.words.store(Word.INTERIM, number)
 
 
 def close_epoch(access: Access, epoch: int, record: Sequence[float]) -> None:

@@ -38,9 +38,9 @@ class Remains:
         window.store = store
         return cls(window)
 
-    def snapshot(self, epochs: int, first: int = 0) -> Kept:
-        """What was kept after some epochs, see `Snapshots.kept`."""
-        return self._window.store.snapshots.kept(epochs, first)
+    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+        """What was kept then, see `Snapshots.kept`."""
+        return self._window.store.snapshots.kept(epochs, first, steps)
 
     def ask(self, key: tuple[str, int], method: str, *args: Any) -> Any:
         """What the group would say of itself, see `ShardGroup`."""

@@ -67,7 +67,7 @@ class Stores:
     timeout: float
     table: Table | None = None
 
-    def snapshot(self, epochs: int, check: Check | None = None) -> Kept:
+    def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
         """Parameters and optimizer state after so many closed epochs of the group at work.
 
         Parameters
@@ -75,6 +75,8 @@ class Stores:
         epochs : int
         check : callable, optional
             Called while the answer is awaited; raises to give up.
+        steps : int, default=0
+            Of the next epoch, for a snapshot within it.
 
         Returns
         -------
@@ -83,12 +85,12 @@ class Stores:
         """
         shards = range(len(self.shards))
         if self.table is not None:
-            parts = [list(self._parts(shard, epochs, check)) for shard in shards]
+            parts = [list(self._parts(shard, epochs, check, steps)) for shard in shards]
             return joined(parts, self.placement, self.table)
         whole = None
         for shard in shards:
             first = 0
-            for part in self._parts(shard, epochs, check):
+            for part in self._parts(shard, epochs, check, steps):
                 if whole is None:
                     size = sum(map(self.placement.size, shards))
                     whole = part._replace(
@@ -104,11 +106,11 @@ class Stores:
         for shard in self.shards:
             shard.call("rest", timeout=self.timeout, check=check)
 
-    def _parts(self, shard: int, epochs: int, check: Check | None) -> Iterator[Kept]:
+    def _parts(self, shard: int, epochs: int, check: Check | None, steps: int) -> Iterator[Kept]:
         rest = 0
         while True:
             part: Kept = self.shards[shard].call(
-                "snapshot", epochs, rest, timeout=self.timeout, check=check
+                "snapshot", epochs, rest, steps, timeout=self.timeout, check=check
             )
             yield part
             rest = part.rest

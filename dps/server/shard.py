@@ -169,6 +169,8 @@ class ShardStatus:
         Counters of each rank, which change while it gets on or waits for others.
     steps : tuple of int
         Sequence number of each rank's last gradient.
+    interim : (1 + n_ranks, INTERIM_WIDTH) float64 array or None
+        Of the last snapshot within an epoch, see `Window.interims`.
     """
 
     closed: int
@@ -176,6 +178,7 @@ class ShardStatus:
     records: NDArray[np.float64]
     progress: tuple[tuple[int, ...], ...]
     steps: tuple[int, ...]
+    interim: NDArray[np.float64] | None = None
 
 
 class ShardGroup:
@@ -209,6 +212,7 @@ class ShardGroup:
         ranks = range(window.spec.n_ranks)
         closed = window.words.load(Word.CLOSED)
         rows = [epoch % window.spec.history for epoch in range(since, closed)]
+        published = window.words.load(Word.INTERIM)
         return ShardStatus(
             closed=closed,
             stop=window.stopped,
@@ -222,6 +226,7 @@ class ShardGroup:
                 else int(window.activity[rank, STEPS])
                 for rank in ranks
             ),
+            interim=window.interims[published % 2].copy() if published else None,
         )
 
     def counts(self) -> NDArray[np.int64]:
@@ -329,9 +334,9 @@ class ParameterShard:
         """Updates applied."""
         return self.store.version
 
-    def snapshot(self, epochs: int, first: int = 0) -> Kept:
-        """What was kept after some epochs, or a part of it, see `Snapshots.kept`."""
-        return self.store.snapshots.kept(epochs, first)
+    def snapshot(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+        """What was kept then, or a part of it, see `Snapshots.kept`."""
+        return self.store.snapshots.kept(epochs, first, steps)
 
     def rest(self) -> None:
         """Have snapshots alone, once nobody works here any more, see `Store.rest`."""

@@ -3,10 +3,12 @@
 They know no ranks, modes or epochs but by number.
 
 Protocol. The word of a place is 0 while a snapshot is written there, and then says after how many
-epochs it was taken. A reader looks at the word before and after it has copied. A snapshot is
-written where the oldest one was, but for one that is spared: that of the best epoch so far, where
-the best is kept, for which there is a third place. A crash of the writer leaves none in that place,
-and in the others the one before it and the one that was spared.
+epochs, and steps of the next one, it was taken. A reader looks at the word before and after it has
+copied. A snapshot is written where the oldest one was, but for that of the last epoch that was
+closed, and one that is spared: that of the best epoch so far, where the best is kept. So there are
+two places, one more for the best, and one more that only snapshots within epochs are written to. A
+crash of the writer leaves none in that place, and in the others the one before it and those that
+were spared.
 
 Of a table only the rows that there are count, so others are neither written nor read. Where a table
 is large, or a model that no other process maps, snapshots lie in a file of the shard's process
@@ -30,7 +32,9 @@ from dps._runtime.words import Header
 
 __all__ = ["Kept", "Snapshots", "Spill"]
 
-_WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2)
+_WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SNAPSHOT_3)
+#: Of a word that says when a snapshot was taken, the bits for steps.
+_STEPS = 32
 #: Bytes of a table's rows that are gone through, or sent, at a time.
 _PIECE = 16 << 20
 
@@ -106,7 +110,10 @@ class Snapshots:
     ----------
     header : Header
         With a word for each place.
-    values : (places, 1 + state_rows, n) array
+    values : sequence of (1 + state_rows, n) array
+        The places; the last ones are for snapshots within epochs alone.
+    within : int
+        How many of these there are, 0 or 1.
     versions : (places,) int64 array
         The version of each snapshot.
     ids : (places, 2, rows) int64 array
@@ -120,7 +127,8 @@ class Snapshots:
     def __init__(
         self,
         header: Header,
-        values: NDArray[np.floating],
+        values: Sequence[NDArray[np.floating]],
+        within: int,
         versions: NDArray[np.int64],
         ids: NDArray[np.int64],
         width: int = 0,
@@ -128,12 +136,13 @@ class Snapshots:
     ) -> None:
         self._header = header
         self.values, self._versions, self._ids = values, versions, ids
+        self._of_epochs = len(values) - within
         self._width, self._spill = width, spill
 
     @property
     def last(self) -> int:
-        """Epochs after which the last snapshot was taken."""
-        return max(map(self._header.load, _WORDS)) - 1
+        """Epochs after which the last snapshot of a whole epoch was taken."""
+        return (max(map(self._header.load, _WORDS)) >> _STEPS) - 1
 
     def keep(
         self,
@@ -143,11 +152,15 @@ class Snapshots:
         ids: NDArray[np.int64],
         version: int,
         spare: int | None = None,
+        steps: int = 0,
     ) -> None:
-        """Write the snapshot after some epochs; that after `spare` epochs is left as it is."""
-        taken = [self._header.load(word) for word in _WORDS[: len(self.values)]]
-        free = [at for at, word in enumerate(taken) if spare is None or word != spare + 1]
-        place = min(free, key=taken.__getitem__)
+        """Write the snapshot after some epochs and steps; that after `spare` epochs is left."""
+        places = len(self.values) if steps else self._of_epochs
+        taken = [self._header.load(word) for word in _WORDS[:places]]
+        left = {_word(each) for each in (self.last, spare) if each is not None and each >= 0}
+        place = min(
+            (at for at in range(len(taken)) if taken[at] not in left), key=taken.__getitem__
+        )
         self._header.store(_WORDS[place], 0)
         self._versions[place] = version
         for first, last in self._pieces():
@@ -159,7 +172,7 @@ class Snapshots:
         for start, stop in self._behind_pieces():
             self._copy(place, params, state, start, stop)
             self._release()
-        self._header.store(_WORDS[place], epochs + 1)
+        self._header.store(_WORDS[place], _word(epochs, steps))
 
     def _copy(
         self, place: int, params: NDArray[np.floating],
@@ -168,34 +181,34 @@ class Snapshots:
         for row, given in zip(self.values[place], (params, *state), strict=True):
             row[start:stop] = given[start:stop]
 
-    def kept(self, epochs: int, first: int = 0) -> Kept:
-        """A part of what was kept after some epochs: rows of a table, or elements, from one on.
+    def kept(self, epochs: int, first: int = 0, steps: int = 0) -> Kept:
+        """A part of what was kept then: rows of a table, or elements, from one on.
 
         Raises
         ------
         LookupError
             That snapshot is not, or no longer, there.
         """
-        place = self._place(epochs)
+        place = self._place(epochs, steps)
         kept = self._part(place, first)
-        self._check(place, epochs)
+        self._check(place, epochs, steps)
         return kept
 
-    def _place(self, epochs: int) -> int:
-        """Where the snapshot after some epochs is."""
+    def _place(self, epochs: int, steps: int) -> int:
+        """Where the snapshot is that was taken then."""
         for place in range(len(self.values)):
-            if self._header.load(_WORDS[place]) == epochs + 1:
+            if self._header.load(_WORDS[place]) == _word(epochs, steps):
                 return place
-        raise LookupError(f"no snapshot after {epochs} epochs")
+        raise LookupError(f"no snapshot after {epochs} epochs and {steps} steps")
 
-    def _check(self, place: int, epochs: int) -> None:
+    def _check(self, place: int, epochs: int, steps: int) -> None:
         """Raise where what was read meanwhile may be of another."""
         # Adding, unlike loading, is not done before what comes in front of it, on any processor.
-        if self._header.add(_WORDS[place], 0) != epochs + 1:
-            raise LookupError(f"no snapshot after {epochs} epochs any more")
+        if self._header.add(_WORDS[place], 0) != _word(epochs, steps):
+            raise LookupError(f"no snapshot after {epochs} epochs and {steps} steps any more")
 
-    def pieces(self, epochs: int) -> Iterator[Kept]:
-        """All parts of what was kept after some epochs, see `kept`.
+    def pieces(self, epochs: int, steps: int = 0) -> Iterator[Kept]:
+        """All parts of what was kept then, see `kept`.
 
         Without a table it is one, which is no copy: whether it was what it should have been is
         found out when the next one is asked for.
@@ -206,14 +219,14 @@ class Snapshots:
             That snapshot is not, or no longer, there: then nothing that came is of any use.
         """
         if self._ids.shape[2] == 0:
-            place = self._place(epochs)
+            place = self._place(epochs, steps)
             ids = np.zeros((2, 0), np.int64)
             yield Kept(self.values[place], int(self._versions[place]), ids)
-            self._check(place, epochs)
+            self._check(place, epochs, steps)
             return
         first = 0
         while True:
-            part = self.kept(epochs, first)
+            part = self.kept(epochs, first, steps)
             yield part
             first = part.rest
             if not first:
@@ -271,14 +284,19 @@ class Snapshots:
 
     def _behind_pieces(self) -> Iterator[tuple[int, int]]:
         """What is behind the table: at once, or in pieces whose pages are given back."""
-        first, last = self._behind, self.values.shape[2]
-        each = last if self._spill is None else _PIECE // self.values[0, :, :1].nbytes
+        first, last = self._behind, self.values[0].shape[1]
+        each = last if self._spill is None else _PIECE // self.values[0][:, :1].nbytes
         for start in range(first, last, max(each, 1)):
             yield start, min(start + each, last)
 
     def _release(self) -> None:
         if self._spill is not None:
             self._spill.release()
+
+
+def _word(epochs: int, steps: int = 0) -> int:
+    """What the word of a place says of a snapshot; the later, the larger."""
+    return (epochs + 1 << _STEPS) + steps
 
 
 def _rows_of_a_piece(values: NDArray[np.floating], width: int) -> int:

@@ -6,17 +6,18 @@ may come and go, one after another. It knows no ranks, modes or epochs but by nu
 
 Words of a store
     VERSION   updates applied
-    SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: one more than the
-              epochs that were closed then; 0 while there is none
+    SNAPSHOT  a word for each of the places of snapshots, see ``snapshots.py``: when it was taken;
+              0 while there is none
     WRITES, READS, CLOSED   of a tensor of a server, see ``_runtime/tensors.pyx``
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from dps.server.snapshots import Snapshots, Spill
 
 __all__ = ["Arena", "Store", "StoreSpec", "StoreWord"]
 
+_log = logging.getLogger("dps")
+
 
 class StoreWord(IntEnum):
     """Words of a store."""
@@ -41,6 +44,7 @@ class StoreWord(IntEnum):
     SNAPSHOT_0 = words.S_SNAPSHOT_0
     SNAPSHOT_1 = words.S_SNAPSHOT_1
     SNAPSHOT_2 = words.S_SNAPSHOT_2
+    SNAPSHOT_3 = words.S_SNAPSHOT_3
     WRITES = words.S_WRITES
     READS = words.S_READS
     CLOSED = words.S_CLOSED
@@ -95,6 +99,8 @@ class StoreSpec:
         The shard's part of a table.
     spilled : bool
         Whether snapshots lie in a file on the disk of the shard's worker.
+    within : int
+        Places for snapshots within epochs alone, 0 or 1; not where there is a table.
     """
 
     name: str
@@ -108,8 +114,12 @@ class StoreSpec:
     n_snapshots: int = 2
     arena: Arena | None = None
     spilled: bool = False
+    within: int = 0
 
-    growing: ClassVar[str | None] = None
+    @property
+    def growing(self) -> str | None:
+        """Few epochs are so long that there are snapshots within them."""
+        return "kept_within" if self.within and not self.spilled else None
 
     @property
     def behind(self) -> int:
@@ -128,7 +138,7 @@ class StoreSpec:
             "params": ((held,), self.dtype),
             "state": ((self.state_rows, held), self.dtype),
             "since": ((held // self.key_width if self.key_width else 0,), "int64"),
-            "snapshot_versions": ((self.n_snapshots,), "int64"),
+            "snapshot_versions": ((self.n_snapshots + self.within,), "int64"),
             "ids": ((2, rows), "int64"),
             "counts": ((counted,), "int32"),
             **({} if self.spilled else self.snapshots),
@@ -140,7 +150,8 @@ class StoreSpec:
         rows = 0 if self.arena is None else self.arena.rows
         return {
             "kept": ((self.n_snapshots, 1 + self.state_rows, self.size), self.dtype),
-            "kept_ids": ((self.n_snapshots, 2, rows), "int64"),
+            "kept_ids": ((self.n_snapshots + self.within, 2, rows), "int64"),
+            "kept_within": ((self.within, 1 + self.state_rows, self.size), self.dtype),
         }
 
 
@@ -176,6 +187,7 @@ class Store(Regions):
     counts: NDArray[np.int32]
     kept: NDArray[np.floating]
     kept_ids: NDArray[np.int64]
+    kept_within: NDArray[np.floating]
     _words: NDArray[np.int64]
 
     update: Update | None = None
@@ -198,9 +210,12 @@ class Store(Regions):
             self._take_snapshots(None)
 
     def _take_snapshots(self, spill: Spill | None) -> None:
+        places = [*self.kept, *self.kept_within]
         self.snapshots = Snapshots(
-            self.words, self.kept, self.snapshot_versions, self.kept_ids, self.row_width, spill
-        )
+            self.words, places, self.spec.within, self.snapshot_versions, self.kept_ids,
+            self.row_width, spill,
+        )  # fmt: skip
+        self._has_room = self.file is None or spill is not None
 
     @property
     def row_width(self) -> int:
@@ -311,7 +326,7 @@ class Store(Regions):
         behind = self.spec.size - self.spec.behind
         at = slice(behind + start, behind + start + len(values))
         if self.spec.arena is None:  # else the first snapshot is taken later
-            self.snapshots.values[0, row, at] = values
+            self.snapshots.values[0][row, at] = values
         if self.spec.holds_parameters:
             held = self.state[row - 1] if row else self.params
             held[at] = values
@@ -346,6 +361,18 @@ class Store(Regions):
         """Updates applied."""
         return self.words.load(StoreWord.VERSION)
 
+    def has_room_within(self) -> bool:
+        """Whether there is memory for a snapshot within an epoch, which is taken now."""
+        if not self._has_room and self.file is not None:
+            regions, _ = laid_out(self.spec.shapes())
+            try:
+                self.file.commit(regions["kept_within"][0], self.kept_within.nbytes)
+            except OSError as error:
+                _log.warning("there is no room for a snapshot within an epoch: %s", error)
+                return False
+            self._has_room = True
+        return True
+
     def keep(
         self,
         epochs: int,
@@ -353,6 +380,7 @@ class Store(Regions):
         state: Sequence[NDArray[np.floating]] | NDArray[np.floating],
         version: int,
         spare: int | None = None,
+        steps: int = 0,
     ) -> None:
-        """Write the snapshot after some epochs, see `Snapshots.keep`."""
-        self.snapshots.keep(epochs, params, state, self.ids, version, spare)
+        """Write the snapshot after some epochs and steps, see `Snapshots.keep`."""
+        self.snapshots.keep(epochs, params, state, self.ids, version, spare, steps)

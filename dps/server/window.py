@@ -12,6 +12,7 @@ Words of a window
     STOP      0: run; FINISHED: the last epoch is closed; ABORTED: an error somewhere
     OPEN      1: pushes may begin; 0: a snapshot wants quiet (async)
     CLOSED    epochs closed
+    INTERIM   snapshots within epochs that have been published
     REPORTED  two words, for even and odd epochs: reports received
     ANSWERED  sequence number of the last answer that the ranks of a host share (`HostEnd`)
     TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
@@ -72,6 +73,8 @@ REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
 REPORT_WIDTH = 64
 RECORD_WIDTH = 24
+#: Doubles that a rank notes with a snapshot within an epoch, and of what is said of all.
+INTERIM_WIDTH = 4
 
 _NEVER_AWAITED = 1 << 62
 #: Bytes that a slot takes at least.
@@ -91,6 +94,7 @@ class Word(IntEnum):
     TURN = words.W_TURN
     STEP = words.W_STEP
     TAKEN = words.W_TAKEN
+    INTERIM = words.W_INTERIM
 
 
 class Field(IntEnum):
@@ -216,6 +220,7 @@ class WindowSpec:
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
             "reports": ((2, self.n_ranks, REPORT_WIDTH), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
+            "interims": ((2, 1 + self.n_ranks, INTERIM_WIDTH), "float64"),
             "total": ((size,), dtype),
             "ring": ((rounds, self.ring), dtype),
             "ring_rows": ((rounds,), "int64"),
@@ -282,6 +287,9 @@ class Window(Regions):
     reports : (2, n_ranks, REPORT_WIDTH) float64 array
     history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
+    interims : (2, 1 + n_ranks, INTERIM_WIDTH) float64 array
+        Of the last two snapshots within an epoch: epochs closed and steps taken since, then what
+        each rank noted.
     """
 
     spec: WindowSpec
@@ -302,6 +310,7 @@ class Window(Regions):
     notes: NDArray[np.float64]
     reports: NDArray[np.float64]
     history: NDArray[np.float64]
+    interims: NDArray[np.float64]
     _words: NDArray[np.int64]
 
     def __init__(self, spec: WindowSpec, memory: Any, file: SharedFile | None = None) -> None:

@@ -17,8 +17,9 @@ __all__ = ["Asked", "Write", "Writing", "Written"]
 
 #: Takes the pieces of a snapshot in their order; what it returns travels to who has asked.
 Write = Callable[[Iterable[Kept]], Any]
-#: After how many epochs a snapshot was taken, None: without one; and what is done with it.
-Asked = tuple[int | None, Write]
+#: After how many epochs, and steps of the next, a snapshot was taken, None: without one; and what
+#: is done with it.
+Asked = tuple[tuple[int, int] | None, Write]
 
 #: Seconds that a thread may need to see that it is to end.
 _MOMENT = 2.0
@@ -63,8 +64,8 @@ class Writing:
     def __init__(self, snapshots: Snapshots, asked: Iterable[Asked], copied: bool) -> None:
         copied &= not snapshots.spilled
         self._asked: list[tuple[Iterable[Kept], Write]] = []
-        for epochs, write in asked:
-            pieces = iter(()) if epochs is None else snapshots.pieces(epochs)
+        for when, write in asked:
+            pieces = iter(()) if when is None else snapshots.pieces(*when)
             if copied:
                 pieces = iter([piece._replace(values=piece.values.copy()) for piece in pieces])
             self._asked.append((pieces, write))

@@ -19,7 +19,8 @@ class Checkpoint:
 
     Each is a directory in `path`: files that shards write beside training, each its own, and a
     manifest with their digests, which comes last. ``fit(..., resume=True)`` goes on from the newest
-    one that is whole. They are taken at the ends of epochs, and at the end of the fit.
+    one that is whole. They are taken at the ends of epochs, within long ones in sync and allreduce
+    (see :class:`Sync`), and at the end of the fit.
 
     Parameters
     ----------

@@ -33,6 +33,7 @@ from dps.server.placement import Placement
 from dps.server.session import joined
 from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
+from dps.training.position import Interim, Within
 from dps.training.saved import KINDS, count
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "write",
 ]
 
+_MUCH = 2.0**53
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
 
 
@@ -116,6 +118,10 @@ class _Saved:
     table : Table or None
     last, best : Stored
         What there was after the last epoch, and after the best if that was an earlier one.
+    within : Within or None
+        Of a snapshot within the next epoch.
+    interim : Stored or None
+        That snapshot.
     """
 
     subject: dict[str, Any]
@@ -123,6 +129,8 @@ class _Saved:
     table: Table | None
     last: Stored
     best: Stored | None
+    within: Within | None
+    interim: Stored | None
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ class Found:
     history : tuple of EpochRecord
     last : Kept
     best : Kept or None
+    interim : Interim or None
     """
 
     place: Place
@@ -143,6 +152,7 @@ class Found:
     history: tuple[EpochRecord, ...]
     last: Kept
     best: Kept | None
+    interim: Interim | None
 
 
 def _stored(ranges: Any, parts: Any, version: Any) -> Stored:
@@ -167,10 +177,22 @@ def _part(name: Any, sha256: Any, bytes: Any) -> Part:
     return Part(name, sha256, count(bytes, "bytes"))
 
 
+def _within(steps: Any, epoch_steps: Any, ranks: Any, pieces: Any) -> Within:
+    if not 0 < count(steps, "steps") < count(epoch_steps, "epoch_steps"):
+        raise ValueError(f"{steps} of {epoch_steps} steps are no part of an epoch")
+    for array, dtype in ((ranks, np.float64), (pieces, np.int64)):
+        if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape[1:] != (4,):
+            raise ValueError("what ranks had done is no table of four columns")
+    if not (np.isfinite(ranks).all() and (ranks[:, 1:] >= 0).all() and (ranks < _MUCH).all()):
+        raise ValueError("what ranks had done is no numbers of rows and seconds")
+    return Within(steps, epoch_steps, ranks, pieces)
+
+
 _KINDS = (
     *KINDS,
     dataclass_kind("part", Part, _part),
     dataclass_kind("stored", Stored, _stored),
+    dataclass_kind("within", Within, _within),
     dataclass_kind("checkpoint", _Saved),
 )
 
@@ -204,16 +226,19 @@ def write(
     table: Table | None,
     last: Stored,
     best: Stored | None,
+    within: Within | None,
+    interim: Stored | None,
 ) -> None:
     """Write the manifest, once all files that it names are there."""
     writer = RecordWriter(_KINDS)
-    saved = _Saved(subject, _rows(history), table, last, best)
+    saved = _Saved(subject, _rows(history), table, last, best, within, interim)
     write_directory(place.directory, writer(saved, "checkpoint"), writer.arrays)
 
 
 def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
     rows = [record.row() for record in history]
-    made = np.zeros((len(rows), max(map(len, rows))))
+    least = len(EpochRecord.__dataclass_fields__)
+    made = np.zeros((len(rows), max(map(len, rows), default=least)))
     for row, given in zip(made, rows, strict=True):
         row[: len(given)] = given
     return made
@@ -230,8 +255,8 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
     least = len(EpochRecord.__dataclass_fields__)
     if not (isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.ndim == 2):
         raise ValueError("the history is no table of numbers")
-    if not len(rows) or rows.shape[1] < least or not (rows[:, least - 1] <= rows.shape[1]).all():
-        raise ValueError("the history has too few columns, or no epochs")
+    if rows.shape[1] < least or not (rows[:, least - 1] <= rows.shape[1]).all():
+        raise ValueError("the history has too few columns")
     try:
         history = tuple(map(EpochRecord.from_row, rows))
     except OverflowError as error:
@@ -262,7 +287,7 @@ def unfinished(path: str) -> str | None:
         try:
             record, arrays = read_directory(Place(path, number, run).directory)
             saved = RecordReader(_KINDS, arrays)(record, "checkpoint")
-            ended = history_of(saved.history)[-1].last
+            ended = any(record.last for record in history_of(saved.history))
         except (OSError, ValueError, TypeError, AttributeError):
             continue
         return None if ended else Place(path, number, run).directory
@@ -318,11 +343,20 @@ def _read(place: Place) -> Found:
             raise ValueError("its table is none")
         if not isinstance(saved.last, Stored) or not isinstance(saved.best, Stored | None):
             raise ValueError("its snapshots are none")
+        if not isinstance(saved.within, Within | None) or (
+            type(saved.interim) is not (type(None) if saved.within is None else Stored)
+        ):
+            raise ValueError("its snapshot within an epoch is none")
+        if not history and saved.within is None:
+            raise ValueError("it has no epochs")
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{place.directory} is damaged: {error}") from error
     last = _kept(place, saved.last, saved.table)
     best = None if saved.best is None else _kept(place, saved.best, saved.table)
-    return Found(place, saved.subject, history, last, best)
+    interim = None
+    if saved.within is not None and saved.interim is not None:
+        interim = Interim(saved.within, _kept(place, saved.interim, saved.table))
+    return Found(place, saved.subject, history, last, best, interim)
 
 
 def _kept(place: Place, stored: Stored, table: Table | None) -> Kept:

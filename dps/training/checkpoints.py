@@ -32,6 +32,7 @@ from dps.training import checkpoint_files as files
 from dps.training.checkpoint_files import Place, Stored
 from dps.training.history import EpochRecord
 from dps.training.job import Job
+from dps.training.position import Within
 from dps.training.probing import probe
 
 __all__ = ["Checkpoints"]
@@ -43,7 +44,7 @@ _TICK = 0.005
 #: Bytes a second that are written at least; who is slower is not waited for at the end of a fit.
 _SLOW = 10_000_000
 
-_LAST, _BEST = "last", "best"
+_LAST, _BEST, _WITHIN = "last", "best", "within"
 
 
 @dataclass
@@ -52,6 +53,7 @@ class _Pending:
 
     place: Place
     history: tuple[EpochRecord, ...]
+    within: Within | None
     placement: Placement
     #: By name: what each shard has written. What the client has at hand is written here.
     asked: tuple[str, ...]
@@ -100,14 +102,21 @@ class Checkpoints:
         self._next = Place(given.path, files.number_of_next(given.path), given.run)
         self._every, self._keep = given.where.seconds, given.where.keep
         self._since = time.monotonic()
-        self._epochs = len(job.done)  # of the last one
+        self._last = len(job.done), 0  # epochs and steps behind the last one
         self._pending: _Pending | None = None
         #: Whether epochs are so short that a snapshot would be written over while it is written.
         self._copied = False
         self._warned = False
         self._threads: list[threading.Thread] = []
 
-    def look(self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check) -> None:
+    def look(
+        self,
+        job: Job,
+        stores: Stores,
+        history: Sequence[EpochRecord],
+        within: Within | None,
+        check: Check,
+    ) -> None:
         """Begin one if it is time, and go on with the one that is under way.
 
         Parameters
@@ -117,23 +126,35 @@ class Checkpoints:
         stores : Stores
         history : sequence of EpochRecord
             Of all closed epochs.
+        within : Within or None
+            Of the last snapshot within the next one.
         check : callable
         """
-        due = time.monotonic() - self._since >= self._every and len(history) > self._epochs
-        self._try(partial(self._step, due, job, stores, history, check))
+        due = time.monotonic() - self._since >= self._every and self._is_new(history, within)
+        self._try(partial(self._step, due, job, stores, history, within, check))
 
-    def end(self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check) -> None:
-        """Finish the one under way, and take one of the last epoch."""
+    def end(
+        self,
+        job: Job,
+        stores: Stores,
+        history: Sequence[EpochRecord],
+        within: Within | None,
+        check: Check,
+    ) -> None:
+        """Finish the one under way, and take one of where the fit is."""
         for due in (False, True):
             deadline = time.monotonic() + self._patience
-            due = due and len(history) > self._epochs
-            self._try(partial(self._step, due, job, stores, history, check))
+            due = due and self._is_new(history, within)
+            self._try(partial(self._step, due, job, stores, history, within, check))
             while self._pending is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
-                self._try(partial(self._step, False, job, stores, history, check))
+                self._try(partial(self._step, False, job, stores, history, within, check))
             if self._pending is not None:
                 self._pending = None
                 self._failed(TimeoutError(f"it has taken {self._patience:.0f} s"))
+
+    def _is_new(self, history: Sequence[EpochRecord], within: Within | None) -> bool:
+        return (len(history), 0 if within is None else within.steps) > self._last
 
     def close(self) -> None:
         """Wait a moment for a manifest that is on its way."""
@@ -172,39 +193,51 @@ class Checkpoints:
             self._failed(error)
 
     def _step(
-        self, due: bool, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check
+        self,
+        due: bool,
+        job: Job,
+        stores: Stores,
+        history: Sequence[EpochRecord],
+        within: Within | None,
+        check: Check,
     ) -> None:
         if self._pending is None and due:
-            self._begin(job, stores, history, check)
+            self._begin(job, stores, history, within, check)
         if self._pending is not None:
             self._advance(self._pending, stores, check)
 
     def _begin(
-        self, job: Job, stores: Stores, history: Sequence[EpochRecord], check: Check
+        self,
+        job: Job,
+        stores: Stores,
+        history: Sequence[EpochRecord],
+        within: Within | None,
+        check: Check,
     ) -> None:
-        """Have every shard write what it kept after the last epoch, and after the best."""
+        """Have every shard write what it kept after the last epoch, after the best, and since."""
         done = len(job.done)
         epochs = {_LAST: len(history)}
-        if history[-1].kept < len(history):
+        if history and history[-1].kept < len(history):
             epochs[_BEST] = history[-1].kept
         own = {
             name: job.start if after == done else job.best
             for name, after in epochs.items()
             if after <= done
         }
-        asked = tuple(name for name in epochs if name not in own)
+        asked = [(name, (after - done, 0)) for name, after in epochs.items() if name not in own]
+        if within is not None:
+            asked.append((_WITHIN, (len(history) - done, within.steps)))
         place = self._next
         self._next = place.after()
         self._since = time.monotonic()
         self._pending = _Pending(
-            place, tuple(history), stores.placement, asked,
+            place, tuple(history), within, stores.placement, tuple(name for name, _ in asked),
             {name: kept for name, kept in own.items() if kept is not None},
         )  # fmt: skip
         for shard in range(len(stores.shards)):
             requests: list[Asked] = [
-                (epochs[name] - done,
-                 partial(files.store, place.directory, files.part_names(name, shard)))
-                for name in asked
+                (when, partial(files.store, place.directory, files.part_names(name, shard)))
+                for name, when in asked
             ]  # fmt: skip
             try:
                 stores.write(shard, requests, self._copied, check)
@@ -226,8 +259,9 @@ class Checkpoints:
             pending.sealed = self._start(self._seal, pending)
         if pending.sealed is not None and pending.sealed.done():
             pending.sealed.result()
-            self._epochs, self._pending = len(pending.history), None
-            _log.info("checkpoint of epoch %d: %s", self._epochs, pending.place.directory)
+            steps = 0 if pending.within is None else pending.within.steps
+            self._last, self._pending = (len(pending.history), steps), None
+            _log.info("checkpoint of epoch %d: %s", self._last[0], pending.place.directory)
 
     def _seal(self, pending: _Pending) -> None:
         """Write what is at hand here and the manifest, and remove older checkpoints."""
@@ -242,7 +276,7 @@ class Checkpoints:
             stored[name] = Stored.of(whole, [parts], version)
         files.write(
             pending.place, self._given.subject, pending.history, self._table, stored[_LAST],
-            stored.get(_BEST),
+            stored.get(_BEST), pending.within, stored.get(_WITHIN),
         )  # fmt: skip
         files.clear(pending.place, self._keep)
 

@@ -21,7 +21,7 @@ from dps.training.checkpoint import Checkpointing
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
-from dps.training.position import Position
+from dps.training.position import Interim, Position
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FitResult", "Job", "new_fit_id"]
@@ -102,6 +102,8 @@ class Job:
         Epochs of this fit that lie behind `params`; it goes on with the next.
     best : Kept or None
         What the fit had after the best of them, if that was not the last; see `Position`.
+    interim : Interim or None
+        A snapshot within the next epoch, from which the same ranks may go on.
     drops_lost_data : bool
         Whether to go on without rows that were lost with a worker and cannot be had again.
     max_losses : int or None
@@ -138,6 +140,7 @@ class Job:
     name: str = ""
     done: tuple[EpochRecord, ...] = ()
     best: Kept | None = None
+    interim: Interim | None = None
     drops_lost_data: bool = False
     max_losses: int | None = None
     checkpoint: Checkpointing | None = None
@@ -148,7 +151,13 @@ class Job:
         return replace(
             self, params=kept.values[0], state=kept.values[1:], version=kept.version,
             ids=None if table is None else kept.ids, done=position.history, best=position.best,
+            interim=position.interim,
         )  # fmt: skip
+
+    @property
+    def position(self) -> Position:
+        """Where it goes on."""
+        return Position(self.start, self.done, self.best, self.interim)
 
     @property
     def start(self) -> Kept:

@@ -5,6 +5,7 @@ It decides who sums with whom and whether steps go by keys; it starts nothing.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import WindowSpec
 from dps.training.job import Job
 from dps.training.plan import Plan
+from dps.training.position import Interim
 from dps.training.replica import ReplicaSpec
 
 __all__ = ["HISTORY", "Launch", "cut_rows", "touches_little"]
@@ -155,6 +157,21 @@ class Launch:
         return 0 if self.rates is None else self.rates.width
 
     @property
+    def pauses_every(self) -> float:
+        """Seconds between snapshots within an epoch; infinity: none."""
+        whole = self.rates is None and self.job.full_batch is None
+        return self.job.mode.pauses_every if whole else math.inf
+
+    @property
+    def begun(self) -> Interim | None:
+        """The snapshot within an epoch with which it begins, None: it begins with an epoch."""
+        interim = self.job.interim
+        possible = interim is not None and self.pauses_every < math.inf
+        return (
+            interim if interim is not None and possible and interim.within.fits(self.plan) else None
+        )
+
+    @property
     def members(self) -> tuple[int, ...]:
         """The ranks that take part in steps."""
         return _members(self.plan, self.hosts)
@@ -175,16 +192,17 @@ class Launch:
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
                 job.optimizer.state_rows, holds, layout.digest, self.key_width,
                 n_snapshots=_places(job), arena=self._arena(shard),
+                within=int(self.pauses_every < math.inf),
                 spilled=self.large or (not shared and self._snapshots(shard) > _SPILLED),
             )
             for shard in range(len(plan.shards))
         ]  # fmt: skip
         rows: list[Kept | None] = [None] * len(stores)
-        params, state, where = job.params, job.state, self.placement
+        begun = job.start if self.begun is None else self.begun.kept
+        params, state, where = begun.values[0], begun.values[1:], self.placement
         if (table := layout.table) is not None:
-            whole = job.start
-            rows = [*rows_by_shard(whole, table, self.placement)]
-            behind = whole.split(table.width)[1]
+            rows = [*rows_by_shard(begun, table, self.placement)]
+            behind = begun.split(table.width)[1]
             params, state = behind[0], behind[1:]
             where = self.placement.behind(table.rows * table.width)
         made = []
@@ -205,7 +223,7 @@ class Launch:
             spec = ShardSpec(
                 store,
                 initial,
-                job.version,
+                begun.version,
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
                 shared=shared,
             )
@@ -253,6 +271,7 @@ class Launch:
         }
         tasks = []
         longest = max(part.steps for part in self.plan.ranks)
+        interim = self.begun
         for rank, part in enumerate(self.plan.ranks):
             channel = ChannelSpec(
                 rank=rank,
@@ -287,7 +306,12 @@ class Launch:
                 previous=job.done[-1] if job.done else None,
                 full_batch=job.full_batch,
                 finish=job.finish,
+                pauses_every=self.pauses_every,
             )
+            if interim is not None:
+                loss, rows, pushes, seconds = interim.within.ranks[rank].tolist()
+                begun = interim.within.steps, loss, int(rows), int(pushes)
+                spec = replace(spec, begun=begun, seconds=seconds)
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks
 

@@ -1,22 +1,74 @@
 """Where a fit has got to: what its next generation, or a later process, goes on from.
 
-A fit goes on at the end of an epoch, so that each row of a closed epoch counts once. It must not
-know who lost what, or where a position is kept.
+A fit goes on at the end of an epoch, so that each row of a closed epoch counts once; or within the
+next one, where its ranks have the same rows as before. It must not know who lost what, or where a
+position is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
+from dps.training.plan import Plan
 
-__all__ = ["Position"]
+__all__ = ["Interim", "Position", "Within"]
+
+
+@dataclass(frozen=True)
+class Within:
+    """How far ranks were in an epoch when a snapshot was taken.
+
+    Parameters
+    ----------
+    steps, epoch_steps : int
+        That were behind, and of the epoch.
+    ranks : (n_ranks, 4) float64 array
+        Of each rank: loss, rows and pushes so far, and seconds.
+    pieces : (k, 4) int64 array
+        The rows of ranks: rank, partition, start, stop.
+    """
+
+    steps: int
+    epoch_steps: int
+    ranks: NDArray[np.float64]
+    pieces: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, said: NDArray[np.float64], plan: Plan) -> Within:
+        """From what a window says of it, see `Window.interims`."""
+        return cls(int(said[0, 1]), plan.ranks[0].steps, said[1:], _pieces(plan))
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether the ranks of a plan have the rows that they had."""
+        same = [self.epoch_steps] * len(self.ranks) == [rank.steps for rank in plan.ranks]
+        return same and np.array_equal(self.pieces, _pieces(plan))
+
+
+class Interim(NamedTuple):
+    """A snapshot within an epoch."""
+
+    within: Within
+    kept: Kept
+
+
+def _pieces(plan: Plan) -> NDArray[np.int64]:
+    rows = [
+        (number, piece.partition, piece.start, piece.stop)
+        for number, rank in enumerate(plan.ranks)
+        for piece in rank.pieces
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a fit after its last closed epoch.
+    """The state of a fit after its last closed epoch, and within the next.
 
     Parameters
     ----------
@@ -26,11 +78,14 @@ class Position:
         Of all epochs that have been closed.
     best : Kept or None
         The same after the best epoch, where rows are held out and it was an earlier one.
+    interim : Interim or None
+        A snapshot within the next epoch.
     """
 
     kept: Kept
     history: tuple[EpochRecord, ...] = ()
     best: Kept | None = None
+    interim: Interim | None = None
 
     @property
     def epochs(self) -> int:

@@ -20,7 +20,7 @@ from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary
 from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
 from dps.training.job import Job
-from dps.training.position import Position
+from dps.training.position import Interim, Position
 from dps.training.watch import Watcher
 
 __all__ = ["Loss", "Recovery"]
@@ -49,6 +49,8 @@ class Loss:
         From the news to the next generation's begin, or until its data was there again.
     loading : bool
         Whether only data was lost.
+    steps : int
+        Steps of the epoch that were not lost: it goes on behind a snapshot within it.
     """
 
     what: str
@@ -57,6 +59,7 @@ class Loss:
     dropped: int
     seconds: float
     loading: bool = False
+    steps: int = 0
 
     def line(self) -> str:
         """In words.
@@ -70,9 +73,10 @@ class Loss:
             return f"{self.what}; its data was loaded again within {self.seconds:.3g} s"
         redone = f", with {self.redone} closed before it" if self.redone else ""
         dropped = f", without {self.dropped:,} rows" if self.dropped else ""
-        begun = self.epoch - self.redone
-        return f"{self.what}; epoch {begun} was begun again after {self.seconds:.3g} s" + (
-            redone + dropped
+        how = f"went on with step {self.steps + 1}" if self.steps else "was begun again"
+        return (
+            f"{self.what}; epoch {self.epoch - self.redone} {how} after {self.seconds:.3g} s"
+            f"{redone}{dropped}"
         )
 
 
@@ -94,6 +98,7 @@ class Recovery:
         self._cluster, self._most = cluster, most
         self.losses: list[Loss] = []
         self._fruitless = 0
+        self._unsaid = False
 
     def while_loading(self, epoch: int) -> list[Loss]:
         """What was lost since the last call while nothing was trained, before such an epoch."""
@@ -120,7 +125,7 @@ class Recovery:
             except (ServerLostError, ClusterError, LookupError) as lost:
                 _log.warning("%s: the client's copy is used", lost)
                 mirrored = watcher.mirrored
-        return mirrored or Position(job.start, job.done, job.best)
+        return mirrored or job.position
 
     def last_known(self, error: DPSError, job: Job, watcher: Watcher | None) -> Position:
         """Where a fit has got to that cannot go on, as far as that is known without a wait.
@@ -134,7 +139,7 @@ class Recovery:
             with contextlib.suppress(DPSError, LookupError):
                 return watcher.salvage(self._cluster)
         mirrored = None if watcher is None else watcher.mirrored
-        return mirrored or Position(job.start, job.done, job.best)
+        return mirrored or job.position
 
     def after(
         self, error: DPSError, job: Job, summary: DataSummary, position: Position, closed: int
@@ -194,5 +199,15 @@ class Recovery:
             time.monotonic() - began,
         )  # fmt: skip
         self.losses.append(loss)
-        _log.warning("%s", loss.line())
+        self._unsaid = True
         return job, summary
+
+    def planned(self, begun: Interim | None) -> list[Loss]:
+        """The loss after which a generation has been planned, which begins there; it is logged."""
+        if not self._unsaid:
+            return []
+        self._unsaid = False
+        if begun is not None:
+            self.losses[-1] = replace(self.losses[-1], steps=begun.within.steps)
+        _log.warning("%s", self.losses[-1].line())
+        return self.losses[-1:]

@@ -7,6 +7,7 @@ name, or which mode the channel belongs to.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,8 @@ from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
-from dps.training.steps import Steps
+from dps.training.pauses import Pauses
+from dps.training.steps import Begun, Steps
 from dps.training.stopping import StoppingRule
 from dps.training.validating import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
@@ -80,6 +82,12 @@ class ReplicaSpec:
         Train on all rows at once rather than by stochastic steps.
     finish : FullBatch or None
         Do so once these are on a plateau.
+    pauses_every : float
+        Seconds between snapshots within an epoch; infinity: none.
+    begun : Begun
+        Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
+    seconds : float
+        That these have taken.
     """
 
     fit: str
@@ -100,6 +108,9 @@ class ReplicaSpec:
     previous: EpochRecord | None
     full_batch: FullBatch | None
     finish: FullBatch | None
+    pauses_every: float = math.inf
+    begun: Begun = (0, 0.0, 0, 0)
+    seconds: float = 0.0
 
     @property
     def done(self) -> int:
@@ -246,10 +257,15 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
     )  # fmt: skip
     activity = channel.activity
     activity.lap(PULL)
+    pauses = Pauses(channel, spec.pauses_every, spec.steps, spec.channel.n_ranks)
+    last, begun, before = spec.previous, spec.begun, spec.seconds
     for epoch in range(spec.epochs):
-        began = time.monotonic()
+        began = time.monotonic() - before
         channel.begin_epoch(epoch)
-        loss_sum, seen, pushes = steps.epoch(spec.epochs_before + spec.done + epoch)
+        until = pauses.begin(epoch, began, _spared(spec, last), begun[0])
+        number = spec.epochs_before + spec.done + epoch
+        loss_sum, seen, pushes = steps.epoch(number, until, pauses.pause, begun)
+        begun, before = (0, 0.0, 0, 0), 0.0
         validation: Validation = (0.0, 0.0, ())
         if spec.held_out:
             channel.flush(epoch)
@@ -281,6 +297,9 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
         record = None if row is None else EpochRecord.from_row(row)
         if record is not None and record.last:
             break
+        if record is not None:
+            last = record
+            pauses.took(record.seconds)
         # Some ranks know of this epoch's close already, and all of the one before it.
         if record is not None and 0 < record.plateau <= spec.done + epoch:
             channel.flush(epoch)
@@ -296,10 +315,14 @@ def _decision(spec: ReplicaSpec, epoch: int) -> Decide:
     ) -> tuple[Sequence[float], bool, int | None]:
         last = spec.previous if previous is None else EpochRecord.from_row(previous)
         record = rule.decide(done + epoch, last, reports)
-        spare = None if last is None or last.kept < done else last.kept - done
-        return record.row(), record.last, spare
+        return record.row(), record.last, _spared(spec, last)
 
     return decide
+
+
+def _spared(spec: ReplicaSpec, last: EpochRecord | None) -> int | None:
+    """After how many epochs of the group the snapshot was taken that is to stay."""
+    return None if last is None or last.kept < spec.done else last.kept - spec.done
 
 
 @contextmanager

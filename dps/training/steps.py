@@ -6,12 +6,13 @@ called by it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 
 from dps._kernels.rows import Gradient
-from dps._runtime.activity import LOAD
+from dps._runtime.activity import LOAD, PUSH
 from dps._runtime.loop import StepLoop
 from dps._runtime.python import PythonGradient
 from dps.data.batches import Batches, Group
@@ -21,7 +22,11 @@ from dps.models import Model
 from dps.optimizers import Schedule
 from dps.optimizers.update import Rates
 
-__all__ = ["Steps", "gradient_of"]
+__all__ = ["Begun", "Steps", "gradient_of"]
+
+#: See :meth:`Steps.epoch`.
+Pause = Callable[[int, float, int, int], int]
+Begun = tuple[int, float, int, int]
 
 
 def gradient_of(model: Model, most: int = 0) -> Gradient:
@@ -74,13 +79,25 @@ class Steps:
         """Rows of the last epoch in steps that others have taken without this rank."""
         return self._loop.skipped
 
-    def epoch(self, number: int) -> tuple[float, int, int]:
-        """Take all steps of an epoch.
+    def epoch(
+        self,
+        number: int,
+        until: int | None = None,
+        pause: Pause | None = None,
+        begun: Begun = (0, 0.0, 0, 0),
+    ) -> tuple[float, int, int]:
+        """Take all steps of an epoch, or those that are left of it.
 
         Parameters
         ----------
         number : int
             Epochs that lie before it, in this fit and those that it carries on.
+        until : int, optional
+            The step before which there is a pause; that behind the last one: none.
+        pause : callable, optional
+            What to do then: from the step, loss, rows and pushes so far the step of the next one.
+        begun : tuple
+            The step to begin with, and loss, rows and pushes of those before it.
 
         Returns
         -------
@@ -94,14 +111,16 @@ class Steps:
         NonFiniteError, StoppedError
         """
         loop, steps = self._loop, self._batches.steps
-        self._channel.step.expect(steps)
+        self._channel.step.expect(steps - begun[0])
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
         if self._channel.step.renews:
             self._channel.pull()
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
-        loop.begin(self._batches.source.rows, np.array(rates, np.float64), key)
+        loop.begin(self._batches.source.rows, np.array(rates, np.float64), key, *begun)
+        self._pause = pause
+        loop.until = steps if until is None else until
         with closing(self._batches.source.groups(number)) as groups:
             for group in groups:
                 self._run(group)
@@ -113,7 +132,15 @@ class Steps:
 
     def _run(self, group: Group) -> None:
         self._channel.activity.lap(LOAD)
-        ending = self._loop.run([part.rest() for part in group])
-        if ending == "loss":  # looked at before its gradient is counted
-            raise NonFiniteError.of("loss", step=self._channel.steps + 1)
-        raise_unless_ran(ending, None, self._channel.steps)
+        loop, parts = self._loop, [part.rest() for part in group]
+        while True:
+            ending = loop.run(parts)
+            if ending == "loss":  # looked at before its gradient is counted
+                raise NonFiniteError.of("loss", step=self._channel.steps + 1)
+            raise_unless_ran(ending, None, self._channel.steps)
+            if loop.step < loop.until or loop.done:
+                return
+            assert self._pause is not None
+            loop.until = self._pause(loop.step, loop.loss, loop.seen, loop.pushes)
+            self._channel.activity.lap(PUSH)
+            parts = loop.rest

@@ -116,6 +116,9 @@ def train(
         try:
             launch = Launch.of(job, planned(cluster.threads()), summary, held_out, cluster)
             placed = launch.plan
+            for loss in recovery.planned(launch.begun):
+                if fit_events is not None:
+                    fit_events.lost(loss)
             if job.ended:  # before a checkpoint was taken, or as a worker was lost
                 result = _ended(job, placed)
                 break
@@ -148,8 +151,6 @@ def train(
                     raise
                 result = replace(_ended(job, placed), error=final)
                 return replace(result, losses=tuple(recovery.losses), chosen=choosing.said)
-            if fit_events is not None:
-                fit_events.lost(recovery.losses[-1])
         else:
             break
     result = replace(result, losses=tuple(recovery.losses), chosen=choosing.said)

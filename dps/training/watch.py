@@ -8,6 +8,9 @@ import time
 import warnings
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dps.cluster.base import PATIENCE, Cluster, Running
 from dps.errors import (
     NonFiniteError,
@@ -30,7 +33,7 @@ from dps.training.job import FitResult, Job, Trained
 from dps.training.joining import Joining
 from dps.training.launch import HISTORY
 from dps.training.plan import Plan
-from dps.training.position import Position
+from dps.training.position import Interim, Position, Within
 from dps.training.replica import Outcome
 
 __all__ = ["Watcher"]
@@ -67,6 +70,8 @@ class Watcher:
         self._unshared = tuple(shard.card.unshared for shard in session.shards)
         self._running = running
         self._history = list(job.done)
+        #: What the window says of the last snapshot within an epoch, see `Window.interims`.
+        self._interim: NDArray[np.float64] | None = None
         #: The client's own copy of where the fit was.
         self.mirrored: Position | None = None
         self._mirrors = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
@@ -167,17 +172,18 @@ class Watcher:
         """
         status, records = self._take_in(self._check)
         self._check_progress(status)
-        if records and self._mirrors and time.monotonic() >= self._due:
+        if self._mirrors and time.monotonic() >= self._due and self._is_further():
             self._mirror()
         if self._checkpoints is not None:
             server, check = self._session.server, self._running.check
-            self._checkpoints.look(self._job, server, self._history, check)
+            self._checkpoints.look(self._job, server, self._history, self._within(), check)
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
 
     def _take_in(self, check: Check | None = None) -> tuple[ShardStatus, list[EpochRecord]]:
         since = len(self._history) - len(self._job.done)
         status = self._session.status(since, check)
+        self._interim = status.interim
         records = self._in_order([EpochRecord.from_row(row) for row in status.records])
         self._history += records
         if self._events is not None:
@@ -185,6 +191,18 @@ class Watcher:
         for record in records:
             _log.info("%s", record.line())
         return status, records
+
+    def _within(self) -> Within | None:
+        """Of the last snapshot within the epoch at work; None where there is none."""
+        said, closed = self._interim, len(self._history) - len(self._job.done)
+        return Within.of(said, self._plan) if said is not None and said[0, 0] == closed else None
+
+    def _is_further(self) -> bool:
+        """Whether the fit has got on since the client's copy."""
+        copied, within = self.mirrored or self._job, self._within()
+        epochs = len(self._job.done) if self.mirrored is None else self.mirrored.epochs
+        steps = 0 if copied.interim is None else copied.interim.within.steps
+        return len(self._history) > epochs or (within is not None and within.steps > steps)
 
     def _mirror(self) -> None:
         """Copy where the fit is, in a small part of the time."""
@@ -277,6 +295,8 @@ class Watcher:
             return job.best
         if epochs == done:
             return job.start
+        if self.mirrored is not None and self.mirrored.epochs == epochs:
+            return self.mirrored.kept
         return self._session.server.snapshot(epochs - done, check)
 
     def position(self, check: Check | None = None) -> Position:
@@ -287,15 +307,19 @@ class Watcher:
         LookupError
             It is further already.
         """
-        history = self._history
+        history, done = self._history, len(self._job.done)
+        interim = self._job.interim if len(history) == done else None
+        if (within := self._within()) is not None:
+            server = self._session.server
+            with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
+                interim = Interim(within, server.snapshot(len(history) - done, check, within.steps))
         if not history:
-            return Position(self._job.start)
+            return Position(self._job.start, interim=interim)
         kept, best = self._snapshot(len(history), check), history[-1].kept
         if history[-1].full_batch:  # whose snapshot has no state
             self._job.optimizer.initialize(kept.values[1:])
-        return Position(
-            kept, tuple(history), self._snapshot(best, check) if best < len(history) else None
-        )
+        before = self._snapshot(best, check) if best < len(history) else None
+        return Position(kept, tuple(history), before, interim)
 
     def _reported(self) -> Trained | None:
         """What is to be reported after the epochs so far, where it is still there."""
@@ -308,7 +332,7 @@ class Watcher:
     def _result(self, error: BaseException | None) -> FitResult:
         job, history, check = self._job, self._history, self._running.check
         if self._checkpoints is not None:
-            self._checkpoints.end(job, self._session.server, history, check)
+            self._checkpoints.end(job, self._session.server, history, self._within(), check)
         return FitResult.of(
             job, self._snapshot(history[-1].kept, check), history, self._plan,
             activity=self._activity(), error=error, unshared=self._unshared,

@@ -81,10 +81,12 @@ DATA: dict[str, Callable[[Client], tuple[Any, Any]]] = {
 MODES: dict[str, Callable[[], Any]] = {
     "sync": lambda: "sync",
     "sync, stream": lambda: dps.Sync(access="stream"),
+    "sync, snapshots": lambda: dps.Sync(snapshot_every=0),
     "async": lambda: "async",
     "async, bounded": lambda: dps.Async(max_delay=2),
     "async, stream": lambda: dps.Async(access="stream"),
     "allreduce": lambda: "allreduce",
+    "allreduce, snapshots": lambda: dps.AllReduce(snapshot_every=0, access="stream"),
     "local steps": lambda: dps.AllReduce(period=4),
     "auto": lambda: "auto",
 }

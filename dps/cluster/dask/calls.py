@@ -291,7 +291,8 @@ def await_futures(
 
     A future that ends is progress, and so is a worker that is at one of the tasks behind them;
     or that gets on with what is before them, which may be somebody else's. `check` is called
-    once a second: a task that is pinned to a dead worker waits for ever.
+    once a second: a task that is pinned to a dead worker waits for ever. What has been lost with
+    a worker is waited for while Dask makes it again.
 
     Raises
     ------
@@ -306,7 +307,9 @@ def await_futures(
             client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
         except TimeoutError:
             check()
-            still = [future for future in waiting if future.status == "pending"]
+            if _are_lost(client, waiting, timeout):
+                break
+            still = [future for future in waiting if future.status in ("pending", "lost")]
             keys = [future.key for future in still]
             found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
             standing = None if found is None else Standing(**found)
@@ -320,7 +323,9 @@ def await_futures(
         except CANCELLED:
             break
         else:
-            waiting = []
+            waiting = [future for future in futures if future.status == "lost"]
+            if _are_lost(client, waiting, timeout):
+                break
     for future in futures:
         if future.status == "error":
             future.result(timeout=timeout)  # the user's own error, as it was raised
@@ -328,3 +333,11 @@ def await_futures(
             check_client(client)
             check()
             raise ClusterError(LOST)
+
+
+def _are_lost(client: Client, futures: Sequence[Future], timeout: float) -> bool:
+    """Whether some have been lost that Dask cannot make again."""
+    keys = [future.key for future in futures if future.status == "lost"]
+    return (
+        bool(keys) and None in ask(client, "scheduler.get_task_status", timeout, keys=keys).values()
+    )

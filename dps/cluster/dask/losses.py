@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Future
 
 from dps.cluster.dask.calls import ask
-from dps.cluster.dask.work import FitWork
 from dps.data.partitions import Partition
 from dps.errors import ClusterError
+
+if TYPE_CHECKING:
+    from dps.cluster.dask.work import FitWork
 
 __all__ = ["homes_after", "restored", "set_free"]
 

@@ -10,6 +10,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dps.cluster.dask.calls import await_futures, fetch, living, present, staying
+from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.silence import silent_among
 from dps.cluster.dask.spans import FitSpan
 from dps.data.sealed import sealed
@@ -63,8 +64,15 @@ class FitWork:
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
+        keys = [future.key for future in futures]
+
+        def check() -> None:
+            self.check()
+            if self.silent:  # Dask gives them something to do still, of what these tasks need
+                set_free(self, keys)
+
         with self.explaining():
-            await_futures(self.client, futures, self.timeout, self.check)
+            await_futures(self.client, futures, self.timeout, check)
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
