@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from dps.cluster.base import PATIENCE
 from dps.data.directories import Part
@@ -35,7 +35,7 @@ from dps.training.job import Job
 from dps.training.position import Within
 from dps.training.probing import probe
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Reached"]
 
 _log = logging.getLogger("dps")
 
@@ -68,6 +68,29 @@ class _Pending:
             of_name = [self.written[shard][at] for shard in sorted(self.written)]
             made[name] = [parts for parts, _ in of_name], [version for _, version in of_name]
         return made
+
+
+class Reached(NamedTuple):
+    """Where a fit is.
+
+    Attributes
+    ----------
+    job : Job
+        Of the group at work.
+    stores : Stores
+    history : sequence of EpochRecord
+        Of all closed epochs.
+    within : Within or None
+        Of the last snapshot within the next one.
+    check : callable
+        Called while shards are asked; raises to give up.
+    """
+
+    job: Job
+    stores: Stores
+    history: Sequence[EpochRecord]
+    within: Within | None
+    check: Check
 
 
 class _Overtaken(Exception):
@@ -109,52 +132,26 @@ class Checkpoints:
         self._warned = False
         self._threads: list[threading.Thread] = []
 
-    def look(
-        self,
-        job: Job,
-        stores: Stores,
-        history: Sequence[EpochRecord],
-        within: Within | None,
-        check: Check,
-    ) -> None:
-        """Begin one if it is time, and go on with the one that is under way.
+    def look(self, at: Reached) -> None:
+        """Begin one if it is time, and go on with the one that is under way."""
+        due = time.monotonic() - self._since >= self._every and self._is_new(at)
+        self._try(partial(self._step, due, at))
 
-        Parameters
-        ----------
-        job : Job
-            Of the group at work.
-        stores : Stores
-        history : sequence of EpochRecord
-            Of all closed epochs.
-        within : Within or None
-            Of the last snapshot within the next one.
-        check : callable
-        """
-        due = time.monotonic() - self._since >= self._every and self._is_new(history, within)
-        self._try(partial(self._step, due, job, stores, history, within, check))
-
-    def end(
-        self,
-        job: Job,
-        stores: Stores,
-        history: Sequence[EpochRecord],
-        within: Within | None,
-        check: Check,
-    ) -> None:
+    def end(self, at: Reached) -> None:
         """Finish the one under way, and take one of where the fit is."""
         for due in (False, True):
             deadline = time.monotonic() + self._patience
-            due = due and self._is_new(history, within)
-            self._try(partial(self._step, due, job, stores, history, within, check))
+            due = due and self._is_new(at)
+            self._try(partial(self._step, due, at))
             while self._pending is not None and time.monotonic() < deadline:
                 time.sleep(_TICK)
-                self._try(partial(self._step, False, job, stores, history, within, check))
+                self._try(partial(self._step, False, at))
             if self._pending is not None:
                 self._pending = None
                 self._failed(TimeoutError(f"it has taken {self._patience:.0f} s"))
 
-    def _is_new(self, history: Sequence[EpochRecord], within: Within | None) -> bool:
-        return (len(history), 0 if within is None else within.steps) > self._last
+    def _is_new(self, at: Reached) -> bool:
+        return (len(at.history), 0 if at.within is None else at.within.steps) > self._last
 
     def close(self) -> None:
         """Wait a moment for a manifest that is on its way."""
@@ -192,29 +189,15 @@ class Checkpoints:
             self._give_up()
             self._failed(error)
 
-    def _step(
-        self,
-        due: bool,
-        job: Job,
-        stores: Stores,
-        history: Sequence[EpochRecord],
-        within: Within | None,
-        check: Check,
-    ) -> None:
+    def _step(self, due: bool, at: Reached) -> None:
         if self._pending is None and due:
-            self._begin(job, stores, history, within, check)
+            self._begin(at)
         if self._pending is not None:
-            self._advance(self._pending, stores, check)
+            self._advance(self._pending, at.stores, at.check)
 
-    def _begin(
-        self,
-        job: Job,
-        stores: Stores,
-        history: Sequence[EpochRecord],
-        within: Within | None,
-        check: Check,
-    ) -> None:
+    def _begin(self, at: Reached) -> None:
         """Have every shard write what it kept after the last epoch, after the best, and since."""
+        job, stores, history, within, check = at
         done = len(job.done)
         epochs = {_LAST: len(history)}
         if history and history[-1].kept < len(history):

@@ -25,7 +25,7 @@ from dps.server.session import Check, Local, Session
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
-from dps.training.checkpoints import Checkpoints
+from dps.training.checkpoints import Checkpoints, Reached
 from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
 from dps.training.history import EpochRecord
@@ -175,8 +175,7 @@ class Watcher:
         if self._mirrors and time.monotonic() >= self._due and self._is_further():
             self._mirror()
         if self._checkpoints is not None:
-            server, check = self._session.server, self._running.check
-            self._checkpoints.look(self._job, server, self._history, self._within(), check)
+            self._checkpoints.look(self._reached())
         on_epochs = self._job.on_epochs
         return bool(records) and on_epochs is not None and on_epochs(records, self._reported)
 
@@ -196,6 +195,10 @@ class Watcher:
         """Of the last snapshot within the epoch at work; None where there is none."""
         said, closed = self._interim, len(self._history) - len(self._job.done)
         return Within.of(said, self._plan) if said is not None and said[0, 0] == closed else None
+
+    def _reached(self) -> Reached:
+        server, check = self._session.server, self._running.check
+        return Reached(self._job, server, self._history, self._within(), check)
 
     def _is_further(self) -> bool:
         """Whether the fit has got on since the client's copy."""
@@ -332,7 +335,7 @@ class Watcher:
     def _result(self, error: BaseException | None) -> FitResult:
         job, history, check = self._job, self._history, self._running.check
         if self._checkpoints is not None:
-            self._checkpoints.end(job, self._session.server, history, self._within(), check)
+            self._checkpoints.end(self._reached())
         return FitResult.of(
             job, self._snapshot(history[-1].kept, check), history, self._plan,
             activity=self._activity(), error=error, unshared=self._unshared,
