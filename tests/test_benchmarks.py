@@ -111,8 +111,9 @@ def test_dense() -> None:
 
 def test_checkpoint() -> None:
     found = rows(run("checkpoint"))
-    assert int(found["4 epochs"][1]) >= 1
-    assert "checkpoint: training slows by" in found
+    assert int(found["checkpoints"][1]) >= 1
+    assert int(found["checkpoints within an epoch"][1]) >= 1
+    assert "snapshots within an epoch: training slows by" in found
 
 
 def test_little() -> None:

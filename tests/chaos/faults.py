@@ -105,6 +105,7 @@ POINTS = {
     "an epoch's begin": "dps.group.channel:Channel.begin_epoch",
     "an epoch's end": "dps.group.channel:Channel.end_epoch",
     "snapshot": "dps.group.channel:Channel._snapshot",
+    "snapshot within an epoch": "dps.group.channel:Channel.keep",
     "validation": "dps.training.validating:HeldOutRows.at",
     "shard opens": "dps.server.shard:ParameterShard.open",
     "account": "dps.group.channel:Channel.account",
