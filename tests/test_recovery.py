@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
 
@@ -602,3 +602,36 @@ def test_rows_that_kill_every_worker_end_the_fit(
     monkeypatch.setattr("dps.estimators.fitting.inspect_partition", dies)
     with pytest.raises(ClusterError, match="on 4 workers that died before training began"):
         classifier(client, n_replicas=1).fit(*rows())
+
+
+class Freezing:
+    """Rows with which the process freezes that sends them to another."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return Freezing, (self.values,)
+
+
+@pytest.mark.slow
+def test_what_a_frozen_worker_was_to_send_is_made_again_where_it_was_awaited() -> None:
+    X, y = rows()
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made) as client,
+    ):
+        here, there = sorted(client.nthreads())
+        pid = client.run(os.getpid, workers=[there])[there]
+        sent = [client.submit(Freezing, part, workers=[there]) for part in np.split(X, 4)]
+        wait(sent)
+        read = dask.delayed(lambda part: part.values)
+        parts = [da.from_delayed(read(part), (ROWS // 4, 10), X.dtype) for part in sent]
+        try:
+            model = classifier(client, timeout=3.0)
+            model.fit(da.concatenate(parts), da.from_array(y, chunks=ROWS // 4))
+            assert_exact(model)
+            assert there in str(model.fit_report_)
+        finally:
+            os.kill(pid, signal.SIGCONT)

@@ -5,6 +5,7 @@ The scheduler is asked in Dask's own words alone: it need not have dps.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["homes_after", "restored", "set_free"]
 
 _TICK = 0.02
+#: Seconds after which tasks are set free again from workers that do not answer.
+_AGAIN = 1.0
 
 
 def homes_after(holders: Sequence[str], alive: Sequence[str]) -> list[str]:
@@ -61,9 +64,11 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
         for number, part in given.items()
     }
     wanted = [key for some in keys.values() for key in some]
-    set_free(work, wanted)
-    since, before = time.monotonic(), -1
+    since, before, freed = time.monotonic(), -1, -math.inf
     while wanted:
+        if time.monotonic() - freed > _AGAIN and (work.silent or freed < 0):
+            set_free(work, wanted)
+            freed = time.monotonic()
         found = ask(
             work.client, "_run_on_scheduler", work.timeout,
             function=_standing(), keys=wanted, silent=work.silent,
@@ -88,10 +93,12 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
     What only silent workers hold or run is begun again; of what was scattered to them nothing is
-    done, since they may come back.
+    done, since they may come back. While there are some it is to be called again: Dask gives them
+    something to do still.
     """
 
     def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> None:
+        from itertools import product
         from time import time
 
         roots, left, seen, stuck = set(keys), list(keys), set(), {}
@@ -119,7 +126,13 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
                     stuck[task.key] = "released"
             elif holders and holders <= silent and task.run_spec is not None:
                 stuck[task.key] = "released"
-        dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
+        stimulus = f"dps-set-free-{time()}"
+        # A worker that is fetching a task's result from a silent one would not run it before that
+        # has ended. As if they had died, though nobody else is told so.
+        for worker, other in product(staying, silent):
+            message = {"op": "remove-worker", "worker": other, "stimulus_id": stimulus}
+            dask_scheduler.worker_send(worker, message)
+        dask_scheduler.transitions(stuck, stimulus)
 
     ask(
         work.client, "_run_on_scheduler", work.timeout,
