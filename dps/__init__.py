@@ -76,7 +76,16 @@ _FACE = {
 
 
 #: Packages that users reach as ``dps.NAME``.
-_PACKAGES = ("models", "torch")
+_PACKAGES = (
+    "errors",
+    "losses",
+    "metrics",
+    "model_selection",
+    "models",
+    "optimizers",
+    "preprocessing",
+    "torch",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -92,4 +101,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FACE, *_PACKAGES})
+    return sorted([*__all__, *_PACKAGES])

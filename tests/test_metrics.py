@@ -12,8 +12,8 @@ import pytest
 from distributed import Client
 from sklearn import metrics as known
 
-from dps import LinearClassifier, metrics
-from dps.metrics import ranking
+from dps import LinearClassifier, LinearRegressor, metrics
+from dps.metrics import get_scorer, get_scorer_names, ranking
 
 ROWS = 500
 
@@ -41,15 +41,19 @@ def lazy(values: Any, kind: str) -> Any:
     "name",
     [
         "accuracy_score", "log_loss", "roc_auc_score", "r2_score", "mean_squared_error",
-        "root_mean_squared_error", "mean_absolute_error",
+        "root_mean_squared_error", "mean_absolute_error", "balanced_accuracy_score",
+        "brier_score_loss", "average_precision_score",
     ],
 )  # fmt: skip
 def test_metrics_equal_those_of_scikit_learn(name: str, weighted: bool, kind: str) -> None:
     y, scores, numbers, weights = rows()
     given: dict[str, tuple[Any, Any]] = {
         "accuracy_score": (y, np.where(scores > 0.4, "yes", "no")),
+        "balanced_accuracy_score": (y, np.where(scores > 0.4, "yes", "no")),
         "log_loss": (y, scores),
         "roc_auc_score": (y, scores),
+        "brier_score_loss": (y == "yes", scores),
+        "average_precision_score": ((y == "yes").astype(int), scores),
     }
     true, predicted = given.get(name, (numbers + 1e6, numbers + scores + 1e6))
     weight = weights if weighted else None
@@ -139,8 +143,103 @@ def test_predictions_are_scored_where_they_lie(frame: bool, client: Client) -> N
         table = pd.DataFrame(X, columns=list("abcd"))
         given = dd.from_pandas(table, npartitions=5), dd.from_pandas(pd.Series(y), npartitions=5)
         model.fit(table, y)
-    for name in metrics.get_scorer_names():
+    for name in (
+        "accuracy",
+        "f1",
+        "neg_log_loss",
+        "neg_brier_score",
+        "average_precision",
+        "roc_auc",
+    ):
         expected = known.get_scorer(name)(model, table if frame else X, y)
         assert metrics.get_scorer(name)(model, *given) == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(ValueError, match="scoring='f1' is not computed"):
-        metrics.get_scorer("f1")
+    with pytest.raises(ValueError, match="scoring='max_error' is not computed"):
+        metrics.get_scorer("max_error")
+
+
+@pytest.mark.parametrize("name", ["f1_score", "precision_score", "recall_score"])
+@pytest.mark.parametrize("average", ["binary", "macro", "micro", "weighted", "samples", None])
+@pytest.mark.parametrize("kind", ["array", "series", "local"])
+def test_metrics_of_labels_are_what_scikit_learn_makes_of_them(
+    name: str, average: Any, kind: str
+) -> None:
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 4, ROWS).astype(float)
+    labels: Any = np.array(["a", "b", "c"])
+    y, predicted = labels[rng.integers(0, 3, (2, ROWS))]
+    options: dict[str, Any] = {"average": average}
+    if average == "binary":
+        y, predicted, options["pos_label"] = y == "a", predicted == "a", True
+    elif average == "samples":
+        y, predicted = rng.integers(0, 2, (2, ROWS, 3))
+        options["zero_division"] = 0.0
+    else:
+        options["labels"] = ["c", "a"]
+    expected = getattr(known, name)(y, predicted, sample_weight=weights, **options)
+    actual = getattr(metrics, name)(
+        lazy(y, kind), lazy(predicted, kind), sample_weight=lazy(weights, kind), **options
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("normalize", [None, "true", "all"])
+def test_a_confusion_matrix(normalize: Any) -> None:
+    labels: Any = np.array(["b", "a", "longer"], object)
+    y, predicted = labels[np.random.default_rng(2).integers(0, 3, (2, ROWS))]
+    for chosen in (None, ["longer", "a"]):
+        expected = known.confusion_matrix(y, predicted, normalize=normalize, labels=chosen)
+        actual = metrics.confusion_matrix(
+            lazy(y, "series"), lazy(predicted, "series"), normalize=normalize, labels=chosen
+        )
+        assert actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_scores_of_several_classes() -> None:
+    rng = np.random.default_rng(3)
+    chances = rng.dirichlet([1, 2, 3], ROWS)
+    y = np.array(["a", "b", "c"])[(chances.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1)]
+    raw = np.log(chances).round(1)
+    for average in ("macro", "weighted", None):
+        np.testing.assert_allclose(
+            metrics.average_precision_score(lazy(y, "array"), lazy(raw, "array"), average=average),
+            known.average_precision_score(y, raw, average=average), rtol=1e-12,
+        )  # fmt: skip
+    for halved in (True, False, "auto"):
+        options: dict[str, Any] = {"scale_by_half": halved, "labels": ["a", "b", "c"]}
+        assert metrics.brier_score_loss(
+            lazy(y, "array"), lazy(chances, "array"), **options
+        ) == pytest.approx(known.brier_score_loss(y, chances, **options), rel=1e-12)
+    columns = (y[:, None] == ["a", "b", "c"]).astype(int)
+    assert metrics.average_precision_score(lazy(columns, "array"), lazy(raw, "array")) == (
+        pytest.approx(known.average_precision_score(columns, raw), rel=1e-12)
+    )
+
+
+def test_what_cannot_be_found_is_said() -> None:
+    y, scores, _, _ = rows()
+    with pytest.raises(ValueError, match=r"pos_label=1 is none of the labels \['no', 'yes'\]"):
+        metrics.average_precision_score(lazy(y, "array"), lazy(scores, "array"))
+    with pytest.raises(ValueError, match=r"holds 2 labels, .* has 3 columns"):
+        metrics.average_precision_score(y, np.ones((ROWS, 3)))
+    with pytest.raises(ValueError, match="0 sample"):
+        metrics.f1_score(y[:0], y[:0])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.parametrize("name", sorted(set(get_scorer_names()) & set(known.get_scorer_names())))
+def test_scorers_are_those_of_scikit_learn(name: str) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(ROWS, 3))
+    raw = X @ rng.normal(size=(3, 3)) + rng.gumbel(size=(ROWS, 3))
+    y: Any = raw.argmax(axis=1)
+    kind: Any = LinearClassifier
+    if name.endswith("_samples"):
+        y = (raw > 0).astype(int)
+    elif name in ("f1", "precision", "recall", "roc_auc", "average_precision"):
+        y = (raw[:, 0] > 0).astype(int)
+    elif name.startswith(("neg_mean", "neg_root", "r2")):
+        y, kind = raw[:, 0], LinearRegressor
+    model = kind(random_state=0).fit(X, y)
+    actual = get_scorer(name)(model, lazy(X, "array"), lazy(y, "array"))
+    assert actual == pytest.approx(known.get_scorer(name)(model, X, y), rel=1e-9)

@@ -16,10 +16,18 @@ import pytest
 import scipy.sparse
 from distributed import Client
 from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 
 from dps import LinearClassifier, LinearRegressor
-from dps.model_selection import GridSearchCV, KFold, RandomizedSearchCV, cross_val_score
+from dps.model_selection import (
+    GridSearchCV,
+    KFold,
+    RandomizedSearchCV,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+)
 from dps.preprocessing import FrameEncoder
 
 ROWS, PARTS = 600, 6
@@ -234,3 +242,66 @@ def test_a_search_asks_for_targets() -> None:
     X = da.ones((10, 2), chunks=(5, 2))
     with pytest.raises(ValueError, match="requires y to be passed"):
         GridSearchCV(LinearClassifier(), {"alpha": [1.0]}, cv=2).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cv"),
+    [("array", 3), ("frame", KFold(3, by="partitions")), ("frame of text", "given")],
+)
+def test_predictions_of_folds_lie_as_the_rows_do(kind: str, cv: Any, client: Client) -> None:
+    X, y = given(kind)
+    if cv == "given":
+        cv = PredefinedSplit(np.arange(len(rows()[1])) % 4)
+    model = LinearClassifier(client=client, random_state=0)
+    for method in ("predict", "predict_proba"):
+        found = cross_val_predict(model, X, y, cv=cv, method=method)
+        assert found.npartitions == PARTS
+        if kind == "array":
+            assert found.chunks[0] == X.chunks[0]
+        of_rows: dict[float, Any] = {}
+
+        def scoring(fitted: Any, X: Any, y: Any, of: Any = of_rows, method: str = method) -> float:
+            some = X[:, 0] if kind == "array" else X["a"]
+            theirs = getattr(fitted, method)(X)
+            of.update(zip(*map(np.asarray, client.compute([some, theirs], sync=True)), strict=True))
+            return 0.0
+
+        cross_val_score(model, X, y, cv=cv, scoring=scoring)
+        expected = np.array([of_rows[a] for a in rows()[0]["a"]])
+        actual = np.asarray(client.compute(found, sync=True))
+        if method == "predict":
+            np.testing.assert_array_equal(actual, expected)
+        else:
+            np.testing.assert_allclose(actual, expected, rtol=1e-9)
+
+
+def test_several_scores_of_folds(client: Client) -> None:
+    X, y = given("array")
+    found = cross_validate(
+        LinearClassifier(client=client), X, y, cv=3, scoring=["f1_macro", "roc_auc"],
+        return_train_score=True, return_estimator=True,
+    )  # fmt: skip
+    assert set(found) == {
+        "fit_time", "score_time", "test_f1_macro", "test_roc_auc", "train_f1_macro",
+        "train_roc_auc", "estimator",
+    }  # fmt: skip
+    for fold, model in enumerate(found["estimator"]):
+        assert model.client is client
+        assert model.score(X, y) > 0.5
+        assert 0.5 < found["test_roc_auc"][fold] <= 1
+    single = cross_validate(LinearClassifier(client=client), X, y, cv=3, scoring="roc_auc")
+    np.testing.assert_array_equal(single["test_score"], found["test_roc_auc"])
+
+
+def test_predictions_that_could_not_be_computed_later_are_refused(client: Client) -> None:
+    X, y = given("array")
+    with pytest.raises(ValueError, match="give the estimator a Client"):
+        cross_val_predict(LinearClassifier(client=client.scheduler.address), X, y)
+    with pytest.raises(ValueError, match="splits leave some out"):
+        cross_val_predict(LinearClassifier(client=client), X, y, cv=TimeSeriesSplit(3))
+
+
+def test_a_parameter_that_there_is_not_is_said_before_any_fit(client: Client) -> None:
+    X, y = given("array")
+    with pytest.raises(ValueError, match="Invalid parameter 'alfa' for estimator LinearClassifier"):
+        GridSearchCV(LinearClassifier(client=client), {"alfa": [1]}).fit(X, y)

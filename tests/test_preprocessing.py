@@ -6,6 +6,8 @@ import itertools
 import pickle
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import dask
@@ -115,7 +117,7 @@ def test_strings_are_the_same_in_every_dtype(options: dict[str, Any], dtype: Any
         ("int8", "float32"), ("int64", "float32"), ("uint16", "float32"), ("bool", "float32"),
         ("Int64", "float32"), ("boolean", "float32"), ("Float64", "float64"),
         ("int32[pyarrow]", "float32"), ("bool[pyarrow]", "float32"), ("double[pyarrow]", "float64"),
-        (pd.SparseDtype("float64"), "float64"),
+        (pd.SparseDtype("float64"), "float64"), (pd.ArrowDtype(pa.decimal128(25, 2)), "float64"),
     ],
     ids=str,
 )  # fmt: skip
@@ -143,6 +145,17 @@ def test_missing_numbers_become_the_mean(dtype: str) -> None:
         said = FrameEncoder(missing="indicator").fit(data)
         np.testing.assert_array_equal(dense(said.transform(frame))[:, 1], [0, 1, 0, 0, 0])
         assert list(said.get_feature_names_out()) == ["a", "missingindicator_a"]
+
+
+def test_decimals_are_numbers() -> None:
+    values = [Decimal("1.25"), None, Decimal("-3.5"), Decimal(0)]
+    expected = [1.25, -0.75, -3.5, 0.0]
+    for dtype in (object, pd.ArrowDtype(pa.decimal128(10, 4))):
+        frame = pd.DataFrame({"a": pd.Series(values, dtype=dtype)})
+        # Dask makes strings of objects.
+        for data in (frame, dd.from_pandas(frame, npartitions=2))[: 1 + (dtype is not object)]:
+            filled = FrameEncoder(missing="mean").fit(data).transform(frame)
+            np.testing.assert_array_equal(dense(filled)[:, 0], expected)
 
 
 def test_missing_categories_and_lists_become_zeros_or_say_so() -> None:
@@ -253,6 +266,7 @@ BAD = {
     "complex": ([1j], r"columns \['c'\] of X are neither.*complex128"),
     "mixed": (["a", 1], r"column 'c' of X holds strings and objects of the types \['int'\]"),
     "integers as objects": (pd.Series([1, 2], dtype=object), r"\['int'\].*to_numeric"),
+    "dates as objects": ([date(2001, 1, 1)], r"\['date'\].*pd.to_datetime\(X\['c'\]\)"),
     "dicts": ([{}], r"\['dict'\]"),
     "lists of dicts": ([[{}]], "lists of what is no token"),
     "lists and strings": ([["a"], "a"], r"holds lists and objects of the types \['str'\]"),

@@ -49,10 +49,23 @@ def test_of_labels_they_are_those_of_scikit_learn(
 ) -> None:
     weights = RNG.normal(size=(4, len(classes)))
     y, y_val = (np.array(classes)[(each @ weights).argmax(axis=1)] for each in (X, X_VAL))
-    for scoring in ("accuracy", "neg_log_loss"):
+    more: tuple[str, ...] = ()
+    if mode == "sync" and kind is dps.LinearClassifier:
+        of_labels = ("f1", "recall") if len(classes) == 2 else ("f1_macro", "precision_weighted")
+        more = "neg_brier_score", "balanced_accuracy", *of_labels
+    for scoring in ("accuracy", "neg_log_loss", *more):
         model = kind(scoring=scoring, mode=mode, early_stopping=True, client=client, **OPTIONS)
         model.fit(X, y, X_val=X_VAL, y_val=y_val, sample_weight_val=WEIGHT)
-        score = sklearn.metrics.get_scorer(scoring)(model, X_VAL, y_val, sample_weight=WEIGHT)
+        scorer = sklearn.metrics.get_scorer(scoring)
+        if scoring in ("f1", "recall"):  # of the second class, whatever it is called
+            metric = getattr(sklearn.metrics, f"{scoring}_score")
+            scorer = sklearn.metrics.make_scorer(metric, pos_label=classes[1])
+        elif scoring == "neg_brier_score" and len(classes) == 2:
+            scorer = sklearn.metrics.make_scorer(
+                sklearn.metrics.brier_score_loss, pos_label=classes[1], greater_is_better=False,
+                response_method="predict_proba",
+            )  # fmt: skip
+        score = scorer(model, X_VAL, y_val, sample_weight=WEIGHT)
         best = max(epoch["validation_score"] for epoch in model.history_)
         assert_allclose(best, score, rtol=1e-5)
 
@@ -119,3 +132,32 @@ def test_auto_may_hold_no_rows_out(options: Any) -> None:
     rows = 600 if options else 50
     with pytest.raises(ValueError, match="is of rows for validation, and there are none"):
         dps.MLPClassifier(scoring="accuracy", **options).fit(X[:rows], X[:rows, 0] > 0)
+
+
+@pytest.mark.parametrize("scoring", ["f1_macro", "recall_micro", "precision_weighted"])
+def test_of_several_labels_a_row_they_are_those_of_scikit_learn(scoring: str) -> None:
+    weights = RNG.normal(size=(4, 3))
+    y, y_val = ((each @ weights > 0.5).astype(int) for each in (X, X_VAL))
+    model = dps.LinearClassifier(scoring=scoring, early_stopping=True, **OPTIONS)
+    model.fit(X, y, X_val=X_VAL, y_val=y_val, sample_weight_val=WEIGHT)
+    expected = sklearn.metrics.get_scorer(scoring)(model, X_VAL, y_val, sample_weight=WEIGHT)
+    best = max(epoch["validation_score"] for epoch in model.history_)
+    assert_allclose(best, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "n_labels", "columns", "message"),
+    [
+        ("f1", 3, False, "use 'f1_macro'"),
+        ("recall", 3, True, "use 'recall_macro'"),
+        ("neg_brier_score", 3, True, "use 'neg_log_loss'"),
+        ("f1_macro", 17, False, "is of 16 of them at the most, y has 17"),
+    ],
+)
+def test_scores_of_other_labels_are_refused(
+    scoring: str, n_labels: int, columns: bool, message: str
+) -> None:
+    y: Any = np.arange(len(X)) % n_labels
+    y = (y[:, None] == np.arange(n_labels)).astype(int) if columns else y
+    with pytest.raises(ValueError, match=message):
+        dps.LinearClassifier(scoring=scoring, early_stopping=True, **OPTIONS).fit(X, y)

@@ -14,6 +14,9 @@ from dps.errors import ClusterError
 
 __all__ = ["client_of", "cluster_for", "here"]
 
+#: Seconds within which a scheduler answers that is there.
+_ANSWERS = 10.0
+
 
 @contextmanager
 def client_of(given: Any, timeout: float) -> Iterator[Any]:
@@ -40,7 +43,7 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
             f"got {given!r}"
         )
     try:
-        client = Client(given, set_as_default=False, timeout=timeout)
+        client = Client(given, set_as_default=False, timeout=min(timeout, _ANSWERS))
     except (OSError, ValueError) as error:
         raise ClusterError(f"no scheduler answers at client={given!r}: {error}") from error
     with client:

@@ -125,7 +125,7 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     shown, fs, root = file_system(path)
     if not fs.exists(root):
         raise FileNotFoundError(f"{shown} does not exist")
-    remedy = "what was saved there was not saved to its end: save it again"
+    remedy = "nothing was saved there, or not to its end: save it again"
     raw = _read(fs, shown, root, MANIFEST, remedy)
     while True:
         manifest = _manifest(raw, shown)

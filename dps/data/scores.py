@@ -120,6 +120,53 @@ class _LogLoss(RowScore):
 
 
 @dataclass(frozen=True)
+class _Brier(RowScore):
+    """Minus the squared distance of probabilities from what is true; of two classes half of it."""
+
+    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        chances = targets.loss.probabilities(raw).astype(np.float64)
+        true = targets.codes(y)[:, None] == np.arange(chances.shape[1])
+        distance = ((chances - true) ** 2).sum(axis=1)
+        return -distance / 2 if chances.shape[1] == 2 else -distance
+
+
+@dataclass(frozen=True)
+class _OfLabels(RowScore):
+    """Precision, recall or their mean, from the weight of rows that have, and are given, a label.
+
+    Parameters
+    ----------
+    what : {"precision", "recall", "f1"}
+    average : {"binary", "macro", "micro", "weighted", "balanced"}
+        "macro" is the mean over labels that there are, "balanced" over those that are true.
+    n_labels : int
+    """
+
+    what: str = "f1"
+    average: str = "macro"
+    n_labels: int = 0
+
+    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        true, predicted = targets.codes(y) > 0, raw > 0
+        if not targets.multilabel:
+            labels = np.arange(self.n_labels)
+            true, predicted = (of[:, None] == labels for of in (targets.codes(y), _codes(raw)))
+        return np.hstack([true & predicted, predicted, true])
+
+    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+        both, predicted, true = sums[: 3 * self.n_labels].reshape(3, -1)
+        if self.average == "binary":
+            both, predicted, true = both[1:], predicted[1:], true[1:]
+        elif self.average == "micro":
+            both, predicted, true = (np.array([of.sum()]) for of in (both, predicted, true))
+        below = {"precision": predicted, "recall": true, "f1": (predicted + true) / 2}[self.what]
+        each = np.divide(both, below, out=np.zeros_like(both), where=below > 0)
+        there = true > 0 if self.average == "balanced" else true + predicted > 0
+        weights = true[there] if self.average == "weighted" else None
+        return float(np.average(each[there], weights=weights)) if there.any() else 0.0
+
+
+@dataclass(frozen=True)
 class _R2(RowScore):
     """The coefficient of determination, of several outputs their mean.
 
@@ -164,6 +211,15 @@ _SCORES: dict[str, dict[str, RowScore]] = {
     "classification": {
         "accuracy": RowScore(_equal),
         "neg_log_loss": _LogLoss(_equal, "predict_proba"),
+        "neg_brier_score": _Brier(_equal, "predict_proba"),
+        "balanced_accuracy": _OfLabels(_equal, what="recall", average="balanced"),
+        **{
+            what + ("" if average == "binary" else f"_{average}"): _OfLabels(
+                _equal, what=what, average=average
+            )
+            for what in ("f1", "precision", "recall")
+            for average in ("binary", "macro", "micro", "weighted")
+        },
     },
     "regression": {
         "r2": _R2(_squared),
@@ -208,14 +264,29 @@ def get_score(scoring: Any, loss: Loss) -> RowScore | None:
     return score
 
 
-def about(score: RowScore, centre: tuple[float, ...]) -> RowScore:
-    """The score, with the middle of the targets where it needs that.
+def about(score: RowScore, centre: tuple[float, ...], targets: TargetEncoding) -> RowScore:
+    """The score, with the middle of the targets, or how many labels there are, if it needs that.
 
     Raises
     ------
     ValueError
-        There are more outputs than have room in a rank's report.
+        There are more outputs, or labels, than have room in a rank's report; it is of others.
     """
+    if isinstance(score, _Brier) and targets.multilabel:
+        raise ValueError("scoring='neg_brier_score' is of rows of one label: use 'neg_log_loss'")
+    if isinstance(score, _OfLabels):
+        n_labels = 0 if targets.classes is None else len(targets.classes)
+        if score.average == "binary" and (targets.multilabel or n_labels != 2):
+            raise ValueError(
+                f"scoring={score.what!r} is of two classes: use '{score.what}_macro', "
+                f"'{score.what}_micro' or '{score.what}_weighted'"
+            )
+        if n_labels > MOST_SUMS // 3:
+            raise ValueError(
+                f"scoring by labels is of {MOST_SUMS // 3} of them at the most, y has {n_labels}: "
+                "use 'accuracy' or 'neg_log_loss'"
+            )
+        return replace(score, n_labels=n_labels)
     if not isinstance(score, _R2):
         return score
     if len(centre) > MOST_SUMS // 3:

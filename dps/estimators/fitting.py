@@ -157,7 +157,7 @@ def fit_on(
                     f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
                     "give X_val and y_val to fit, or early_stopping=True"
                 )
-            recipe = recipe.scored(about(score, summary.target_mean))
+            recipe = recipe.scored(about(score, summary.target_mean, targets))
         fixed = {
             "classes_": targets.classes,
             "encoder_": None if encoding is None else encoding.encoder,

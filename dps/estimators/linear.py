@@ -54,7 +54,7 @@ average : bool or int, default=False
     Whether the parameters are averaged over updates; a number starts when so many
     rows have been seen.
 optimizer : str or Optimizer, default="auto"
-    One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad" and "adam".
+    One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad", "adam" and "adamw".
     "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
     features vary alike; features need not be scaled. "auto" is L-BFGS, unless something
     was asked for that only stochastic steps have: `learning_rate`, `batch_size`,

@@ -6,8 +6,15 @@ Named as in scikit-learn, and equal to its own on the same data, to rounding.
 from __future__ import annotations
 
 from dps.data.scores import RowScore
-from dps.metrics.classification import accuracy_score, log_loss
-from dps.metrics.ranking import roc_auc_score
+from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
+from dps.metrics.labels import (
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    precision_score,
+    recall_score,
+)
+from dps.metrics.ranking import average_precision_score, roc_auc_score
 from dps.metrics.regression import (
     mean_absolute_error,
     mean_squared_error,
@@ -19,12 +26,19 @@ from dps.metrics.scorers import get_scorer, get_scorer_names
 __all__ = [
     "RowScore",
     "accuracy_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "brier_score_loss",
+    "confusion_matrix",
+    "f1_score",
     "get_scorer",
     "get_scorer_names",
     "log_loss",
     "mean_absolute_error",
     "mean_squared_error",
+    "precision_score",
     "r2_score",
+    "recall_score",
     "roc_auc_score",
     "root_mean_squared_error",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from dps.metrics.sums import of_partitions, same_shape
 
-__all__ = ["accuracy_score", "log_loss"]
+__all__ = ["accuracy_score", "brier_score_loss", "log_loss"]
 
 
 def accuracy_score(
@@ -95,10 +96,71 @@ def log_loss(
     >>> round(log_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.4621
     """
-    sums = [part for part in of_partitions(_logs, y_true, y_pred, sample_weight, client) if part]
+    looked = of_partitions(_logs, y_true, y_pred, sample_weight, client)
+    of_labels, _, weight = _by_label(looked, labels)
+    return float(np.divide(of_labels, weight))
+
+
+def brier_score_loss(
+    y_true: Any,
+    y_proba: Any,
+    *,
+    sample_weight: Any = None,
+    labels: Any = None,
+    scale_by_half: bool | str = "auto",
+    client: Any = None,
+) -> float:
+    """Weighted mean of the squared distance between probabilities and what is true.
+
+    Parameters
+    ----------
+    y_true : array, series, dask array or dask series of shape (n,)
+        Labels.
+    y_proba : array, dask array, dask series or dataframe of shape (n,) or (n, n_classes)
+        Probabilities: of the second class, or of all, in the order of sorted labels.
+    sample_weight : vector of length n, optional
+    labels : array of shape (n_classes,), optional
+        All labels, if they do not all occur in `y_true`.
+    scale_by_half : bool or "auto", default="auto"
+        Whether it is halved, so that it is from 0 to 1: by default that of two classes.
+    client : distributed.Client, cluster or address, optional
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        As :func:`log_loss`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import brier_score_loss
+    >>> y = da.from_array(["no", "yes", "yes"], chunks=2)
+    >>> round(brier_score_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
+    0.1667
+    """
+    looked = of_partitions(_chances, y_true, y_proba, sample_weight, client)
+    of_labels, of_all, weight = _by_label(looked, labels)
+    found = (of_all.sum() - 2 * of_labels + weight) / weight
+    halved = len(of_all) == 2 if scale_by_half == "auto" else scale_by_half
+    return float(found / 2 if halved else found)
+
+
+#: Labels; by label and class, a sum over rows; by class, another; the sum of weights.
+_Sums = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64], float]
+
+
+def _by_label(
+    looked: Sequence[_Sums | None], labels: Any
+) -> tuple[float, NDArray[np.float64], float]:
+    """Sums over all partitions: of each row at its own label, by class, and of weights."""
+    sums = [part for part in looked if part is not None]
     if not sums:
         raise ValueError("Found array with 0 sample(s): a minimum of 1 is required.")
-    found = np.unique(np.concatenate([classes for classes, _, _ in sums]))
+    found = np.unique(np.concatenate([classes for classes, *_ in sums]))
     known = found if labels is None else np.unique(labels)
     unknown = found[~np.isin(found, known)]
     if len(unknown):
@@ -109,24 +171,40 @@ def log_loss(
             f"y_true holds {len(known)} labels, {known.tolist()}, and y_pred probabilities of "
             f"{n_columns}: give labels="
         )
-    loss = sum(
-        logs[np.arange(len(classes)), np.searchsorted(known, classes)].sum()
-        for classes, logs, _ in sums
+    own = sum(
+        at_label[np.arange(len(classes)), np.searchsorted(known, classes)].sum()
+        for classes, at_label, _, _ in sums
     )
-    return float(np.divide(loss, sum(weight for _, _, weight in sums)))
+    return own, np.sum([of_all for *_, of_all, _ in sums], axis=0), sum(part[-1] for part in sums)
 
 
-def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> Any:
-    """Labels; by label and class, the sum of minus the logarithms; the sum of weights."""
+def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:
+    """Minus the logarithms of probabilities."""
     if not len(y):  # of any dtype and width
         return None
+    chances = _two_columns(predicted)
+    least = np.finfo(chances.dtype).eps
+    return _summed(-np.log(np.clip(chances, least, 1 - least)), y, weights)
+
+
+def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:
+    """Probabilities; by class, their squares."""
+    return _summed(_two_columns(predicted), y, weights) if len(y) else None
+
+
+def _two_columns(predicted: Any) -> NDArray[Any]:
+    """Probabilities, (n, n_classes), also of those of the second class alone."""
+    chances: NDArray[Any]
     chances = predicted if predicted.dtype.kind == "f" else predicted.astype(np.float64)
     if chances.ndim == 1:
         chances = np.stack([1 - chances, chances], axis=1)
     if chances.min() < 0 or chances.max() > 1:
-        raise ValueError("y_pred of a log loss must be probabilities, from 0 to 1")
-    least = np.finfo(chances.dtype).eps
-    logs = -np.log(np.clip(chances, least, 1 - least)).astype(np.float64)
+        raise ValueError("y_pred must be probabilities, from 0 to 1")
+    return chances
+
+
+def _summed(values: NDArray[Any], y: Any, weights: NDArray[Any]) -> _Sums:
     classes, codes = np.unique(y, return_inverse=True)
-    columns = [np.bincount(codes, weights * column, len(classes)) for column in logs.T]
-    return classes, np.stack(columns, axis=1), float(weights.sum())
+    values = values.astype(np.float64)
+    columns = [np.bincount(codes, weights * column, len(classes)) for column in values.T]
+    return classes, np.stack(columns, axis=1), weights @ values**2, float(weights.sum())

@@ -1,4 +1,4 @@
-"""The area under the ROC curve, of counts of scores that partitions put together.
+"""Areas under curves of ROC, and of precision and recall: of counts that partitions put together.
 
 A partition's scores become whole numbers in the same order (the bits of a float64), each with the
 weight of the rows that have it, by class. Two such lists merge into one. Where one is longer than
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import metrics
 
 from dps.metrics.sums import merged, same_shape
 
-__all__ = ["roc_auc_score"]
+__all__ = ["average_precision_score", "roc_auc_score"]
 
 _MOST = 1 << 18  # distinct scores, of 24 bytes each
 
@@ -118,6 +119,84 @@ def roc_auc_score(
     return _averaged(*_of_pairs(by_class, known), average)
 
 
+def average_precision_score(
+    y_true: Any,
+    y_score: Any,
+    *,
+    average: str | None = "macro",
+    pos_label: Any = 1,
+    sample_weight: Any = None,
+    client: Any = None,
+) -> Any:
+    """Mean precision over thresholds from high to low, weighted by the recall that each adds.
+
+    Exact for as many distinct scores as :func:`roc_auc_score`.
+
+    Parameters
+    ----------
+    y_true : array, series, dask array, series or dataframe of shape (n,) or (n, n_labels)
+        Labels; or a column of 0 and 1 for each label.
+    y_score : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
+        Scores; of two columns the second. Of more than two classes a column each, in the order of
+        sorted labels.
+    average : {"macro", "weighted"} or None, default="macro"
+        What is made of several: their mean, that by the weight of each, or all of them.
+    pos_label : label, default=1
+        Of two classes the one that is to be found.
+    sample_weight : vector of length n, optional
+    client : distributed.Client, cluster or address, optional
+
+    Returns
+    -------
+    float, or array of shape (n_classes,) with ``average=None``
+
+    Raises
+    ------
+    ValueError
+        Scores are NaN; `pos_label` is none of the labels; there is not a column for each class.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import average_precision_score
+    >>> y = da.from_array([0, 0, 1, 1], chunks=2)
+    >>> round(average_precision_score(y, da.from_array([0.1, 0.4, 0.35, 0.8], chunks=2)), 4)
+    0.8333
+    """
+    if average not in ("macro", "weighted", None):
+        raise ValueError(f"average must be 'macro', 'weighted' or None, got {average!r}")
+    columns = merged(_look_at_scores, _merge_columns, y_true, y_score, sample_weight, client)
+    found = columns.counts[0].classes
+    wanted: Any = [pos_label] * len(columns.counts)
+    if columns.several_classes:
+        if len(found) != len(columns.counts):
+            raise ValueError(
+                f"y_true holds {len(found)} labels, {found.tolist()}, and y_score has "
+                f"{len(columns.counts)} columns"
+            )
+        wanted = found
+    elif len(columns.counts) == 1 and pos_label not in found:
+        raise ValueError(f"pos_label={pos_label!r} is none of the labels {found.tolist()}")
+    sides = []
+    for counts, label in zip(columns.counts, wanted, strict=True):
+        of_class = counts.weights[:, counts.classes == label].sum(axis=1)
+        sides.append((of_class, counts.weights.sum(axis=1) - of_class))
+    areas = [_precision(*side) for side in sides]
+    if len(areas) == 1:
+        return areas[0]
+    return _averaged(areas, [of_class.sum() for of_class, _ in sides], average)
+
+
+def _precision(found: NDArray[Any], others: NDArray[Any]) -> float:
+    """The average precision from the weights of rows that are to be found, and of others."""
+    scores = np.tile(np.arange(len(found)), 2)
+    of_class, weights = np.repeat([1, 0], len(found)), np.concatenate([found, others])
+    some = weights > 0
+    return float(
+        metrics.average_precision_score(of_class[some], scores[some], sample_weight=weights[some])
+    )
+
+
 def _of_pairs(by_class: Sequence[NDArray[Any]], known: NDArray[Any]) -> tuple[list[Any], list[Any]]:
     """The area of each pair of classes, the mean of those by the scores of either; their rows."""
     areas, rows = [], []
@@ -172,6 +251,18 @@ class _Columns(NamedTuple):
 
 
 def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
+    found = _look_at_scores(predicted, y, weights)
+    if found is None or not found.several_classes:
+        return found
+    if not np.allclose(predicted.sum(axis=1), 1, rtol=1e-5, atol=1e-5):
+        raise ValueError(
+            f"y_pred has {predicted.shape[1]} columns: of several classes these must be "
+            "probabilities, which sum to 1 in each row, and multi_class 'ovr' or 'ovo'"
+        )
+    return found
+
+
+def _look_at_scores(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
     if not len(y):  # of any dtype
         return None
     if y.ndim == 2:
@@ -181,11 +272,6 @@ def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
     if predicted.ndim == 1 or predicted.shape[1] == 2:
         scores = predicted if predicted.ndim == 1 else predicted[:, 1]
         return _Columns(False, [_counts(scores, y, weights)])
-    if not np.allclose(predicted.sum(axis=1), 1, rtol=1e-5, atol=1e-5):
-        raise ValueError(
-            f"y_pred has {predicted.shape[1]} columns: of several classes these must be "
-            "probabilities, which sum to 1 in each row, and multi_class 'ovr' or 'ovo'"
-        )
     return _Columns(True, [_counts(scores, y, weights) for scores in predicted.T])
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dps.metrics.classification import accuracy_score, log_loss
-from dps.metrics.ranking import roc_auc_score
+from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
+from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
+from dps.metrics.ranking import average_precision_score, roc_auc_score
 from dps.metrics.regression import (
     mean_absolute_error,
     mean_squared_error,
@@ -47,7 +48,7 @@ class Scorer:
                 name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
             )
         options = {**self.options, "client": _client(estimator), "sample_weight": sample_weight}
-        if self.metric is log_loss or "multi_class" in self.options:
+        if self.metric in (log_loss, brier_score_loss) or "multi_class" in self.options:
             options["labels"] = estimator.classes_
         return self.sign * self.metric(y, getattr(estimator, method)(X), **options)
 
@@ -62,7 +63,25 @@ _SCORERS = {
     scorer.name: scorer
     for scorer in (
         Scorer("accuracy", accuracy_score, "predict"),
+        Scorer("balanced_accuracy", balanced_accuracy_score, "predict"),
+        *(
+            Scorer(f"{name}{suffix}", metric, "predict", options={"average": average})
+            for name, metric in (
+                ("f1", f1_score),
+                ("precision", precision_score),
+                ("recall", recall_score),
+            )
+            for suffix, average in (
+                ("", "binary"),
+                ("_macro", "macro"),
+                ("_micro", "micro"),
+                ("_weighted", "weighted"),
+                ("_samples", "samples"),
+            )
+        ),
         Scorer("neg_log_loss", log_loss, "predict_proba", -1),
+        Scorer("neg_brier_score", brier_score_loss, "predict_proba", -1),
+        Scorer("average_precision", average_precision_score, "ranks"),
         Scorer("roc_auc", roc_auc_score, "ranks"),
         *(
             Scorer(

@@ -6,7 +6,21 @@ Named as in scikit-learn, whose own classes do the work for local data.
 from __future__ import annotations
 
 from dps.model_selection.folds import KFold
-from dps.model_selection.search import GridSearchCV, RandomizedSearchCV, cross_val_score
+from dps.model_selection.search import (
+    GridSearchCV,
+    RandomizedSearchCV,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+)
 from dps.model_selection.train_test import train_test_split
 
-__all__ = ["GridSearchCV", "KFold", "RandomizedSearchCV", "cross_val_score", "train_test_split"]
+__all__ = [
+    "GridSearchCV",
+    "KFold",
+    "RandomizedSearchCV",
+    "cross_val_predict",
+    "cross_val_score",
+    "cross_validate",
+    "train_test_split",
+]

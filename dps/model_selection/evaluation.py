@@ -72,7 +72,7 @@ def evaluate(
         try:
             model = clone(estimator).set_params(**clone(parameters, safe=False))
             model.fit(*train[:2], **train[2])
-            found["fit_time"] = time.time() - start
+            found |= {"fit_time": time.time() - start, "estimator": model}
             start = time.time()
             found["test_scores"] = _scores(scorer, model, *data.test(fold))
             found["score_time"] = time.time() - start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,7 @@ class Folds:
     """
 
     def __init__(self, cv: Any, client: Any, X: Any, y: Any, beside: dict[str, Any]) -> None:
+        self._client = client
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         of_rows = {
@@ -145,8 +147,9 @@ class Folds:
             given = Given.of(pairs_of(cv, sum(lengths)), sum(lengths))
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
-        whole = isinstance(cv, KFold) and cv.by == "partitions"
-        self._pieces = (_dealt if whole else _cut_up)(client, parts, by, len(self._roles))
+        self._whole = isinstance(cv, KFold) and cv.by == "partitions"
+        #: Of each piece its partitions of all that is named, and, where these are cut, their rows.
+        self._pieces = (_dealt if self._whole else _cut_up)(client, parts, by, len(self._roles))
 
     @property
     def n_splits(self) -> int:
@@ -164,6 +167,42 @@ class Folds:
     def whole(self) -> tuple[Any, Any, dict[str, Any]]:
         """The same of all rows."""
         return self._of(range(len(self._roles)))
+
+    def check_each_row_once(self) -> None:
+        """Raise unless each row is scored on once.
+
+        Raises
+        ------
+        ValueError
+        """
+        if ((self._roles == TEST).sum(axis=1) != 1).any():
+            raise ValueError("cross_val_predict predicts each row once: splits leave some out")
+
+    def in_order(self, predicted: Sequence[Any]) -> Any:
+        """What was made of the rows that each split scores on, cut and in the order of all rows."""
+        import dask
+
+        made: dict[int, list[Any]] = {}
+        for split, of_split in enumerate(predicted):
+            some = iter([part.X for part in partitions_of(of_split, None, None)])
+            for piece in np.flatnonzero(self._roles[:, split] == TEST).tolist():
+                made[piece] = list(islice(some, len(self._pieces[piece][0])))
+        pieces = [made[piece] for piece in range(len(self._pieces))]
+        if self._whole:
+            whole = [part for piece in pieces for part in piece]
+            return self._kept(collection(predicted[0], whole))
+        join = dask.delayed(sealed(_put_together))
+        rows = zip(*(piece[-1] for piece in self._pieces), strict=True)
+        parts = zip(*pieces, strict=True)
+        chunks = getattr(self._like[0], "chunks", (None,))
+        whole = [join(list(some), list(of)) for some, of in zip(parts, rows, strict=True)]
+        return self._kept(collection(predicted[0], whole, chunks[0]))
+
+    def _kept(self, made: Any) -> Any:
+        """A collection that is in memory, since its pieces of rows go with these folds."""
+        if is_list(made):
+            return list(_persist(self._client, made))
+        return _persist(self._client, [made])[0]
 
     def _of(self, pieces: Iterable[int]) -> tuple[Any, Any, dict[str, Any]]:
         some = [self._pieces[piece] for piece in pieces]
@@ -214,7 +253,7 @@ def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: in
     """Pieces of each partition."""
     import dask
 
-    width = len(parts)
+    width = len(parts) + 1
     cuts = [
         dask.delayed(sealed(_cut, assign, n_pieces), nout=n_pieces * width, pure=False)(
             number, *of_all
@@ -233,7 +272,7 @@ def _has_rows(values: Any) -> bool:
 
 
 def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
-    """The pieces of a partition, one after the other, of each one of all that was given."""
+    """The pieces of a partition, one after the other, of each all that was given, and its rows."""
     lengths = {_rows(part) for part in parts}
     if len(lengths) > 1:
         raise ValueError(
@@ -242,7 +281,17 @@ def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
         )
     pieces = by.assign(_rows(parts[0]), parts[1], number)
     which = [np.flatnonzero(pieces == piece) for piece in range(n_pieces)]
-    return [take(part, rows) for rows in which for part in parts]
+    return [piece for rows in which for piece in (*(take(part, rows) for part in parts), rows)]
+
+
+def _put_together(parts: list[Any], rows: list[NDArray[np.int64]]) -> Any:
+    """Pieces of a partition, in the order of its rows."""
+    order = np.argsort(np.concatenate(rows))
+    if not hasattr(parts[0], "iloc"):
+        return np.concatenate(parts)[order]
+    import pandas as pd
+
+    return pd.concat(parts).iloc[order]
 
 
 def _rows(part: Any) -> int:

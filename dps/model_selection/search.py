@@ -20,7 +20,13 @@ from dps.data.partitions import as_pandas, is_dask
 from dps.model_selection.evaluation import evaluate, scorer_of
 from dps.model_selection.folds import Folds, KFold
 
-__all__ = ["GridSearchCV", "RandomizedSearchCV", "cross_val_score"]
+__all__ = [
+    "GridSearchCV",
+    "RandomizedSearchCV",
+    "cross_val_predict",
+    "cross_val_score",
+    "cross_validate",
+]
 
 _TIMEOUT = 60.0
 
@@ -69,9 +75,11 @@ class _OnDask:
         several = isinstance(scorer, dict)
         if several:
             self._check_refit_for_multimetric(scorer)  # type: ignore[attr-defined]
+        candidates = self._candidates()
+        for candidate in candidates:  # before any data moves
+            clone(self.estimator).set_params(**clone(candidate, safe=False))
         with _placed(self.estimator) as (estimator, client, given):
             data = Folds(_folds_for(self.cv, estimator), client, X, y, params)
-            candidates = self._candidates()
             found = evaluate(
                 estimator, candidates, data, scorer, n_jobs=self.n_jobs,
                 error_score=self.error_score, train_score=self.return_train_score,
@@ -161,19 +169,10 @@ def cross_val_score(
 
     Parameters
     ----------
-    estimator : estimator, or pipeline of lazy transformers and one
-    X, y
-        As for its `fit`, of Dask or local.
+    estimator, X, y, cv, n_jobs, params, error_score
+        As for `cross_validate`.
     scoring : str or callable, optional
-        As for `GridSearchCV`; by default the estimator's own `score`.
-    cv : int, KFold, splitter or iterable, optional
-        Likewise.
-    n_jobs : int, optional
-        Fits at once.
-    params : dict, optional
-        Of the estimator's `fit`, such as `sample_weight`.
-    error_score : "raise" or float, default=nan
-        The score of a fit that fails.
+        Likewise, of one metric.
 
     Returns
     -------
@@ -184,20 +183,161 @@ def cross_val_score(
     ValueError, TypeError, dps.errors.ClusterError
         As `GridSearchCV`.
     """
+    if isinstance(scoring, dict | list | tuple | set):
+        raise ValueError(f"scoring of cross_val_score is one metric, got {scoring!r}")
+    found = cross_validate(
+        estimator, X, y, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
+        error_score=error_score,
+    )  # fmt: skip
+    scores: NDArray[np.float64] = found["test_score"]
+    return scores
+
+
+def cross_validate(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    scoring: Any = None,
+    cv: Any = None,
+    n_jobs: int | None = None,
+    params: dict[str, Any] | None = None,
+    return_train_score: bool = False,
+    return_estimator: bool = False,
+    error_score: Any = np.nan,
+) -> dict[str, Any]:
+    """Fit an estimator on all folds but one, for each fold, and score it there by several metrics.
+
+    Parameters
+    ----------
+    estimator : estimator, or pipeline of lazy transformers and one
+    X, y
+        As for its `fit`, of Dask or local.
+    scoring : str, callable, list, tuple or dict, optional
+        As for `GridSearchCV`; by default the estimator's own `score`.
+    cv : int, KFold, splitter or iterable, optional
+        Likewise.
+    n_jobs : int, optional
+        Fits at once.
+    params : dict, optional
+        Of the estimator's `fit`, such as `sample_weight`.
+    return_train_score : bool, default=False
+        Whether the rows that were trained on are scored, too.
+    return_estimator : bool, default=False
+        Whether to give the fitted estimators.
+    error_score : "raise" or float, default=nan
+        The score of a fit that fails.
+
+    Returns
+    -------
+    dict of arrays of shape (n_folds,)
+        ``fit_time`` and ``score_time`` in seconds; ``test_score``, and ``train_score`` if asked
+        for, of several metrics ``test_<name>``; ``estimator``, a list, if asked for.
+
+    Raises
+    ------
+    ValueError, TypeError, dps.errors.ClusterError
+        As `GridSearchCV`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps import LinearClassifier
+    >>> from dps.model_selection import cross_validate
+    >>> X = da.random.default_rng(0).normal(size=(300, 2), chunks=(100, 2))
+    >>> scoring = ["f1", "roc_auc"]
+    >>> found = cross_validate(LinearClassifier(), X, X[:, 0] > 0.5, cv=3, scoring=scoring)
+    >>> sorted(found)
+    ['fit_time', 'score_time', 'test_f1', 'test_roc_auc']
+    """
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
-        scores: NDArray[np.float64] = model_selection.cross_val_score(
+        scores: dict[str, Any] = model_selection.cross_validate(
             estimator, X, y, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
+            return_train_score=return_train_score, return_estimator=return_estimator,
             error_score=error_score,
         )  # fmt: skip
         return scores
     scorer = scorer_of(scoring)
-    if isinstance(scorer, dict):
-        raise ValueError(f"scoring of cross_val_score is one metric, got {scoring!r}")
-    with _placed(estimator) as (placed, client, _):
+    with _placed(estimator) as (placed, client, given):
         data = Folds(_folds_for(cv, placed), client, X, y, params or {})
-        found = evaluate(placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score)
-    return np.array([of_fold["test_scores"] for of_fold in found])
+        found = evaluate(
+            placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
+            train_score=return_train_score,
+        )  # fmt: skip
+    told: dict[str, Any] = {
+        f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
+    }
+    if return_estimator:
+        told["estimator"] = [of_fold["estimator"].set_params(**given) for of_fold in found]
+    for where in ("test", "train")[: 1 + return_train_score]:
+        of_folds = [of_fold[f"{where}_scores"] for of_fold in found]
+        for name in scorer if isinstance(scorer, dict) else ["score"]:
+            values = [each[name] if isinstance(each, dict) else each for each in of_folds]
+            told[f"{where}_{name}"] = np.array(values)
+    return told
+
+
+def cross_val_predict(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    cv: Any = None,
+    n_jobs: int | None = None,
+    params: dict[str, Any] | None = None,
+    method: str = "predict",
+) -> Any:
+    """Predict each row by an estimator that was trained on the folds that it is not in.
+
+    Parameters
+    ----------
+    estimator, X, y, cv, n_jobs, params
+        As for `cross_validate`; each row must be in one fold.
+    method : str, default="predict"
+        Of the estimator: what predicts.
+
+    Returns
+    -------
+    what the method returns of `X`
+        Cut as `X` is, and in the memory of workers.
+
+    Raises
+    ------
+    ValueError, TypeError, dps.errors.ClusterError
+        As `GridSearchCV`; or the client of the estimator is an address, which would be left before
+        anybody has used what is in the memory of its workers.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps import LinearClassifier
+    >>> from dps.metrics import confusion_matrix
+    >>> from dps.model_selection import cross_val_predict
+    >>> X = da.random.default_rng(0).normal(size=(300, 2), chunks=(100, 2))
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> confusion_matrix(y, cross_val_predict(LinearClassifier(), X, y, cv=3)).sum()
+    np.int64(300)
+    """
+    X, y = as_pandas(X), as_pandas(y)
+    if not is_dask(X):
+        return model_selection.cross_val_predict(
+            estimator, X, y, cv=cv, n_jobs=n_jobs, params=params, method=method
+        )
+
+    def predicted(model: Any, X: Any, y: Any) -> Any:
+        return getattr(model, method)(X)
+
+    with _placed(estimator) as (placed, client, given):
+        if any(value is not client for value in given.values()):
+            raise ValueError(
+                "what cross_val_predict returns lies on workers, and its client would be closed by "
+                "then: give the estimator a Client"
+            )
+        data = Folds(_folds_for(cv, placed), client, X, y, params or {})
+        data.check_each_row_once()
+        found = evaluate(placed, [{}], data, predicted, n_jobs=n_jobs, error_score="raise")
+        return data.in_order([of_fold["test_scores"] for of_fold in found])
 
 
 def _folds_for(cv: Any, estimator: Any) -> Any:

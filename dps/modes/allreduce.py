@@ -27,7 +27,7 @@ _ALGORITHMS = ("direct", "ring")
 _OUTER = ("average", "nesterov")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AllReduce(PausingMode):
     r"""Replicas reduce their gradients and each applies the same update to its copy.
 

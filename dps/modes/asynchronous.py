@@ -29,7 +29,7 @@ _COMPENSATIONS = ("age", "delay")
 _STRENGTH = 0.04
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Async(Mode):
     r"""A shard applies each replica's gradient when it comes.
 

@@ -17,14 +17,14 @@ from dps.server.shard import EndKind
 __all__ = ["Auto"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Auto(Mode):
     """What sync is, until another mode is chosen.
 
     Examples
     --------
     >>> Auto().begins
-    Sync(placement='contiguous', access='auto', snapshot_every=10.0, backups=0, late='drop')
+    Sync()
     """
 
     name: ClassVar[str] = "auto"

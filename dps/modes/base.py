@@ -70,7 +70,7 @@ class StepSpec:
     epoch_steps: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mode(ABC):
     """Base of the modes.
 
@@ -167,13 +167,19 @@ class Mode(ABC):
         >>> Sync(backups=1, access="stream").described
         'sync (backups=1)'
         """
-        asked = [
+        asked = self._asked(("placement", "access"))
+        return f"{self.name} ({asked})" if asked else self.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._asked()})"
+
+    def _asked(self, but: Sequence[str] = ()) -> str:
+        """The options that are not as they are by default."""
+        return ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in fields(self)
-            if field.name not in ("placement", "access")
-            and getattr(self, field.name) != field.default
-        ]
-        return f"{self.name} ({', '.join(asked)})" if asked else self.name
+            if field.name not in but and getattr(self, field.name) != field.default
+        )
 
     def get_params(self) -> dict[str, Any]:
         """The mode's options by name."""
@@ -203,7 +209,7 @@ class Mode(ABC):
         """A rank's steps over all of its shards."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PausingMode(Mode):
     """Base of modes whose replicas can pause together between two steps.
 

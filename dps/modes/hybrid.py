@@ -14,7 +14,7 @@ from dps.server.shard import EndKind
 __all__ = ["Hybrid"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hybrid(Mode):
     r"""Dense tensors are trained synchronously, tables of embeddings asynchronously.
 

@@ -24,7 +24,7 @@ __all__ = ["Sync"]
 _LATE = ("drop", "add")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sync(PausingMode):
     r"""Every update waits for all replicas (the default), or for all but the slowest.
 

@@ -55,7 +55,7 @@ def _kind_of_arrow(dtype: Any) -> Kind:
         return "date"
     if types.is_null(arrow):
         return "object"
-    return "number" if dtype.kind in "biuf" else "other"
+    return "number" if dtype.kind in "biuf" or types.is_decimal(arrow) else "other"
 
 
 def check_frame(frame: Any) -> None:

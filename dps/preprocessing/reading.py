@@ -7,6 +7,7 @@ what an encoder has learned.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -116,6 +117,8 @@ def _numbers(series: Any, name: str) -> Numbers:
     dtype = series.dtype
     if isinstance(dtype, np.dtype):
         values = series.to_numpy()
+    elif dtype.kind == "O":  # decimals of Arrow's
+        values = _arrow(series).cast("float64").to_numpy()
     elif hasattr(dtype, "numpy_dtype") and not series.isna().any():
         values = series.to_numpy(dtype.numpy_dtype)
     elif hasattr(dtype, "numpy_dtype"):
@@ -195,7 +198,7 @@ def _smallest(codes: NDArray[Any], n_values: int) -> NDArray[Any]:
     return codes.astype(np.int32)
 
 
-def _objects(series: Any, name: str) -> Codes | Bags | Nothing:
+def _objects(series: Any, name: str) -> Codes | Bags | Nothing | Numbers:
     import pandas as pd
 
     absent = series.isna().to_numpy()
@@ -207,7 +210,14 @@ def _objects(series: Any, name: str) -> Codes | Bags | Nothing:
         codes, values = pd.factorize(series)
     except TypeError:  # among them is one that cannot be hashed
         codes, values = np.empty(0, np.int64), series[~absent]
+    if all(isinstance(value, Decimal) for value in values):
+        return _numbers(pd.to_numeric(series).astype(np.float64), name)
     kinds = sorted({type(value).__name__ for value in values if not isinstance(value, str)})
+    if set(kinds) <= {"date", "datetime", "Timestamp"} and kinds:
+        raise ColumnError(
+            f"column {name!r} of X{{place}} holds objects of the types {kinds}: make it dates, as "
+            f'in pd.to_datetime(X[{name!r}]), which FrameEncoder(dates="parts") encodes'
+        )
     if kinds:
         some = "strings and " if any(isinstance(value, str) for value in values) else ""
         raise ColumnError(

@@ -1,0 +1,250 @@
+"""Metrics of labels, from the weight of each pair of a label and a prediction.
+
+A partition sends the pairs that it has, which merge into those of all; what is made of them is
+scikit-learn's own code. Of several columns a pair is of whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import metrics
+
+from dps.metrics.sums import merged, same_shape
+
+__all__ = [
+    "balanced_accuracy_score",
+    "confusion_matrix",
+    "f1_score",
+    "precision_score",
+    "recall_score",
+]
+
+
+def f1_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    labels: Any = None,
+    pos_label: Any = 1,
+    average: str | None = "binary",
+    sample_weight: Any = None,
+    zero_division: Any = "warn",
+    client: Any = None,
+) -> Any:
+    """Harmonic mean of precision and recall.
+
+    Parameters
+    ----------
+    y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
+    y_pred : likewise
+        Labels; partition i belongs to partition i of `y_true`.
+    labels : sequence, optional
+        Which labels, or columns, count where there are several.
+    pos_label : label, default=1
+        The one that it is of with ``average="binary"``.
+    average : {"binary", "macro", "micro", "weighted", "samples"} or None, default="binary"
+        What is made of the scores of several labels: None is all of them.
+    sample_weight : vector of length n, optional
+    zero_division : {"warn", 0, 1, nan}, default="warn"
+        What it is where nothing is to be divided by.
+    client : distributed.Client, cluster or address, optional
+        Where to compute; by default wherever Dask does.
+
+    Returns
+    -------
+    float, or array of shape (n_labels,) with ``average=None``
+
+    Raises
+    ------
+    ValueError
+        They are not cut at the same rows, or are not of such labels.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import f1_score
+    >>> f1_score(da.from_array([0, 1, 1, 0], chunks=2), da.from_array([0, 1, 0, 1], chunks=2))
+    0.5
+    """
+    return _scored(
+        metrics.f1_score, y_true, y_pred, sample_weight, client, labels=labels,
+        pos_label=pos_label, average=average, zero_division=zero_division,
+    )  # fmt: skip
+
+
+def precision_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    labels: Any = None,
+    pos_label: Any = 1,
+    average: str | None = "binary",
+    sample_weight: Any = None,
+    zero_division: Any = "warn",
+    client: Any = None,
+) -> Any:
+    """Share of the rows with a predicted label that have it; parameters as of :func:`f1_score`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import precision_score
+    >>> y, predicted = da.from_array([0, 1, 1, 0]), da.from_array([0, 1, 1, 1])
+    >>> precision_score(y, predicted, average=None).round(3)
+    array([1.   , 0.667])
+    """
+    return _scored(
+        metrics.precision_score, y_true, y_pred, sample_weight, client, labels=labels,
+        pos_label=pos_label, average=average, zero_division=zero_division,
+    )  # fmt: skip
+
+
+def recall_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    labels: Any = None,
+    pos_label: Any = 1,
+    average: str | None = "binary",
+    sample_weight: Any = None,
+    zero_division: Any = "warn",
+    client: Any = None,
+) -> Any:
+    """Share of the rows with a label of which it is predicted; parameters as of :func:`f1_score`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import recall_score
+    >>> recall_score(da.from_array([0, 1, 1, 1]), da.from_array([0, 1, 1, 0])).round(3)
+    0.667
+    """
+    return _scored(
+        metrics.recall_score, y_true, y_pred, sample_weight, client, labels=labels,
+        pos_label=pos_label, average=average, zero_division=zero_division,
+    )  # fmt: skip
+
+
+def balanced_accuracy_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    adjusted: bool = False,
+    client: Any = None,
+) -> float:
+    """Mean of the recall of each label.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, client
+        As of :func:`f1_score`, of shape (n,).
+    adjusted : bool, default=False
+        Whether guessing is 0 rather than 1 / n_labels.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import balanced_accuracy_score
+    >>> balanced_accuracy_score(da.from_array([0, 0, 0, 1]), da.from_array([0, 0, 0, 0]))
+    0.5
+    """
+    return float(
+        _scored(
+            metrics.balanced_accuracy_score, y_true, y_pred, sample_weight, client,
+            adjusted=adjusted,
+        )
+    )  # fmt: skip
+
+
+def confusion_matrix(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    labels: Any = None,
+    sample_weight: Any = None,
+    normalize: str | None = None,
+    client: Any = None,
+) -> NDArray[Any]:
+    """Rows, or their weight, of each label (rows) and prediction (columns).
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, client
+        As of :func:`f1_score`, of shape (n,).
+    labels : sequence, optional
+        Which labels, in which order; by default all, sorted.
+    normalize : {"true", "pred", "all"}, optional
+        What is to sum to 1: rows, columns, or all.
+
+    Returns
+    -------
+    array of shape (n_labels, n_labels)
+        Of int64, unless there are weights or shares.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps.metrics import confusion_matrix
+    >>> confusion_matrix(da.from_array(["a", "b", "b"]), da.from_array(["a", "b", "a"]))
+    array([[1, 0],
+           [1, 1]])
+    """
+    found: NDArray[Any] = _scored(
+        metrics.confusion_matrix, y_true, y_pred, sample_weight, client, labels=labels,
+        normalize=normalize,
+    )  # fmt: skip
+    return found.astype(np.int64) if sample_weight is None and normalize is None else found
+
+
+class _Pairs(NamedTuple):
+    """Distinct pairs.
+
+    Attributes
+    ----------
+    predicted, y : (n,) or (n, n_labels) array
+    weights : (n,) array
+    """
+
+    predicted: NDArray[Any]
+    y: NDArray[Any]
+    weights: NDArray[Any]
+
+
+def _scored(
+    metric: Callable[..., Any], y: Any, predicted: Any, weight: Any, client: Any, **options: Any
+) -> Any:
+    """What a metric of scikit-learn's is of the pairs."""
+    pairs = merged(_look, _merge, y, predicted, weight, client)
+    if pairs is None:
+        raise ValueError("Found array with 0 sample(s): a minimum of 1 is required.")
+    return metric(pairs.y, pairs.predicted, sample_weight=pairs.weights, **options)
+
+
+def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Pairs | None:
+    if not len(y):  # of any dtype
+        return None
+    same_shape(predicted, y)
+    if y.ndim == 2:
+        n_labels = y.shape[1]
+        rows, places = np.unique(np.hstack([predicted, y]), axis=0, return_inverse=True)
+        return _Pairs(rows[:, :n_labels], rows[:, n_labels:], np.bincount(places.ravel(), weights))
+    of_predicted, one = np.unique(predicted, return_inverse=True)
+    of_y, other = np.unique(y, return_inverse=True)
+    cells, places = np.unique(one * len(of_y) + other, return_inverse=True)
+    return _Pairs(
+        of_predicted[cells // len(of_y)], of_y[cells % len(of_y)], np.bincount(places, weights)
+    )
+
+
+def _merge(parts: Sequence[_Pairs | None]) -> _Pairs | None:
+    found = [part for part in parts if part is not None]
+    return _look(*map(np.concatenate, zip(*found, strict=True))) if found else None
