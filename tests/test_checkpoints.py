@@ -128,19 +128,19 @@ class LateLoss(LogLoss):
     """A loss that takes its time."""
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-        time.sleep(0.005)
+        time.sleep(0.003)
         return LogLoss.evaluate(self, y, raw, weight, out)
 
 
 @pytest.mark.parametrize(
     ("mode", "epochs"),
-    [(dps.Sync(snapshot_every=0), 0), (dps.AllReduce(snapshot_every=0), 2)],
+    [(dps.Sync(snapshot_every=0), 0), (dps.AllReduce(snapshot_every=0), 1)],
 )
 def test_a_fit_is_resumed_in_the_middle_of_an_epoch(
     mode: Any, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (X, y), path = data(), tmp_path / "fit"
-    options: dict[str, Any] = {"loss": LateLoss(), "batch_size": 20, "max_iter": epochs + 2}
+    options: dict[str, Any] = {"loss": LateLoss(), "batch_size": 30, "max_iter": epochs + 2}
     options |= {"optimizer": "adam", "early_stopping": True, "n_iter_no_change": 99}
     whole = made(dps.LinearClassifier, **options).fit(X, y)
     fetch = Watcher._fetch

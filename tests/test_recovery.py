@@ -157,14 +157,14 @@ def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
 ) -> None:
     X, y = rows()
     data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
-    options: dict[str, Any] = {"n_replicas": 2, "max_iter": 3, "batch_size": 50}
+    options: dict[str, Any] = {"n_replicas": 2, "max_iter": 3, "batch_size": 100}
     options |= {"early_stopping": True, "n_iter_no_change": 9, "validation_fraction": 0.2}
     undisturbed = classifier(client, **options).fit(*data)
     second = undisturbed.plan_.ranks[1].worker
     if copied:  # the client's copy is what counts where a shard's memory is gone
         monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
         monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
-    losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=20)
+    losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=10)
     model = classifier(client, mode=mode, **options).fit(*data)
     assert len(losses) == 1
     assert [r["epoch"] for r in model.history_] == [1, 2, 3]
@@ -177,9 +177,9 @@ def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
 def test_other_ranks_begin_an_epoch_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows()
     data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
-    losses = killing_after(monkeypatch, 1, lambda: kill(client, min(client.nthreads())), steps=20)
+    losses = killing_after(monkeypatch, 1, lambda: kill(client, min(client.nthreads())), steps=10)
     monkeypatch.setattr(Within, "fits", lambda self, plan: False)  # as where no worker is spare
-    options: dict[str, Any] = {"max_iter": 3, "batch_size": 50}
+    options: dict[str, Any] = {"max_iter": 3, "batch_size": 100}
     model = classifier(client, mode=dps.Sync(snapshot_every=0), **options).fit(*data)
     assert len(losses) == 1
     assert_exact(model)
