@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import metrics
 
 from dps.metrics.sums import merged, same_shape
 
@@ -189,6 +188,8 @@ def average_precision_score(
 
 def _precision(found: NDArray[Any], others: NDArray[Any]) -> float:
     """The average precision from the weights of rows that are to be found, and of others."""
+    from sklearn import metrics
+
     scores = np.tile(np.arange(len(found)), 2)
     of_class, weights = np.repeat([1, 0], len(found)), np.concatenate([found, others])
     some = weights > 0

@@ -47,6 +47,7 @@ def evaluate(
     n_jobs: int | None,
     error_score: Any,
     train_score: bool = False,
+    return_estimator: bool = False,
 ) -> list[dict[str, Any]]:
     """What each candidate scores on each fold, trained on the others; candidate by candidate.
 
@@ -63,6 +64,8 @@ def evaluate(
         Of a fit that fails.
     train_score : bool, default=False
         Whether the rows that were trained on are scored, too.
+    return_estimator : bool, default=False
+        Whether the estimators are kept.
     """
 
     def one(parameters: dict[str, Any], fold: int) -> dict[str, Any]:
@@ -71,8 +74,10 @@ def evaluate(
         start = time.time()
         try:
             model = clone(estimator).set_params(**clone(parameters, safe=False))
+            if return_estimator:
+                found["estimator"] = model
             model.fit(*train[:2], **train[2])
-            found |= {"fit_time": time.time() - start, "estimator": model}
+            found["fit_time"] = time.time() - start
             start = time.time()
             found["test_scores"] = _scores(scorer, model, *data.test(fold))
             found["score_time"] = time.time() - start

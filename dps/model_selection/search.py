@@ -263,7 +263,7 @@ def cross_validate(
         data = Folds(_folds_for(cv, placed), client, X, y, params or {})
         found = evaluate(
             placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
-            train_score=return_train_score,
+            train_score=return_train_score, return_estimator=return_estimator,
         )  # fmt: skip
     told: dict[str, Any] = {
         f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
