@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster, get_worker, wait
+from distributed import Client, LocalCluster, futures_of, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
 
@@ -379,6 +379,34 @@ def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
     (loss,) = model.fit_report_.losses
     assert loss.loading
     assert f"{victim}" in str(model.fit_report_)
+
+
+def test_persisted_rows_that_are_lost_as_a_fit_begins_are_made_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(block: Any) -> Any:
+        time.sleep(0.3)
+        return block
+
+    X, y = (
+        client.persist(da.from_array(each, chunks=(500, *each.shape[1:])).map_blocks(slowly))
+        for each in rows()
+    )
+    until(lambda: all(f.done() for f in futures_of([X, y])), "they are computed")
+    awaited, struck = PlacedData._await_partitions, []
+
+    def lost_first(self: PlacedData, numbers: Any) -> None:
+        if not struck:
+            futures = [part.X for part in self._partitions]
+            for victim in sorted(client.nthreads())[:2]:
+                struck.append(victim)
+                kill(client, victim)
+            until(lambda: "lost" in [future.status for future in futures], "Dask says so")
+        awaited(self, numbers)
+
+    monkeypatch.setattr(PlacedData, "_await_partitions", lost_first)
+    model = classifier(client, max_iter=2).fit(X, y)
+    assert_exact(model)
 
 
 def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
