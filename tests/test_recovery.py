@@ -409,6 +409,31 @@ def test_persisted_rows_that_are_lost_as_a_fit_begins_are_made_again(
     assert_exact(model)
 
 
+def test_persisted_rows_do_not_wait_for_the_workers_that_stayed_in_an_earlier_fit() -> None:
+    def pin(dask_scheduler: Any, keys: Any, worker: str) -> None:
+        """As a fit leaves tasks that has gone on without a frozen worker."""
+        for key in keys:
+            task = dask_scheduler.tasks[key]
+            task.worker_restrictions, task.loose_restrictions = {worker}, True
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made) as client,
+    ):
+        X, y = (
+            client.persist(da.from_array(each, chunks=(500, *each.shape[1:]))) for each in rows()
+        )
+        wait([X, y])
+        there = sorted(client.nthreads())
+        keys = [future.key for future in futures_of([X, y])]
+        client.run_on_scheduler(pin, keys=keys, worker=there[0])
+        for worker in there:
+            kill(client, worker)
+        until(lambda: not set(there) & set(client.nthreads()), "both are gone")
+        model = classifier(client, max_iter=2, timeout=10.0).fit(X, y)
+        assert_exact(model)
+
+
 def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ class StepLoop:
     ) -> Literal["ran", "gradient", "update", "stopped", "loss"]:
         """Use up parts of blocks, `(block, order or None, start, stop)`.
 
-        It ends before step `until` at the latest; `rest` is what is left of the parts then.
+        It ends before step `until` at the latest; `rest` is what is then left of the parts.
 
         Returns what was not finite, or that the window was stopped, or "ran".
         """

@@ -163,10 +163,12 @@ cdef class StepLoop:
             with nogil:
                 status = self._run(parts, n)
             self.gradient.reraise()
-            self.rest = [
-                (block, order, parts[p].at, parts[p].at + parts[p].left)
-                for p, (block, order, _, _) in enumerate(group)
-            ]
+            self.rest = []  # what is used up must not stay in memory
+            if self.until <= self.step < self.steps:
+                self.rest = [
+                    (block, order, parts[p].at, parts[p].at + parts[p].left)
+                    for p, (block, order, _, _) in enumerate(group)
+                ]
         finally:
             free(parts)
         return ENDINGS[status]

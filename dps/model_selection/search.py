@@ -265,17 +265,17 @@ def cross_validate(
             placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
             train_score=return_train_score, return_estimator=return_estimator,
         )  # fmt: skip
-    told: dict[str, Any] = {
+    results: dict[str, Any] = {
         f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
     }
     if return_estimator:
-        told["estimator"] = [of_fold["estimator"].set_params(**given) for of_fold in found]
+        results["estimator"] = [of_fold["estimator"].set_params(**given) for of_fold in found]
     for where in ("test", "train")[: 1 + return_train_score]:
         of_folds = [of_fold[f"{where}_scores"] for of_fold in found]
         for name in scorer if isinstance(scorer, dict) else ["score"]:
             values = [each[name] if isinstance(each, dict) else each for each in of_folds]
-            told[f"{where}_{name}"] = np.array(values)
-    return told
+            results[f"{where}_{name}"] = np.array(values)
+    return results
 
 
 def cross_val_predict(

@@ -212,7 +212,6 @@ class ShardGroup:
         ranks = range(window.spec.n_ranks)
         closed = window.words.load(Word.CLOSED)
         rows = [epoch % window.spec.history for epoch in range(since, closed)]
-        published = window.words.load(Word.INTERIM)
         return ShardStatus(
             closed=closed,
             stop=window.stopped,
@@ -226,8 +225,18 @@ class ShardGroup:
                 else int(window.activity[rank, STEPS])
                 for rank in ranks
             ),
-            interim=window.interims[published % 2].copy() if published else None,
+            interim=ShardGroup._interim(window),
         )
+
+    @staticmethod
+    def _interim(window: Window) -> NDArray[np.float64] | None:
+        """What was published last; the one after the next is written over it."""
+        while published := window.words.load(Word.INTERIM):
+            found: NDArray[np.float64] = window.interims[published % 2].copy()
+            # Adding, unlike loading, is not done before what comes in front of it.
+            if window.words.add(Word.INTERIM, 0) == published:
+                return found
+        return None
 
     def counts(self) -> NDArray[np.int64]:
         """What every rank has counted so far, see ``_runtime/activity.pyx``; (n_ranks, WIDTH)."""

@@ -92,6 +92,8 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
     """Let those that stay run what some keys need that workers have, or are to run, that do not.
 
     Dask keeps the pin of a task that it knows, whoever asks for it again, and would wait for ever.
+    A pin goes whose workers are all gone; another one only keeps a task from silent workers, since
+    one that waits for its workers gets no other that comes, though it may run there.
     What only silent workers hold or run is begun again; of what was scattered to them nothing is
     done, since they may come back. While there are some it is to be called again: Dask gives them
     something to do still.
@@ -118,7 +120,8 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
             left += [other.key for other in task.dependencies]
             pinned, at = task.worker_restrictions, task.processing_on
             if (pinned or silent) and staying.isdisjoint(pinned or ()):
-                task.worker_restrictions, task.loose_restrictions = staying.copy(), True
+                task.worker_restrictions = staying.copy() if silent else set()
+                task.loose_restrictions = True
                 if task.state == "no-worker":
                     stuck[task.key] = "processing"
             if at is not None and at.address not in staying:
@@ -128,7 +131,7 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
                 stuck[task.key] = "released"
         stimulus = f"dps-set-free-{time()}"
         # A worker that is fetching a task's result from a silent one would not run it before that
-        # has ended. As if they had died, though nobody else is told so.
+        # has ended. As if they had died, for these workers alone.
         for worker, other in product(staying, silent):
             message = {"op": "remove-worker", "worker": other, "stimulus_id": stimulus}
             dask_scheduler.worker_send(worker, message)

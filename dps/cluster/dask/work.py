@@ -68,7 +68,9 @@ class FitWork:
 
         def check() -> None:
             self.check()
-            if self.silent:  # Dask gives them something to do still, of what these tasks need
+            # Silent ones are still given what these tasks need; what was lost may wait for a worker
+            # that is gone.
+            if self.silent or any(future.status == "lost" for future in futures):
                 set_free(self, keys)
 
         with self.explaining():
