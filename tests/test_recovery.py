@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import distributed
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +26,9 @@ from endless import EndlessFit, fits_end_when_told
 
 import dps
 from dps.cluster.dask.loading import send
+from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.placed import PlacedData
+from dps.cluster.dask.work import FitWork
 from dps.data.inspection import inspect_partition
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
@@ -686,5 +690,46 @@ def test_what_a_frozen_worker_was_to_send_is_made_again_where_it_was_awaited() -
             model.fit(da.concatenate(parts), da.from_array(y, chunks=ROWS // 4))
             assert_exact(model)
             assert there in str(model.fit_report_)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def slow_to_hang_up() -> None:
+    """Have this worker take its time to give up a connection; it does so where it is busy."""
+    connect = distributed.core.connect
+
+    async def connecting(*args: Any, **options: Any) -> Any:
+        try:
+            return await connect(*args, **options)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1.0)
+            raise
+
+    distributed.core.connect = connecting
+
+
+def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made) as client,
+    ):
+        (here, left), (there, pid) = sorted(client.run(os.getpid).items())
+        wait(sent := client.submit(bytes, 1000, workers=[there]))
+        client.run(slow_to_hang_up, workers=[here])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            length = client.submit(len, sent, workers=[here])
+            until(
+                lambda: client.run(
+                    lambda dask_worker: there in dask_worker.rpc._connecting, workers=[here]
+                )[here],
+                "it connects to the frozen one",
+            )
+            for number in range(10):
+                work = FitWork(client, f"fit-{number}", 5.0)
+                work.silent = {there}
+                set_free(work, [length.key])
+            assert length.result(timeout=20) == 1000
+            assert client.run(os.getpid, workers=[here]) == {here: left}
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -5,6 +5,7 @@ The scheduler is asked in Dask's own words alone: it need not have dps.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +100,7 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
     something to do still.
     """
 
-    def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> None:
-        from itertools import product
+    def free(dask_scheduler: Any, keys: Sequence[Any], silent: set[str]) -> list[str]:
         from time import time
 
         roots, left, seen, stuck = set(keys), list(keys), set(), {}
@@ -129,18 +129,27 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
                     stuck[task.key] = "released"
             elif holders and holders <= silent and task.run_spec is not None:
                 stuck[task.key] = "released"
-        stimulus = f"dps-set-free-{time()}"
-        # A worker that is fetching a task's result from a silent one would not run it before that
-        # has ended. As if they had died, for these workers alone.
-        for worker, other in product(staying, silent):
-            message = {"op": "remove-worker", "worker": other, "stimulus_id": stimulus}
-            dask_scheduler.worker_send(worker, message)
-        dask_scheduler.transitions(stuck, stimulus)
+        dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
+        return list(staying)
 
-    ask(
+    def hang_up(dask_worker: Any, silent: set[str]) -> None:
+        from contextlib import suppress
+        from time import time
+
+        for other in silent:
+            with suppress(RuntimeError):  # it is at that already, for another fit
+                dask_worker._handle_remove_worker(other, f"dps-hang-up-{time()}")
+
+    staying = ask(
         work.client, "_run_on_scheduler", work.timeout,
         function=free, keys=list(keys), silent=work.silent,
     )  # fmt: skip
+    if work.silent:
+        # A worker that is fetching a task's result from a silent one would not run it before that
+        # has ended. As if they had died, for these workers alone. In Dask's message of that a
+        # second one, in front of which no connection has ended, would end the worker itself.
+        asking = work.client._run(hang_up, silent=work.silent, workers=staying, on_error="return")
+        asyncio.run_coroutine_threadsafe(asking, work.client.loop.asyncio_loop)
 
 
 def _standing() -> Callable[..., dict[Any, str]]:
