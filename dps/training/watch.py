@@ -7,6 +7,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from dps.errors import (
     WorkerLostError,
 )
 from dps.server.host import host_id
-from dps.server.session import Check, Local, Session
+from dps.server.remains import Remains
+from dps.server.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
@@ -211,9 +213,15 @@ class Watcher:
         """Copy where the fit is, in a small part of the time."""
         began = time.monotonic()
         with contextlib.suppress(LookupError):  # it is further already
-            self.mirrored = self.position(self._check)
+            self.mirrored = self.position(self._check, self._near())
         now = time.monotonic()
         self._due = now + max(_MIRROR_EVERY, _MIRROR_SHARE * (now - began))
+
+    def _near(self) -> Stores:
+        """The shards, of which those are read in their memory that have it on this host."""
+        found = [(Remains.find(shard.card), shard.endpoint) for shard in self._session.shards]
+        ends = tuple(endpoint if here is None else Local(here) for here, endpoint in found)
+        return replace(self._session.server, shards=ends)
 
     def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
         """The records, without those that stand where older ones were wanted."""
@@ -290,7 +298,9 @@ class Watcher:
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def _snapshot(self, epochs: int, check: Check | None = None) -> Kept:
+    def _snapshot(
+        self, epochs: int, check: Check | None = None, server: Stores | None = None
+    ) -> Kept:
         """What was kept after so many epochs."""
         job, done = self._job, len(self._job.done)
         if epochs < done:
@@ -300,10 +310,17 @@ class Watcher:
             return job.start
         if self.mirrored is not None and self.mirrored.epochs == epochs:
             return self.mirrored.kept
-        return self._session.server.snapshot(epochs - done, check)
+        return (server or self._session.server).snapshot(epochs - done, check)
 
-    def position(self, check: Check | None = None) -> Position:
+    def position(self, check: Check | None = None, server: Stores | None = None) -> Position:
         """Where the fit has got to: after the last epoch whose record has come.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Called while an answer is awaited; raises to give up.
+        server : Stores, optional
+            That answers; by default the session's.
 
         Raises
         ------
@@ -313,15 +330,15 @@ class Watcher:
         history, done = self._history, len(self._job.done)
         interim = self._job.interim if len(history) == done else None
         if (within := self._within()) is not None:
-            server = self._session.server
+            ask = (server or self._session.server).snapshot
             with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
-                interim = Interim(within, server.snapshot(len(history) - done, check, within.steps))
+                interim = Interim(within, ask(len(history) - done, check, within.steps))
         if not history:
             return Position(self._job.start, interim=interim)
-        kept, best = self._snapshot(len(history), check), history[-1].kept
+        kept, best = self._snapshot(len(history), check, server), history[-1].kept
         if history[-1].full_batch:  # whose snapshot has no state
             self._job.optimizer.initialize(kept.values[1:])
-        before = self._snapshot(best, check) if best < len(history) else None
+        before = self._snapshot(best, check, server) if best < len(history) else None
         return Position(kept, tuple(history), before, interim)
 
     def _reported(self) -> Trained | None:
