@@ -11,8 +11,9 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.optimize
 import scipy.sparse
-from own_models import ByName, Centred, Line, Noisy, Softmax, Wide
+from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
 from ranks import MODES
 from sklearn.base import clone
 from sklearn.metrics import log_loss, r2_score
@@ -20,7 +21,7 @@ from sklearn.model_selection import GridSearchCV
 
 import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
-from dps.models import Layout, Tensor, check
+from dps.models import Batch, Layout, Tensor, check
 from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
 from dps.optimizers.update import Update
 from dps.preprocessing import FrameEncoder
@@ -476,3 +477,98 @@ def test_scores_take_a_models_own_probabilities_and_mean():
     line.fit(X[:500], numbers[:500], X_val=X[500:], y_val=numbers[500:])
     best = max(record["validation_score"] for record in line.history_)
     assert best == pytest.approx(r2_score(numbers[500:], line.predict(X[500:])))
+
+
+def ordered(n: int = 3000) -> tuple[Any, Any]:
+    """Rows of the proportional odds model with the cuts -2, -0.5, 0.5 and 2."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 6))
+    return X, np.digitize(X @ rng.normal(size=6) + rng.logistic(size=n), [-2, -0.5, 0.5, 2])
+
+
+def evaluated(model: Any, X: Any, y: Any, values: Any) -> tuple[float, Any]:
+    """The mean loss of a model without a penalty at some parameters, and its gradient."""
+    ends = np.cumsum([size for (size,) in model.layout.values()])[:-1]
+    params = dict(zip(model.layout, np.split(values, ends), strict=True))
+    out = {name: np.zeros_like(value) for name, value in params.items()}
+    loss = model.loss_gradient(params, Batch(X, y, None, len(y)), out)
+    return loss / len(y), np.concatenate(list(out.values())) / len(y)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_few_parameters_end_at_the_optimum_by_default(mode):
+    X, y = ordered()
+    check(model := Ordinal(6, 5), X, y)
+    start = np.concatenate([np.zeros(6), [-1.0], np.zeros(3)])
+    best = scipy.optimize.minimize(
+        lambda values: evaluated(model, X, y, values), start, jac=True, options={"gtol": 1e-8}
+    )
+    found = ModelClassifier(Ordinal, mode=mode, n_replicas=2, random_state=0).fit(X, y)
+    loss, _ = evaluated(model, X, y, np.concatenate(list(found.params_.values())))
+    assert loss <= best.fun * (1 + 1e-4)
+    assert found.history_[-1]["full_batch"]
+    assert found.n_iter_ < 50
+
+
+def test_passes_and_steps_find_the_same_penalised_optimum():
+    X, y = ordered(600)
+    options = {"alpha": 0.01, "random_state": 0}
+    passes = ModelClassifier(Softmax, optimizer="lbfgs", tol=1e-8, **options).fit(X, y)
+    steps = ModelClassifier(
+        Softmax, optimizer="sgd", batch_size=600, learning_rate=0.5, tol=None, max_iter=3000,
+        **options,
+    ).fit(X, y)  # fmt: skip
+    assert not steps.history_[-1]["full_batch"]
+    np.testing.assert_allclose(passes.params_["coef"], steps.params_["coef"], atol=1e-3)
+
+
+class Large(Softmax):
+    """With more parameters than "auto" has passes for."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__(n_features, n_classes)
+        self.layout["unused"] = (1001,)
+
+    def init(self, rng):
+        return {**super().init(rng), "unused": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (Noisy, {}),
+        (Centred, {}),
+        (Large, {}),
+        (Softmax, {"learning_rate": 0.01}),
+        (Softmax, {"batch_size": 32}),
+        (Softmax, {"early_stopping": True}),
+        (Softmax, {"tol": None}),
+        (Softmax, {"mode": AllReduce(period=4)}),
+    ],
+)
+def test_auto_takes_steps_where_passes_cannot_be(model, options):
+    X, y = ordered(200)
+    found = ModelClassifier(model, **{"max_iter": 3} | options).fit(X, y)
+    assert not any(record["full_batch"] for record in found.history_)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "what"),
+    [
+        (Noisy, {}, "a model that draws by chance"),
+        (Centred, {}, r"tensors that are not trained \(mean, batches\)"),
+        (Softmax, {"learning_rate": 0.01}, "learning_rate=0.01"),
+        (Softmax, {"mode": AllReduce(period=4)}, r"mode=AllReduce\(period=4\)"),
+    ],
+)
+def test_passes_that_cannot_be_are_refused(model, options, what):
+    with pytest.raises(ValueError, match=f"optimizer='lbfgs' is not possible with {what}: use"):
+        ModelClassifier(model, optimizer="lbfgs", **options).fit(*ordered(200))
+
+
+def test_one_epoch_is_no_pass():
+    model = ModelClassifier(Softmax).partial_fit(*ordered(200), classes=range(5))
+    assert not model.history_[-1]["full_batch"]
+    with pytest.raises(ValueError, match="not possible with partial_fit"):
+        model.set_params(optimizer="lbfgs").partial_fit(*ordered(200))

@@ -221,6 +221,22 @@ def test_dropout_follows_from_the_seed_alone_and_leaves_the_generator():
     assert (other.predict_proba(X) == other.predict_proba(X)).all()  # nothing is dropped
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_passes_get_further_than_steps_and_not_with_dropout():
+    X, y = example()
+    passes, steps = (
+        TorchClassifier(fixed(plain), optimizer=name, max_iter=30, n_replicas=2).fit(X, y)
+        for name in ("lbfgs", "auto")
+    )
+    assert passes.history_[-1]["full_batch"]
+    assert not steps.history_[-1]["full_batch"]
+    assert passes.history_[-1]["loss"] < steps.history_[-1]["loss"] / 2
+    with pytest.raises(ReplicaError, match="draws by chance"):
+        TorchClassifier(dropped, optimizer="lbfgs").fit(X, y)
+    with pytest.raises(ValueError, match="not possible with tensors that are not trained"):
+        TorchClassifier(normed, optimizer="lbfgs").fit(X, y)
+
+
 def test_predictions_are_the_modules_and_lazy():
     X, y = example()
     threads = torch.get_num_threads()

@@ -106,7 +106,7 @@ cdef class PythonGradient(Gradient):
             self.point.flags.writeable = False
         if self.target is None or self.target_at != out:
             self.target, self.target_at = view(out, self.dtype, self.size, self.owner), out
-        if not getattr(self.model, "draws", False):
+        if getattr(self.model, "draws", False) is False:
             return self.model.loss_gradient(self.point, X, y, weight, out=self.target)
         if self.begun:
             self.rng = np.random.Generator(np.random.Philox(key=self.key))

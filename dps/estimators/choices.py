@@ -7,7 +7,7 @@ cannot be honoured raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from dps.training.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
 __all__ = [
+    "asks_for_steps",
+    "check_known",
     "check_stochastic",
     "choose_batch_size",
     "choose_full_batch",
@@ -38,6 +40,7 @@ __all__ = [
     "choose_replicas",
     "choose_schedule",
     "l1_ratio",
+    "refuse_passes",
     "schedule_of",
     "takes_steps",
 ]
@@ -48,12 +51,7 @@ _WORTH = 4
 
 def choose_optimizer(asked: Any, loss: Loss, tol: float | None) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
-    names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
-    if isinstance(asked.optimizer, str) and asked.optimizer not in names:
-        raise ValueError(
-            f"The 'optimizer' parameter must be an Optimizer or a str among {names}. "
-            f"Got {asked.optimizer!r} instead."
-        )
+    check_known(asked.optimizer)
     if asked.standardize and asked.optimizer != "lbfgs" and not _passes_end_it(asked, loss, tol):
         raise ValueError(
             "standardize=True asks for passes over all rows: it is not possible with partial_fit, "
@@ -62,29 +60,47 @@ def choose_optimizer(asked: Any, loss: Loss, tol: float | None) -> Optimizer | N
         )
     if asked.optimizer != "lbfgs":
         return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
-    for obstacle in _obstacles(asked, loss):
-        _refuse(obstacle)
+    refuse_passes(*_obstacles(asked, loss))
     return SGD()  # of which no step is taken
+
+
+def check_known(given: Any, name: str = "optimizer") -> None:
+    """Raise where this is no optimizer, and no name of one, "auto" or "lbfgs"."""
+    names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
+    if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
+        return
+    theirs = getattr(given, "__name__", type(given).__name__).lower()
+    hint = f" Use {theirs!r}, or one of dps.optimizers." if theirs in OPTIMIZERS else ""
+    raise ValueError(
+        f"The {name!r} parameter must be an Optimizer or a str among {names}. Got {given!r} "
+        f"instead.{hint}"
+    )
 
 
 def check_stochastic(asked: Any) -> None:
     """Refuse to train one epoch by an algorithm that has none."""
     if asked.optimizer == "lbfgs":
-        _refuse("partial_fit")
+        refuse_passes("partial_fit")
 
 
 def _obstacles(asked: Any, loss: Loss) -> Iterator[str]:
-    """Parameters that L-BFGS cannot honour."""
-    given = {
-        f"loss={asked.loss!r}, whose derivative jumps": loss.curvature == np.inf
-        and not _has_kinks(loss),
-        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
-        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
-        f"average={asked.average!r}": asked.average,
-        "early_stopping": asked.early_stopping,
-        f"mode={asked.mode!r}": get_mode(asked.mode).takes_steps_only,
-    }
-    return (what for what, is_given in given.items() if is_given)
+    """What L-BFGS cannot honour of a linear model."""
+    if loss.curvature == np.inf and not _has_kinks(loss):
+        yield f"loss={asked.loss!r}, whose derivative jumps"
+    if asked.average:
+        yield f"average={asked.average!r}"
+    yield from asks_for_steps(asked)
+
+
+def asks_for_steps(asked: Any) -> Iterator[str]:
+    """Parameters that only stochastic steps can honour."""
+    if asked.early_stopping and asked.early_stopping != "auto":
+        yield f"early_stopping={asked.early_stopping!r}"
+    for name in ("learning_rate", "learning_rate_init", "batch_size"):
+        if (given := getattr(asked, name, "auto")) != "auto":
+            yield f"{name}={given!r}"
+    if get_mode(asked.mode).takes_steps_only:
+        yield f"mode={asked.mode!r}"
 
 
 def _has_kinks(loss: Loss) -> bool:
@@ -92,8 +108,10 @@ def _has_kinks(loss: Loss) -> bool:
     return loss.native is not None and loss.native.kinked
 
 
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(f"optimizer='lbfgs' is not possible with {what}: use another optimizer")
+def refuse_passes(*obstacles: str, name: str = "optimizer") -> None:
+    """Raise if there is something that L-BFGS cannot honour."""
+    if obstacles:
+        raise ValueError(f"{name}='lbfgs' is not possible with {obstacles[0]}: use another {name}")
 
 
 def l1_ratio(asked: Any) -> float:

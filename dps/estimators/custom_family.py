@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
-from dps.estimators.choices import schedule_of
+from dps.estimators.choices import asks_for_steps, refuse_passes, schedule_of
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Finish, Recipe
+from dps.estimators.network_solvers import passes
 from dps.losses import Loss
 from dps.losses.base import Task
 from dps.losses.log_loss import LogLoss
@@ -31,6 +32,8 @@ from dps.training.stopping import StoppingRule
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
 
 
+#: Parameters up to which "auto" is L-BFGS.
+_FEW = 1000
 #: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
 _ADAM = 0.001
 
@@ -167,8 +170,18 @@ class CustomFamily(Family):
         self._build, self._attributes = build, attributes
 
     def check(self, ask: Ask) -> None:
-        """Names must be known."""
-        self._optimizer = get_optimizer(self.asked.optimizer)
+        """Names must be known, and L-BFGS honours some parameters only."""
+        asked, partial = self.asked, ["partial_fit"] * ask.partial
+        if asked.optimizer == "lbfgs":
+            refuse_passes(*partial, *asks_for_steps(asked))
+        self._passes_will_do = asked.optimizer == "lbfgs" or (
+            asked.optimizer == "auto" and not [*partial, *asks_for_steps(asked)]
+        )
+        names = {"auto": "adam", "lbfgs": "sgd"}  # of which no step is taken
+        given = asked.optimizer
+        self._optimizer = get_optimizer(
+            names.get(given, given) if isinstance(given, str) else given
+        )
         base = getattr(self._optimizer, "base", self._optimizer)  # of one whose mean is reported
         published = isinstance(base, Adam | AdamW)
         automatic = Constant(_ADAM) if published else self._optimizer.default_schedule
@@ -199,6 +212,11 @@ class CustomFamily(Family):
         else:
             params = model.initial(np.random.default_rng(ask.seed))
         state, _ = starting_state(start, self._optimizer, model)
+        full_batch = finish = None
+        if self._takes_passes(model, ask.tol):
+            how = passes(float(asked.alpha), summary, ask.tol, asked.n_iter_no_change)
+            together = asked.optimizer == "lbfgs" or ask.mode.deterministic
+            full_batch, finish = (how, None) if together else (None, how)
         return Recipe(
             model=model,
             optimizer=self._optimizer,
@@ -206,13 +224,28 @@ class CustomFamily(Family):
             params=params,
             state=state,
             stopping=StoppingRule(
-                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping
+                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping,
+                finishes=finish is not None,
             ),
             l1=0.0,
             l2=float(asked.alpha),
             batch_size=asked.batch_size,
             n_replicas=asked.n_replicas,
-        )
+            full_batch=full_batch,
+            finish=finish,
+        )  # fmt: skip
+
+    def _takes_passes(self, model: Any, tol: float | None) -> bool:
+        """Whether there are passes over all rows by L-BFGS."""
+        untrained = [tensor.name for tensor in model.layout.tensors if not tensor.trained]
+        if self.asked.optimizer == "lbfgs":
+            if untrained:
+                refuse_passes(f"tensors that are not trained ({', '.join(untrained)})")
+            if model.draws:
+                refuse_passes("a model that draws by chance")
+            return True
+        fit = model.draws is False and not untrained and model.layout.size <= _FEW
+        return self._passes_will_do and tol is not None and fit
 
     def scored(self, targets: TargetEncoding, model: Any) -> TargetEncoding:
         """With the probabilities, or the mean, that the model itself makes of raw outputs."""

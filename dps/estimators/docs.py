@@ -48,7 +48,12 @@ scoring : str or RowScore, default="loss"
 
 #: How a model of one's own is trained.
 STEPS = """
-optimizer : {"adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, default="adam"
+optimizer : {"auto", "lbfgs", "adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, \
+default="auto"
+    "lbfgs" passes over all rows, for models that draw nothing by chance and train all tensors.
+    "auto" is "lbfgs" for such a model in NumPy of at most 1,000 parameters, where a step has not
+    been asked for (by a learning rate, batch size, early stopping, ``tol=None``, `partial_fit`);
+    in async it follows Adam's steps. Else "adam".
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
     "auto" is 0.001 for Adam and AdamW, as published, else the optimizer's own.
 alpha : float, default=0.0

@@ -87,7 +87,7 @@ class NetworkFamily(PlannedFamily):
             patience = max(8, epochs // 3)
         full_batch = None
         if self._by_passes:
-            full_batch = passes(float(asked.alpha), summary, ask.tol, int(patience))
+            full_batch = passes(asked.alpha / summary.total, summary, ask.tol, int(patience))
         return Recipe(
             model=model,
             optimizer=optimizer,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dps.data.inspection import DataSummary
-from dps.modes import get_mode
-from dps.optimizers import OPTIMIZERS, SGD, AdamW, Optimizer, get_optimizer
+from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
+from dps.optimizers import SGD, AdamW, Optimizer, get_optimizer
 from dps.training.defaults import GAIN, OF_SMALL, PROMISE
 from dps.training.full_batch import FullBatch
 
@@ -31,11 +31,7 @@ def solver_of(solver: Any) -> Optimizer:
         return _ADAMW
     if solver == "lbfgs":
         return SGD()  # of which no step is taken
-    if isinstance(solver, str) and solver not in OPTIMIZERS:
-        raise ValueError(
-            "The 'solver' parameter must be an Optimizer or a str among "
-            f"{['auto', 'lbfgs', *sorted(OPTIMIZERS)]}. Got {solver!r} instead."
-        )
+    check_known(solver, "solver")
     return get_optimizer(solver)
 
 
@@ -46,23 +42,13 @@ def check_passes(asked: Any, partial: bool) -> None:
     ------
     ValueError
     """
-    wishes = {
-        "partial_fit": partial,
-        "early_stopping=True": asked.early_stopping is True,
-        f"batch_size={asked.batch_size!r}": asked.batch_size != "auto",
-        f"learning_rate={asked.learning_rate!r}": asked.learning_rate != "auto",
-        f"learning_rate_init={asked.learning_rate_init!r}": asked.learning_rate_init != "auto",
-        f"mode={asked.mode!r}": get_mode(asked.mode).takes_steps_only,
-    }
-    for what, is_asked in wishes.items():
-        if is_asked:
-            raise ValueError(f"solver='lbfgs' is not possible with {what}: use another solver")
+    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(asked), name="solver")
 
 
-def passes(alpha: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
-    """L-BFGS in the network's own units, in which layers of all widths learn alike."""
+def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
+    """L-BFGS in the model's own units: in a network's, layers of all widths learn alike."""
     return FullBatch(
-        l2=alpha / summary.total,
+        l2=l2,
         l1=0.0,
         tolerance=(tol or 0.0) * PROMISE,
         relative=(tol or 0.0) * PROMISE * OF_SMALL,

@@ -126,13 +126,12 @@ class TorchModel:
         self._live: Live | None = None
         self._device = torch.device("cpu")  # where that is
         self._lock = threading.Lock()
-        self._tried = False
-        #: Whether the module draws by chance: until it has been tried, perhaps.
-        self.draws = True
+        #: Whether the module draws by chance; None until it has been tried.
+        self.draws: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_live", "_device", "_lock", "_tried", "draws"):
+        for name in ("_live", "_device", "_lock", "draws"):
             del state[name]
         return state
 
@@ -303,10 +302,9 @@ class TorchModel:
             before = generator.get_state()
             try:
                 generator.manual_seed(int(rng.integers(2**63)))
-                seeded = None if self._tried else generator.get_state()
+                seeded = generator.get_state() if self.draws is None else None
                 total = self._forward(live, *given)
                 if seeded is not None:
-                    self._tried = True
                     self.draws = not torch.equal(seeded, generator.get_state())
             finally:
                 generator.set_state(before)

@@ -124,6 +124,11 @@ def train_full_batch(
     for epoch in itertools.count(first - 1):
         began = time.monotonic()
         loss, accepted = descent.step()
+        if getattr(model, "draws", False):  # of a module it is known only now
+            raise ValueError(
+                "the model draws by chance (dropout?), so that passes over all rows find no "
+                "optimum: use another optimizer than 'lbfgs'"
+            )
         if accepted:
             kept_loss, judged = loss, False
         if epoch < first:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import scipy.special
 
 from dps.models import Batch, Tensor
 
@@ -128,3 +129,39 @@ class ByName:
             else:
                 out[name] += slope @ column
         return (slope * residual).sum() / 2
+
+
+class Ordinal:
+    """Ordered classes by cuts of one score: proportional odds."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        self.layout = {"coef": (n_features,), "first": (1,), "gaps": (n_classes - 2,)}
+
+    def init(self, rng):
+        return {"coef": 0.0, "first": -1.0, "gaps": 0.0}
+
+    def _below(self, params, batch):
+        """The probability of each class and those below, with that of none in front."""
+        gaps = np.exp(params["gaps"])
+        cuts = np.cumsum(np.concatenate([params["first"], gaps]))
+        cuts = np.concatenate([[-np.inf], cuts, [np.inf]])
+        return scipy.special.expit(cuts - (batch.X @ params["coef"])[:, None]), gaps
+
+    def raw(self, params, batch):
+        below, _ = self._below(params, batch)
+        return np.log(np.maximum(np.diff(below, axis=1), 1e-300))
+
+    def loss_gradient(self, params, batch, out):
+        (below, gaps), rows = self._below(params, batch), np.arange(batch.rows)
+        likelihood = np.maximum(below[rows, batch.y + 1] - below[rows, batch.y], 1e-300)
+        slopes = below * (1 - below) / likelihood[:, None]
+        upper = batch.weighted(slopes[rows, batch.y + 1])
+        lower = batch.weighted(slopes[rows, batch.y])
+        out["coef"] += batch.X.T @ (upper - lower)
+        cuts = np.zeros(len(gaps) + 3)
+        np.add.at(cuts, batch.y + 1, -upper)
+        np.add.at(cuts, batch.y, lower)
+        after = np.cumsum(cuts[1:-1][::-1])[::-1]  # a cut moves with all those before it
+        out["first"] += after[0]
+        out["gaps"] += gaps * after[1:]
+        return batch.weighted(-np.log(likelihood)).sum()
