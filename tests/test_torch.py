@@ -417,3 +417,66 @@ def test_other_outputs_than_there_are_classes_are_an_error_of_the_fit(outputs: i
     X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     with pytest.raises(ReplicaError, match=f"{outputs} outputs a row, and there are 3 classes"):
         TorchClassifier(nn.Linear(4, outputs), max_iter=2, tol=None).fit(X, np.arange(60) % 3)
+
+
+def convolutional(shape: Any, n_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, shape[0])), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(4 * (shape[0] - 2) * (shape[1] - 2), n_classes),
+    )  # fmt: skip
+
+
+def images(n: int = 400) -> tuple[Any, Any]:
+    """Small pictures, of which one half is brighter."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, 6, 5)).astype(np.float32), rng.integers(0, 2, n)
+    X[:, :3] += y[:, None, None]
+    return X, y
+
+
+@pytest.mark.parametrize("chunks", [None, (100, 6, 5), (100, 3, 5)])
+def test_images_train_as_flat_rows_that_are_unflattened(chunks, tmp_path):
+    X, y = images()
+    flat = nn.Sequential(nn.Unflatten(1, (6, 5)), fixed(lambda *_: convolutional((6, 5), 2)))
+    expected = TorchClassifier(flat, n_replicas=2, **OPTIONS).fit(X.reshape(len(X), -1), y)
+    given = (X, y) if chunks is None else (da.from_array(X, chunks), da.from_array(y, 100))
+    model = TorchClassifier(flat[1], n_replicas=2, **OPTIONS)
+    model.fit(*given, X_val=X[:50], y_val=y[:50])
+    if chunks is None:
+        assert model._params.tobytes() == expected._params.tobytes()
+    assert model.score(*given) > 0.9
+    assert model.n_features_in_ == 30
+    wanted = np.asarray(model.predict_proba(given[0]))
+    np.testing.assert_array_equal(wanted, model.predict_proba(X.reshape(len(X), -1)))
+    model.save(tmp_path / "model")
+    again = dps.load(tmp_path / "model", module=flat[1])
+    np.testing.assert_array_equal(np.asarray(again.predict_proba(given[0])), wanted)
+    again.partial_fit(*given)
+    with pytest.raises(ValueError, match=r"rows of the shape \(5, 6\), but .* expecting \(6, 5\)"):
+        model.predict(X.swapaxes(1, 2))
+    with pytest.raises(
+        ValueError, match=r"that has rows of the shape \(6, 5\), and X has \(5, 6\)"
+    ):
+        model.partial_fit(X.swapaxes(1, 2), y)
+
+
+def test_an_optimizer_of_pytorch_is_refused_with_the_name_of_ours():
+    with pytest.raises(ValueError, match=r"Adam'> instead. Use 'adam', or one of dps.optimizers"):
+        TorchClassifier(plain, optimizer=torch.optim.Adam).fit(*example(50))
+
+
+def test_a_function_that_makes_a_module_gets_the_shape_of_rows():
+    X, y = images()
+    made = []
+
+    def make(shape: Any, n_classes: int) -> nn.Module:
+        made.append(shape)
+        return convolutional(shape, n_classes)
+
+    search = GridSearchCV(TorchClassifier(make, **OPTIONS), {"alpha": [0.0, 0.1]}, cv=2)
+    assert search.fit(X, y).best_score_ > 0.8
+    assert set(made) == {(6, 5)}
+    with pytest.raises(
+        ValueError, match=r"rows of the shape \(6, 5\): a model that takes 'sparse'"
+    ):
+        TorchClassifier(make, takes="sparse").fit(X, y)

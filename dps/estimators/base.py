@@ -177,7 +177,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             The cluster failed.
         """
         self._validate_params()
-        validation = ValidationData.of(X_val, y_val, sample_weight_val)
+        validation = ValidationData.of(self._table(X_val), y_val, sample_weight_val)
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
             classes = getattr(self, "classes_", None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
 
 from dps.data.partitions import is_dask
 from dps.estimators.base import DistributedEstimator
@@ -48,6 +50,23 @@ _shared = documented(
 )
 
 
+def _shape_of(X: Any) -> tuple[int, ...]:
+    """The shape of a row of an array, where it is no vector."""
+    return tuple(map(int, X.shape[1:])) if getattr(X, "ndim", 0) > 2 else ()
+
+
+def _flat(X: Any) -> Any:
+    """Rows as vectors."""
+    width = math.prod(X.shape[1:])
+    if not is_dask(X):
+        return X.reshape(X.shape[0], width)
+    whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+    return whole.map_blocks(
+        _flat, drop_axis=range(2, X.ndim), chunks=(whole.chunks[0], (width,)),
+        meta=np.empty((0, 0), X.dtype),
+    )  # fmt: skip
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class Stepped(DistributedEstimator):
     """What estimators share whose models are users' own, and take stochastic steps."""
@@ -73,8 +92,31 @@ class Stepped(DistributedEstimator):
         """What the model is given of rows."""
         raise NotImplementedError
 
+    #: The shape of a row of X, as it was given to the fit at work, where it is no vector.
+    _row_shape = cast("tuple[int, ...]", ())
+
+    def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
+        self._row_shape = _shape_of(X)
+        if self._row_shape and self._takes() != "dense":
+            raise ValueError(
+                f"X has rows of the shape {self._row_shape}: a model that takes "
+                f"{self._takes()!r} has vectors"
+            )
+        return super()._run(X, y, sample_weight, **options)
+
+    def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
+        check_is_fitted(self)
+        if _shape_of(X) not in ((), self._model.shape.rows):
+            raise ValueError(
+                f"X has rows of the shape {_shape_of(X)}, but {type(self).__name__} is expecting "
+                f"{self._model.shape.rows or (self._model.n_features,)}"
+            )
+        return super()._apply(X, finish, columns)
+
     def _table(self, X: Any) -> Any:
         """A list of lists, such as of arrays of several lengths, is a column of them."""
+        if _shape_of(X):
+            return _flat(X)
         lists = isinstance(X, list | tuple) and len(X) > 0 and not is_dask(X)
         if self._takes() == "columns" and lists and all(np.ndim(row) == 1 for row in X):
             import pandas as pd
@@ -129,8 +171,9 @@ class _Custom(Stepped):
             )
         dtype = getattr(given, "dtype", shape.dtype)
         model = CustomModel(
-            given, shape.n_features, shape.n_outputs, shape.classification, dtype, shape.columns
-        )
+            given, shape.n_features, shape.n_outputs, shape.classification, dtype, shape.columns,
+            shape.rows,
+        )  # fmt: skip
         model.shape = shape
         return model
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dps.data.blocks import features_of
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
-from dps.estimators.choices import asks_for_steps, refuse_passes, schedule_of
+from dps.estimators.choices import asks_for_steps, check_known, refuse_passes, schedule_of
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family, Finish, Recipe
 from dps.estimators.network_solvers import passes
@@ -101,6 +101,8 @@ class Shape:
     columns : Columns or None
         Where the columns lie that the model takes by name; None where it takes rows.
     seed : int
+    rows : tuple of int
+        The shape of a row, where it is no vector.
     """
 
     n_features: int
@@ -109,11 +111,12 @@ class Shape:
     dtype: np.dtype[Any]
     columns: Columns | None
     seed: int
+    rows: tuple[int, ...] = ()
 
     def made(self, make: Any) -> Any:
         """What a user's class or function makes for such data."""
-        sizes = self.n_features if self.columns is None else self.columns.sizes
-        return make(sizes, self.n_outputs)
+        vector = self.n_features if self.columns is None else self.columns.sizes
+        return make(self.rows or vector, self.n_outputs)
 
 
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
@@ -171,17 +174,15 @@ class CustomFamily(Family):
 
     def check(self, ask: Ask) -> None:
         """Names must be known, and L-BFGS honours some parameters only."""
-        asked, partial = self.asked, ["partial_fit"] * ask.partial
-        if asked.optimizer == "lbfgs":
-            refuse_passes(*partial, *asks_for_steps(asked))
-        self._passes_will_do = asked.optimizer == "lbfgs" or (
-            asked.optimizer == "auto" and not [*partial, *asks_for_steps(asked)]
-        )
-        names = {"auto": "adam", "lbfgs": "sgd"}  # of which no step is taken
-        given = asked.optimizer
-        self._optimizer = get_optimizer(
-            names.get(given, given) if isinstance(given, str) else given
-        )
+        asked, given = self.asked, self.asked.optimizer
+        check_known(given)
+        obstacles = [*["partial_fit"] * ask.partial, *asks_for_steps(asked)]
+        if given == "lbfgs":
+            refuse_passes(*obstacles)
+        self._passes_will_do = not obstacles
+        if isinstance(given, str):  # of "sgd" no step is taken
+            given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
+        self._optimizer = get_optimizer(given)
         base = getattr(self._optimizer, "base", self._optimizer)  # of one whose mean is reported
         published = isinstance(base, Adam | AdamW)
         automatic = Constant(_ADAM) if published else self._optimizer.default_schedule
@@ -203,7 +204,7 @@ class CustomFamily(Family):
             columns = columns_of(encoding, getattr(asked, "feature_names_in_", names))
         shape = Shape(
             summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype), columns,
-            ask.seed,
+            ask.seed, asked._row_shape,
         )  # fmt: skip
         model = self._build(shape)
         if start is not None:
@@ -245,7 +246,8 @@ class CustomFamily(Family):
                 refuse_passes("a model that draws by chance")
             return True
         fit = model.draws is False and not untrained and model.layout.size <= _FEW
-        return self._passes_will_do and tol is not None and fit
+        asked_for_none = self.asked.optimizer == "auto" and self._passes_will_do
+        return asked_for_none and tol is not None and fit
 
     def scored(self, targets: TargetEncoding, model: Any) -> TargetEncoding:
         """With the probabilities, or the mean, that the model itself makes of raw outputs."""
@@ -266,6 +268,12 @@ def _check_same(before: Any, model: Any) -> None:
         raise ValueError(
             f"the fit cannot start from the last one: that has {before.n_features} features, and X "
             f"has {model.n_features}; train a clone, or with warm_start=False"
+        )
+    if before.shape.rows != model.shape.rows:
+        raise ValueError(
+            f"the fit cannot start from the last one: that has rows of the shape "
+            f"{before.shape.rows}, and X has {model.shape.rows}; train a clone, or with "
+            "warm_start=False"
         )
     then, now = ([(t.name, t.shape) for t in each.layout.tensors] for each in (before, model))
     if then != now:

@@ -5,6 +5,7 @@ What makes the model is not in the file: it is given again, and its tensors must
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,13 @@ def _tensors(model: Any) -> list[Any]:
 
 
 def _shape(
-    n_features: Any, n_outputs: Any, classification: Any, dtype: Any, columns: Any, seed: Any
+    n_features: Any,
+    n_outputs: Any,
+    classification: Any,
+    dtype: Any,
+    columns: Any,
+    seed: Any,
+    rows: Any,
 ) -> Shape:
     if not isinstance(classification, bool) or dtype not in (np.float32, np.float64):
         raise ValueError(f"classification is {classification!r}, and the dtype {dtype!r}")
@@ -76,7 +83,10 @@ def _shape(
         raise ValueError(f"columns are not those of {n_features} features")
     if count(n_outputs, "n_outputs", 1) > _MOST_OUTPUTS:
         raise ValueError(f"n_outputs is {n_outputs}, up to {_MOST_OUTPUTS} are possible")
-    return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"))
+    rows = tuple(count(size, "a size of rows", 1) for size in rows)
+    if rows and (columns is not None or math.prod(rows) != n_features):
+        raise ValueError(f"rows of the shape {rows} are not those of {n_features} features")
+    return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"), rows)
 
 
 def _columns(columns: Any) -> Columns:

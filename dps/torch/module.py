@@ -92,6 +92,8 @@ class TorchModel:
     device : str
     takes : {"dense", "sparse", "columns"}
     columns : Columns, optional
+    row_shape : tuple of int, optional
+        Of the rows that the module takes, where they are no vectors.
     """
 
     #: What who made it knew of the data; it is not looked at here.
@@ -110,11 +112,13 @@ class TorchModel:
         device: str = "cpu",
         takes: str = "dense",
         columns: Any = None,
+        row_shape: tuple[int, ...] = (),
     ) -> None:
         self.module, self.criterion = module, criterion
         self.n_features, self.n_outputs = n_features, n_outputs
         self.classification = classification
         self.device, self.takes, self.columns = device, takes, columns
+        self.row_shape = row_shape
         self.layout = layout_of(module)
         single = next(p for p in module.parameters() if p.requires_grad).dtype == torch.float32
         self.dtype = np.dtype("f4" if single else "f8")
@@ -253,7 +257,8 @@ class TorchModel:
     def _inputs(self, X: Any) -> Any:
         if self.columns is not None:
             return {name: self._input(column) for name, column in self.columns(X).items()}
-        return self._input(X)
+        X = self._input(X)
+        return X.reshape(-1, *self.row_shape) if self.row_shape else X
 
     def _input(self, X: Any) -> Any:
         if isinstance(X, Padded):
