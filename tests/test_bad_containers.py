@@ -17,6 +17,7 @@ import scipy.sparse
 from distributed import Client, LocalCluster
 
 import dps
+from dps.data.partitions import is_frame
 
 CUTS = (0, 10, 10, 17, 40)
 LENGTHS = (10, 0, 7, 23)
@@ -98,7 +99,8 @@ def client() -> Any:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite(make: Any, bad: float) -> None:
     name = "NaN" if np.isnan(bad) else "infinity"
-    fails(f"X in partition 2 holds {name}.* in row 2", make(with_bad(X, bad)), make(Y))
+    if not (is_frame(make(X)) and np.isnan(bad)):  # which is encoded
+        fails(f"X in partition 2 holds {name}.* in row 2", make(with_bad(X, bad)), make(Y))
     regressor = dps.LinearRegressor()
     fails(f"y in partition 2 holds {name}.* in row 2", make(X), make(with_bad(Y, bad)),
           model=regressor)  # fmt: skip

@@ -225,7 +225,7 @@ def test_what_is_wrong_in_a_partition_is_said(client: Client) -> None:
     gaps = FRAME.assign(size=FRAME["size"].where(FRAME.index < 1200))
     for X, y in ((gaps, Y), (lazy(gaps), lazy(Y))):
         with pytest.raises(ValueError, match="X has missing values in 300 rows: 'size' 100"):
-            LinearClassifier(client=client).fit(X, y)
+            LinearClassifier(client=client, encoder=FrameEncoder()).fit(X, y)
     far = FRAME.assign(size=np.where(FRAME.index == 1150, np.inf, 1.0))
     with pytest.raises(
         ValueError, match=r"X in partition 1 holds infinity.*row 50 of column 'size'"
@@ -274,10 +274,11 @@ def test_a_model_of_numbers_says_which_columns_are_none() -> None:
 
 
 def test_what_is_wrong_with_later_partitions_has_a_place(client: Client) -> None:
-    model = LinearClassifier(client=client, random_state=0).fit(lazy(FRAME), lazy(Y))
+    strict = {"encoder": FrameEncoder(), "random_state": 0}
+    model = LinearClassifier(client=client, **strict).fit(lazy(FRAME), lazy(Y))
     gaps = lazy(FRAME.assign(size=FRAME["size"].where(FRAME.index != 1250)))
     message = "missing values in 100 rows: 'size' 1"
-    for estimator in (model, LinearClassifier().fit(FRAME, Y)):
+    for estimator in (model, LinearClassifier(**strict).fit(FRAME, Y)):
         with pytest.raises(ValueError, match=f"X in partition 2 has {message}"):
             estimator.partial_fit(gaps, lazy(Y))
     where = f"X in the partition with the index from 1200 to 1299 has {message}"
@@ -285,6 +286,19 @@ def test_what_is_wrong_with_later_partitions_has_a_place(client: Client) -> None
     for predicted in (model.predict(gaps), model.predict(gaps).partitions[2]):
         with pytest.raises(ValueError, match=where):
             predicted.compute(scheduler="sync")
+
+
+def test_numbers_that_are_missing_later_only_become_the_mean_with_a_warning() -> None:
+    model = LinearClassifier(random_state=0).fit(FRAME, Y)
+    gaps = FRAME.assign(size=FRAME["size"].where(FRAME.index % 100 != 50))
+    filled = FRAME.assign(size=gaps["size"].fillna(FRAME["size"].mean()))
+    with pytest.warns(UserWarning, match="had none in the training rows: 'size' 3 of 300 rows"):
+        found = model.predict_proba(gaps)
+    np.testing.assert_allclose(found, model.predict_proba(filled), rtol=1e-6)
+    with pytest.warns(UserWarning, match="X in the partition with the index .* 'size' 1 of 100"):
+        np.testing.assert_array_equal(
+            model.predict_proba(lazy(gaps)).compute(scheduler="sync"), found
+        )
 
 
 def test_partitions_that_are_not_what_the_frame_announces(client: Client) -> None:

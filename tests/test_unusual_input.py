@@ -54,11 +54,17 @@ def test_nullable_columns_without_gaps_train_as_numpy_columns(dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["Float64", "Int64", "boolean", "float64[pyarrow]"])
-def test_gaps_of_nullable_columns_are_found(dtype: str) -> None:
+def test_gaps_of_nullable_columns_are_found_and_encoded(dtype: str) -> None:
     frame = (FRAME > 0).astype("int64").astype(dtype)
     frame.loc[50, "b"] = pd.NA
-    with pytest.raises(ValueError, match="X in partition 1 holds NaN, in row 10 of column 'b'"):
-        classifier().fit(dd.from_pandas(frame, npartitions=3), LABELS)
+    model = classifier().fit(data := dd.from_pandas(frame, npartitions=3), LABELS)
+    assert "missingindicator_b" in model.encoder_.get_feature_names_out()
+    full = classifier().fit(dd.from_pandas(frame.ffill(), npartitions=3), LABELS)
+    message = "holds NaN, in row 10 of column 'b'"
+    with pytest.raises(ValueError, match=f"X in partition 1 {message}"):
+        full.partial_fit(data, LABELS)
+    with pytest.raises(ValueError, match=message):
+        full.predict(data).compute()
 
 
 @pytest.mark.parametrize("dtype", ["float16", ">f8", ">f4"])

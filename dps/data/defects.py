@@ -22,6 +22,7 @@ __all__ = [
     "defect_of_structure",
     "defect_of_targets",
     "defect_of_weights",
+    "is_of_gaps",
 ]
 
 #: What makes numbers of missing ones.
@@ -173,8 +174,13 @@ def _not_finite_in(frame: Any) -> str | None:
         if first is not None:
             found.add(first[1])
             wrong.append(f"holds {first[1]}, in row {first[0]} of column {str(name)!r}")
-    remedy = _FILL_NAN if "NaN" in found else _FILL
+    remedy = _FILL if found == {"infinity (inf)"} else _FILL_NAN
     return f"X{{place}} {', and '.join(wrong)}{remedy}" if wrong else None
+
+
+def is_of_gaps(defect: str | None) -> bool:
+    """Whether nothing is wrong, or only that numbers are missing."""
+    return defect is None or defect.endswith(_FILL_NAN)
 
 
 _FILL = ": fill or drop such rows"

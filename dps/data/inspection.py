@@ -22,6 +22,7 @@ from dps.data.defects import (
     defect_of_structure,
     defect_of_targets,
     defect_of_weights,
+    is_of_gaps,
 )
 from dps.data.labels import combine_counts, count_labels
 from dps.data.points import Points, combine_points, points_of
@@ -292,6 +293,10 @@ def _square(X: Any, asked: bool) -> float:
     return float(np.einsum("i,i", values, values))
 
 
+class GapsError(ValueError):
+    """Numbers are missing, and nothing else is wrong."""
+
+
 def combine(
     summaries: Sequence[PartitionSummary],
     *,
@@ -310,10 +315,11 @@ def combine(
     ValueError
         A partition is defective, or there is nothing to learn from.
     """
+    kind = GapsError if all(is_of_gaps(summary.defect) for summary in summaries) else ValueError
     for number, summary in enumerate(summaries):
         if summary.defect is not None:
             place = "" if whole else f" in partition {number}"
-            raise ValueError(summary.defect.replace("{place}", place))
+            raise kind(summary.defect.replace("{place}", place))
     rows = tuple(summary.rows for summary in summaries)
     if sum(rows) == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")

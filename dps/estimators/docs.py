@@ -76,8 +76,8 @@ PLACES = """
 verbose : int, default=0
     1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
 encoder : FrameEncoder or "auto", default="auto"
-    What makes numbers of a dataframe. "auto" is ``FrameEncoder()`` where a column is not of
-    numbers, and nothing where all are. Partitions are encoded where they lie, and columns are
+    What makes numbers of a dataframe. "auto" is ``FrameEncoder(missing="indicator")`` where a
+    column is not of numbers, or a number is missing, and nothing where all are there. Partitions are encoded where they lie, and columns are
     found by name in predictions. `partial_fit` and `warm_start` keep the first encoder: what
     it does not know is ignored.
 batch_size : int or "auto", default="auto"

@@ -64,7 +64,7 @@ class Encoding:
             cluster.replace(self.encoder.encode)
 
 
-def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
+def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Encoding | None:
     """How `X` is encoded; None if it is trained on as it is.
 
     Parameters
@@ -74,6 +74,8 @@ def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
     X : any container
     going_on : bool
         Whether training goes on from coefficients that belong to the columns of `encoder_`.
+    gaps : bool, default=False
+        Whether numbers are known to be missing.
 
     Raises
     ------
@@ -91,9 +93,15 @@ def encoding_for(asked: Any, X: Any, going_on: bool) -> Encoding | None:
                 f"{type(X).__name__}: {remedy}"
             )
         return Encoding(clone(asked.encoder), fitted=False)
-    if not is_frame(X) or not columns_without_numbers(X._meta if is_dask(X) else X):
+    if not is_frame(X):
         return None
-    return Encoding(FrameEncoder(), fitted=False)
+    if not (
+        gaps
+        or columns_without_numbers(X._meta if is_dask(X) else X)
+        or (not is_dask(X) and X.isna().to_numpy().any())
+    ):
+        return None
+    return Encoding(FrameEncoder(missing="indicator"), fitted=False)
 
 
 def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:

@@ -21,12 +21,13 @@ from dps.cluster.choice import cluster_for
 from dps.data.blocks import as_rows
 from dps.data.inspection import (
     DataSummary,
+    GapsError,
     check_size,
     check_weight,
     combine,
     inspect_partition,
 )  # fmt: skip
-from dps.data.partitions import Partition, is_dask, is_list
+from dps.data.partitions import Partition, is_dask, is_frame, is_list
 from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
@@ -51,7 +52,17 @@ from dps.training.trainer import train
 __all__ = ["fit_on"]
 
 
-def fit_on(
+def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> None:
+    """Fit, see `fit`; a dask dataframe of numbers in which some are missing is encoded then."""
+    try:
+        fit(client, estimator, X, *args, **options)
+    except GapsError as error:
+        if not (is_dask(X) and is_frame(X)) or estimator.encoder != "auto" or options["start"]:
+            raise ValueError(*error.args) from None
+        fit(client, estimator, X, *args, gaps=True, **options)
+
+
+def fit(
     client: Any,
     estimator: Any,
     X: Any,
@@ -65,6 +76,7 @@ def fit_on(
     reset: bool = True,
     validation: ValidationData | None = None,
     resume: bool = False,
+    gaps: bool = False,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -87,6 +99,13 @@ def fit_on(
     validation : ValidationData, optional
     resume : bool
         Whether it goes on from the newest checkpoint, if there is one.
+    gaps : bool
+        Whether numbers of a dataframe are known to be missing.
+
+    Raises
+    ------
+    GapsError
+        They are, and it was not known.
     """
     resumption = Resumption(estimator, resume, start, partial)
     family: Family = estimator._family()
@@ -98,7 +117,7 @@ def fit_on(
     classification, loss = estimator._classification, estimator._loss()
     score = get_score(estimator.scoring, loss)
     family.check(ask)
-    encoding = encoding_for(estimator, X, going_on=start is not None)
+    encoding = encoding_for(estimator, X, start is not None, gaps)
     prepare, given = None, X
     if encoding is not None:
         X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)

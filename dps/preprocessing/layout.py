@@ -6,6 +6,7 @@ It travels to workers, and turns what was read of a partition into CSR.
 from __future__ import annotations
 
 import uuid
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -117,9 +118,23 @@ class Layout:
         if not isinstance(frame, ReadFrame):
             frame = read_frame(frame, self.columns, parts=self.parts)
         try:
-            return self._encode(frame)
+            encoded = self._encode(frame)
         except ColumnError as error:
             raise error.at(place) from None
+        if self.missing == "indicator" and (gaps := self._new_gaps(frame)):
+            warnings.warn(
+                f"X{place} has missing numbers in columns that had none in the training rows: "
+                f"{', '.join(gaps)} of {frame.rows:,} rows; the mean of those stands for them",
+                UserWarning,
+                stacklevel=2,
+            )
+        return encoded
+
+    def _new_gaps(self, read: ReadFrame) -> list[str]:
+        """Columns of numbers with missing ones that no indicator tells, and how many of these."""
+        plain = [f.name for f in self.features if isinstance(f, Number) and not f.indicator]
+        counts = ((name, read.columns[name].missing) for name in plain if name in read.columns)
+        return [f"{str(name)!r} {count:,}" for name, count in counts if count]
 
     def _encode(self, read: ReadFrame) -> Any:
         if not read.rows:

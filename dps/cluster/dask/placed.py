@@ -292,6 +292,7 @@ class PlacedData:
             partial(itself, change), pure=False, workers=[self.holders[numbers[0]]],
             key=f"dps-shared-{name}",
         )  # fmt: skip
+        self._owned.append(shared)
         self._put(
             {
                 number: work.submit(
@@ -304,7 +305,7 @@ class PlacedData:
             },
             stage,
         )  # fmt: skip
-        shared.release()
+        self._release({shared.key})
 
     def _put(self, made: Mapping[int, Future], stage: int) -> None:
         """Have Futures stand for the X of partitions, and wait for them."""
