@@ -141,6 +141,9 @@ def test_labels_in_several_columns_or_missing(make: Any) -> None:
     labels = np.where(Y > 0, "yes", "no").astype(object)
     labels[ROW] = None
     fails("y in partition 2 holds a missing label, in row 2", make(X), make(labels))
+    mixed = np.where(Y > 0, np.array("yes", object), np.array(True, object))
+    if not is_frame(make(X)):  # of which Dask makes strings
+        fails(r"partition 0 holds labels of several types \(bool, str\)", make(X), make(mixed))
     fails("a regression wants numbers", make(X), make(np.array(["x"] * ROWS)),
           model=dps.LinearRegressor())  # fmt: skip
 

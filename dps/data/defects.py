@@ -239,6 +239,11 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
             missing = [_is_missing(value) for value in targets]
             if any(missing):
                 return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
+            kinds = sorted({type(value).__name__ for value in targets})
+            if "str" in kinds and len(kinds) > 1:  # which have no order
+                return (
+                    f"y{{place}} holds labels of several types ({', '.join(kinds)}): make them one"
+                )
         elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
             row = int(broken.argmax())
             return (
