@@ -438,6 +438,23 @@ def test_persisted_rows_do_not_wait_for_the_workers_that_stayed_in_an_earlier_fi
         assert_exact(model)
 
 
+def test_rows_do_not_wait_for_a_worker_that_is_gone_and_that_a_task_was_pinned_to(
+    client: Client,
+) -> None:
+    X, y = rows()
+    there = min(client.nthreads())
+    drawn = client.submit(rows, workers=[there], pure=False)
+    until(drawn.done, "it is there")
+    kill(client, there)
+    until(lambda: drawn.status != "finished", "it is gone")
+    parts = [dask.delayed(lambda pair, at=at: pair[at])(drawn) for at in (0, 1)]
+    data = (
+        da.from_delayed(part, of.shape, of.dtype) for part, of in zip(parts, (X, y), strict=False)
+    )
+    model = classifier(client, max_iter=2, timeout=5.0)
+    assert_exact(model.fit(*(each.rechunk((500, *each.shape[1:])) for each in data)))
+
+
 def test_rows_are_sent_to_another_worker_where_one_dies_before_they_come(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -553,9 +553,10 @@ class ParameterServer:
     def close(self) -> None:
         """End the server, for all who use it; whoever asks it then has an error."""
         self._finish()
-        self._closed = True
+        ended, self._closed = self._closed, True
         self.disconnect()
-        self._place.close()
+        if not ended:
+            self._place.close()
 
     def __enter__(self) -> Self:
         return self

@@ -285,14 +285,15 @@ def fetch(
 
 
 def await_futures(
-    client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None]
-) -> None:
+    client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None],
+    stuck: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
     """Wait for computations while they get on.
 
     A future that ends is progress, and so is a worker that is at one of the tasks behind them;
     or that gets on with what is before them, which may be somebody else's. `check` is called
     once a second: a task that is pinned to a dead worker waits for ever. What has been lost with
-    a worker is waited for while Dask makes it again.
+    a worker is waited for while Dask makes it again. `stuck` is called where nobody works on them.
 
     Raises
     ------
@@ -313,6 +314,8 @@ def await_futures(
             keys = [future.key for future in still]
             found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
             standing = None if found is None else Standing(**found)
+            if standing is not None:
+                stuck()
             if len(still) < len(waiting) or standing is None or standing.signs != signs:
                 moved = time.monotonic()
                 signs = None if standing is None else standing.signs

@@ -183,13 +183,14 @@ def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None
         There is one of that name.
     """
     held = {f"{_PREFIX}{card.spec.name}": (list(futures), pickle.dumps(card))}
+    taken = f"there is a server with name={card.spec.name!r}: connect to it, or close it"
+    if card.spec.name in names(client):  # Dask would have a traceback in its log
+        raise ValueError(taken)
     try:
         with reaching(client):
             client.publish_dataset(held, callback_timeout=card.timeout)
     except KeyError as error:
-        raise ValueError(
-            f"there is a server with name={card.spec.name!r}: connect to it, or close it"
-        ) from error
+        raise ValueError(taken) from error
 
 
 def extend(card: ServerCard, spec: ServerSpec) -> ServerCard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from distributed import Client, Future
@@ -64,17 +65,15 @@ class FitWork:
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait for tasks, which are pinned to workers."""
-        keys = [future.key for future in futures]
+        free = partial(set_free, self, [future.key for future in futures])
 
         def check() -> None:
             self.check()
-            # Silent ones are still given what these tasks need; what was lost may wait for a worker
-            # that is gone.
-            if self.silent or any(future.status == "lost" for future in futures):
-                set_free(self, keys)
+            if self.silent:  # they are still given what these tasks need
+                free()
 
-        with self.explaining():
-            await_futures(self.client, futures, self.timeout, check)
+        with self.explaining():  # what these tasks need may wait for a worker that is gone
+            await_futures(self.client, futures, self.timeout, check, free)
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
