@@ -214,7 +214,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     @with_callbacks
     def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
         """Fit, and keep what came of it; see `fit_on`."""
-        X, y, sample_weight = self._table(X), as_pandas(y), as_pandas(sample_weight)
+        X = self._table(X, fitting=True)
+        y, sample_weight = as_pandas(y), as_pandas(sample_weight)
         with (
             client_of(self.client, self.timeout) as client,
             server_of(self.server, client) as server,
@@ -222,8 +223,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             fit_on(client, self, X, y, sample_weight, server=server, **options)
         return self
 
-    def _table(self, X: Any) -> Any:
-        """What was given, as a container that is known here."""
+    def _table(self, X: Any, fitting: bool = False) -> Any:
+        """What was given, to a fit or else, as a container that is known here."""
         return as_pandas(X)
 
     def _input(self, X: Any) -> Any:

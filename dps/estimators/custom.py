@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,15 +95,6 @@ class Stepped(DistributedEstimator):
     #: The shape of a row of X, as it was given to the fit at work, where it is no vector.
     _row_shape = cast("tuple[int, ...]", ())
 
-    def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
-        self._row_shape = _shape_of(X)
-        if self._row_shape and self._takes() != "dense":
-            raise ValueError(
-                f"X has rows of the shape {self._row_shape}: a model that takes "
-                f"{self._takes()!r} has vectors"
-            )
-        return super()._run(X, y, sample_weight, **options)
-
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
         check_is_fitted(self)
         if _shape_of(X) not in ((), self._model.shape.rows):
@@ -113,16 +104,23 @@ class Stepped(DistributedEstimator):
             )
         return super()._apply(X, finish, columns)
 
-    def _table(self, X: Any) -> Any:
+    def _table(self, X: Any, fitting: bool = False) -> Any:
         """A list of lists, such as of arrays of several lengths, is a column of them."""
-        if _shape_of(X):
+        shape = _shape_of(X)
+        if shape and self._takes() != "dense":
+            raise ValueError(
+                f"X has rows of the shape {shape}: a model that takes {self._takes()!r} has vectors"
+            )
+        if fitting:
+            self._row_shape = shape
+        if shape:
             return _flat(X)
         lists = isinstance(X, list | tuple) and len(X) > 0 and not is_dask(X)
         if self._takes() == "columns" and lists and all(np.ndim(row) == 1 for row in X):
             import pandas as pd
 
             return pd.DataFrame({"x0": pd.Series([list(row) for row in X], dtype=object)})
-        return super()._table(X)
+        return super()._table(X, fitting)
 
     def _build(self, shape: Shape) -> Any:
         """The model of a fit."""

@@ -226,7 +226,7 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
             f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
             "epochs: raise max_iter, or tol",
             ConvergenceWarning,
-            stacklevel=5 + FRAMES,
+            stacklevel=6 + FRAMES,
         )
 
 

@@ -106,7 +106,7 @@ class Resumption:
                 "anew, since it was not given resume=True, and removes it once a checkpoint of its "
                 "own is whole",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     @property
