@@ -570,5 +570,8 @@ def test_passes_that_cannot_be_are_refused(model, options, what):
 def test_one_epoch_is_no_pass():
     model = ModelClassifier(Softmax).partial_fit(*ordered(200), classes=range(5))
     assert not model.history_[-1]["full_batch"]
+    model.fit(*ordered(200))
+    assert model.history_[-1]["full_batch"]
+    assert not model.partial_fit(*ordered(200)).history_[-1]["full_batch"]
     with pytest.raises(ValueError, match="not possible with partial_fit"):
         model.set_params(optimizer="lbfgs").partial_fit(*ordered(200))

@@ -56,10 +56,11 @@ def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> N
     """Fit, see `fit`; a dask dataframe of numbers in which some are missing is encoded then."""
     try:
         fit(client, estimator, X, *args, **options)
+        return
     except GapsError as error:
         if not (is_dask(X) and is_frame(X)) or estimator.encoder != "auto" or options["start"]:
             raise ValueError(*error.args) from None
-        fit(client, estimator, X, *args, gaps=True, **options)
+    fit(client, estimator, X, *args, gaps=True, **options)
 
 
 def fit(
