@@ -301,6 +301,17 @@ def test_tasks_and_other_clients_connect_by_name(client: Client) -> None:
     assert client.list_datasets() == ()
 
 
+def test_a_name_that_is_taken_and_a_second_close_leave_no_error_in_dasks_log(
+    client: Client, caplog: Any
+) -> None:
+    server = dps.ParameterServer({"w": np.zeros(1)}, name="taken", client=client)
+    with pytest.raises(ValueError, match="there is a server with name='taken'"):
+        dps.ParameterServer({"w": np.zeros(1)}, name="taken", client=client)
+    for _ in range(2):
+        server.close()
+    assert [each.message for each in caplog.records if each.name.startswith("distributed")] == []
+
+
 MAKER = """
 import sys, numpy as np, dps
 from distributed import Client

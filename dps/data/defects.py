@@ -174,12 +174,12 @@ def _not_finite_in(frame: Any) -> str | None:
         if first is not None:
             found.add(first[1])
             wrong.append(f"holds {first[1]}, in row {first[0]} of column {str(name)!r}")
-    remedy = _FILL if found == {"infinity (inf)"} else _FILL_NAN
+    remedy = _FILL_NAN if "NaN" in found else _FILL
     return f"X{{place}} {', and '.join(wrong)}{remedy}" if wrong else None
 
 
 def is_of_gaps(defect: str | None) -> bool:
-    """Whether nothing is wrong, or only that numbers are missing."""
+    """Whether nothing is wrong, or numbers are missing."""
     return defect is None or defect.endswith(_FILL_NAN)
 
 
@@ -241,9 +241,8 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
                 return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
             kinds = sorted({type(value).__name__ for value in targets})
             if "str" in kinds and len(kinds) > 1:  # which have no order
-                return (
-                    f"y{{place}} holds labels of several types ({', '.join(kinds)}): make them one"
-                )
+                names = ", ".join(kinds)
+                return f"y{{place}} holds labels of several types ({names}): give labels of one"
         elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
             row = int(broken.argmax())
             return (

@@ -294,7 +294,7 @@ def _square(X: Any, asked: bool) -> float:
 
 
 class GapsError(ValueError):
-    """Numbers are missing, and nothing else is wrong."""
+    """Numbers are missing."""
 
 
 def combine(

@@ -183,7 +183,7 @@ class ParameterServer:
         self._accesses: dict[int, Access] = {}
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._ended = False
         self._looked: dict[str, Any] | None = None
         self._know()
 
@@ -553,10 +553,11 @@ class ParameterServer:
     def close(self) -> None:
         """End the server, for all who use it; whoever asks it then has an error."""
         self._finish()
-        ended, self._closed = self._closed, True
+        self._closed = True
         self.disconnect()
-        if not ended:
+        if not self._ended:
             self._place.close()
+            self._ended = True
 
     def __enter__(self) -> Self:
         return self

@@ -213,15 +213,19 @@ class Watcher:
         """Copy where the fit is, in a small part of the time."""
         began = time.monotonic()
         with contextlib.suppress(LookupError):  # it is further already
-            self.mirrored = self.position(self._check, self._near())
+            self.mirrored = self.position(self._check)
         now = time.monotonic()
         self._due = now + max(_MIRROR_EVERY, _MIRROR_SHARE * (now - began))
 
     def _near(self) -> Stores:
         """The shards, of which those are read in their memory that have it on this host."""
-        found = [(Remains.find(shard.card), shard.endpoint) for shard in self._session.shards]
-        ends = tuple(endpoint if here is None else Local(here) for here, endpoint in found)
-        return replace(self._session.server, shards=ends)
+        ends = [
+            shard.endpoint
+            if isinstance(shard.endpoint, Local) or (here := Remains.find(shard.card)) is None
+            else Local(here)
+            for shard in self._session.shards
+        ]
+        return replace(self._session.server, shards=tuple(ends))
 
     def _in_order(self, records: list[EpochRecord]) -> list[EpochRecord]:
         """The records, without those that stand where older ones were wanted."""
@@ -312,27 +316,19 @@ class Watcher:
             return self.mirrored.kept
         return (server or self._session.server).snapshot(epochs - done, check)
 
-    def position(self, check: Check | None = None, server: Stores | None = None) -> Position:
+    def position(self, check: Check | None = None) -> Position:
         """Where the fit has got to: after the last epoch whose record has come.
-
-        Parameters
-        ----------
-        check : callable, optional
-            Called while an answer is awaited; raises to give up.
-        server : Stores, optional
-            That answers; by default the session's.
 
         Raises
         ------
         LookupError
             It is further already.
         """
-        history, done = self._history, len(self._job.done)
+        history, done, server = self._history, len(self._job.done), self._near()
         interim = self._job.interim if len(history) == done else None
         if (within := self._within()) is not None:
-            ask = (server or self._session.server).snapshot
             with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
-                interim = Interim(within, ask(len(history) - done, check, within.steps))
+                interim = Interim(within, server.snapshot(len(history) - done, check, within.steps))
         if not history:
             return Position(self._job.start, interim=interim)
         kept, best = self._snapshot(len(history), check, server), history[-1].kept

@@ -148,7 +148,8 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
         # A worker that is fetching a task's result from a silent one would not run it before that
         # has ended. As if they had died, for these workers alone. In Dask's message of that a
         # second one, in front of which no connection has ended, would end the worker itself.
-        asking = work.client._run(hang_up, silent=work.silent, workers=staying, on_error="return")
+        silent = set(work.silent)  # which may change before it is sent
+        asking = work.client._run(hang_up, silent=silent, workers=staying, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, work.client.loop.asyncio_loop)
 
 
