@@ -127,13 +127,13 @@ class Sequential:
                     sums = [self.gradient(share) for share in shares if len(share)]
                     mean = sum(sums[1:], sums[0]) / count
                 self.update(mean, RATE(epoch + t / steps))
-        return self.model.uncentred(self.params)
+        return self.model.plain(self.params)
 
 
 def estimator(**parameters: Any) -> dps.LinearClassifier:
     options = {
         "alpha": ALPHA, "learning_rate": RATE, "max_iter": EPOCHS, "tol": None, "shuffle": False,
-        "batch_size": 32, "optimizer": "momentum", "random_state": 0,
+        "batch_size": 32, "optimizer": "momentum", "random_state": 0, "standardize": False,
     }  # fmt: skip
     return dps.LinearClassifier(**{**options, **parameters})
 

@@ -68,15 +68,17 @@ def test_gradient_is_the_finite_difference(loss, rows, ordered, fit_intercept):
     loss=LOSS_CASES,
     rows=ROWS,
     ordered=[False, True],
+    scaled=[False, True],
 )
-def test_an_intercept_at_a_centre_changes_no_raw_output(loss, rows, ordered):
+def test_a_centre_and_a_scale_change_no_raw_output(loss, rows, ordered, scaled):
     batch, _, y, weight, outputs = example(loss, rows, ordered)
     rng = np.random.default_rng(3)
-    centre = rng.normal(size=4)
-    plain, model = (LinearModel(4, outputs, loss, centre=at) for at in (None, centre))
+    centre, scale = rng.normal(size=4), rng.uniform(0.1, 10, 4) if scaled else None
+    plain = LinearModel(4, outputs, loss)
+    model = LinearModel(4, outputs, loss, centre=centre, scale=scale)
     moved = rng.normal(size=plain.layout.size)
-    params = model.about(centre, moved, None)
-    np.testing.assert_allclose(model.uncentred(params), moved, rtol=1e-12)
+    params = model.from_plain(moved)
+    np.testing.assert_allclose(model.plain(params), moved, rtol=1e-12)
     np.testing.assert_allclose(model.raw(params, batch), plain.raw(moved, batch), rtol=1e-12)
     grads = np.zeros((2, len(moved)))
     losses = [
@@ -85,15 +87,15 @@ def test_an_intercept_at_a_centre_changes_no_raw_output(loss, rows, ordered):
     ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     coef, intercept = (plain.layout.views(grads[0])[name] for name in ("coef", "intercept"))
-    np.testing.assert_allclose(
-        model.layout.views(grads[1])["coef"], coef - np.outer(centre, intercept), atol=1e-12
-    )
+    of_model = (coef - np.outer(centre, intercept)) / (1.0 if scale is None else scale[:, None])
+    np.testing.assert_allclose(model.layout.views(grads[1])["coef"], of_model, atol=1e-11)
     np.testing.assert_allclose(model.layout.views(grads[1])["intercept"], intercept, atol=1e-12)
 
 
-def test_a_centre_travels_and_asks_for_an_intercept():
-    model = pickle.loads(pickle.dumps(LinearModel(2, 1, SquaredError(), centre=np.ones(2))))
-    assert model.centre.tolist() == [1.0, 1.0]
+def test_a_centre_and_a_scale_travel_and_a_centre_asks_for_an_intercept():
+    made = LinearModel(2, 1, SquaredError(), centre=np.ones(2), scale=np.full(2, 3.0))
+    model = pickle.loads(pickle.dumps(made))
+    assert (model.centre.tolist(), model.scale.tolist()) == ([1.0, 1.0], [3.0, 3.0])
     with pytest.raises(ValueError, match="without an intercept has no centre"):
         LinearModel(2, 1, SquaredError(), fit_intercept=False, centre=np.ones(2))
 

@@ -266,7 +266,7 @@ def test_labels_and_probabilities_of_any_class_go_into_a_file(kind: Any, tmp_pat
 
 
 def test_what_a_fit_leaves_is_shown_in_a_line() -> None:
-    model = classifier(optimizer="adagrad", n_replicas=2).fit(*data())
+    model = classifier(optimizer="adagrad", max_iter=200, n_replicas=2).fit(*data())
     assert repr(model.history_).startswith(f"History({model.n_iter_} epochs, loss ")
     words = "Plan(2 replicas, 1 worker, 1 shard, Sync, 800 rows in batches of 256)"
     assert repr(model.plan_) == words

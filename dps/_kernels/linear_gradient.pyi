@@ -7,8 +7,8 @@ class LinearGradient(Gradient):
     """Of `X @ coef + intercept` under a loss.
 
     Parameters are (n_features, n_outputs) coefficients and, if `intercept`, n_outputs
-    intercepts behind them, in float32 if `single`, else float64. These are the raw outputs at
-    `centre`, (n_features,), or at zero without one.
+    intercepts behind them, in float32 if `single`, else float64. They belong to
+    ``(X - centre) / scale``, both of shape (n_features,), zero and one without.
     """
 
     def __init__(
@@ -19,4 +19,5 @@ class LinearGradient(Gradient):
         intercept: bool,
         single: bool,
         centre: Any = ...,
+        scale: Any = ...,
     ) -> None: ...

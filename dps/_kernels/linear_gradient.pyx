@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._kernels.checks cimport same_length
+from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
 from dps._kernels.linear cimport (
     add_columns, add_unpadded, backward, backward_csr, forward, forward_csr, pad, padded_outputs
@@ -53,6 +53,9 @@ cdef struct Linear:
     const double* centre    # (away,)
     char* bias              # (k,), the intercept at zero
     char* slopes            # (k,), its gradient
+    const double* inverse   # (f,), of the features' scale; NULL: one
+    char* plain             # (f, k), coefficients of features as they are
+    char* sums              # (f, k), their gradient
 
 
 cdef inline void _pick(
@@ -171,8 +174,40 @@ cdef Py_ssize_t _stored(const Rows* rows, Py_ssize_t at, Py_ssize_t n) noexcept 
     return (<const int64_t*> rows.indptr)[at + n] - (<const int64_t*> rows.indptr)[at]
 
 
+cdef void _leave_scale(
+    const Linear* model, const floating* params, floating* coef, floating* sums
+) noexcept nogil:
+    """coef = the coefficients of features as they are; sums = 0, of their gradient."""
+    cdef Py_ssize_t j, c, k = model.k
+    for j in range(model.f):
+        for c in range(k):
+            coef[j * k + c] = <floating> (model.inverse[j] * params[j * k + c])
+            sums[j * k + c] = 0
+
+
+cdef void _scale_back(const Linear* model, const floating* sums, floating* out) noexcept nogil:
+    """Add the gradient of coefficients of features as they are, as one of scaled ones."""
+    cdef Py_ssize_t j, c, k = model.k
+    for j in range(model.f):
+        for c in range(k):
+            out[j * k + c] += <floating> (model.inverse[j] * sums[j * k + c])
+
+
+cdef void _scale_touched(
+    const Linear* model, const index_t* indices, const index_t* indptr, const int64_t* order,
+    Py_ssize_t start, Py_ssize_t m, floating* values,
+) noexcept nogil:
+    """Scale the values of rows that have been laid side by side."""
+    cdef Py_ssize_t i, row, p, at = 0
+    for i in range(start, start + m):
+        row = order[i] if order is not NULL else i
+        for p in range(indptr[row], indptr[row + 1]):
+            values[at] = <floating> (values[at] * model.inverse[indices[p]])
+            at += 1
+
+
 cdef void _leave_centre(
-    const Linear* model, const floating* params, floating* bias
+    const Linear* model, const floating* coef, const floating* intercept, floating* bias
 ) noexcept nogil:
     """bias = the intercept at zero, which is that at the centre less its raw output."""
     cdef Py_ssize_t k = model.k, j, c
@@ -180,18 +215,20 @@ cdef void _leave_centre(
     for c in range(k):
         at_centre = 0
         for j in range(model.away):
-            at_centre += model.centre[j] * params[model.columns[j] * k + c]
-        bias[c] = <floating> (params[model.f * k + c] - at_centre)
+            at_centre += model.centre[j] * coef[model.columns[j] * k + c]
+        bias[c] = <floating> (intercept[c] - at_centre)
 
 
-cdef void _come_back(const Linear* model, const floating* slopes, floating* out) noexcept nogil:
+cdef void _come_back(
+    const Linear* model, const floating* slopes, floating* grad, floating* grad_bias
+) noexcept nogil:
     """Add the gradient of the intercept at zero, as one at the centre."""
     cdef Py_ssize_t k = model.k, j, c
     for c in range(k):
-        out[model.f * k + c] += slopes[c]
+        grad_bias[c] += slopes[c]
     for j in range(model.away):
         for c in range(k):
-            out[model.columns[j] * k + c] -= <floating> (model.centre[j] * slopes[c])
+            grad[model.columns[j] * k + c] -= <floating> (model.centre[j] * slopes[c])
 
 
 cdef double _add(
@@ -205,21 +242,28 @@ cdef double _add(
     cdef const floating* bias = params + shift if model.intercept else NULL
     cdef floating* grad = out
     cdef floating* grad_bias = out + shift if model.intercept else NULL
+    cdef floating* plain_grad = out     # of coefficients of features as they are
     cdef const int64_t* picks = NULL
     cdef bint sparse = rows.kind == CSR or rows.kind == CSR_WIDE
     cdef bint in_place = sparse or rows.kind == DENSE
     cdef const floating* laid = NULL
+    cdef const floating* plain
     cdef Py_ssize_t done = 0, count = 0
     cdef double loss = 0
+    if model.inverse is not NULL and keyed is NULL:     # keyed rows are scaled themselves
+        plain_grad = grad = <floating*> model.sums
+        _leave_scale(model, params, <floating*> model.plain, grad)
+        coef = <const floating*> model.plain
+    plain = coef
     if model.away:
-        _leave_centre(model, params, <floating*> model.bias)
+        _leave_centre(model, coef, bias, <floating*> model.bias)
         bias = <const floating*> model.bias
         grad_bias = <floating*> model.slopes
         memset(grad_bias, 0, k * sizeof(floating))
     if sparse:
         size = MOST if order is NULL else PICKED
     elif k > 1:
-        pad(params, <floating*> model.coef, f, k)
+        pad(plain, <floating*> model.coef, f, k)
         coef = <const floating*> model.coef
         grad = <floating*> model.grad
         memset(grad, 0, f * padded_outputs(k) * sizeof(floating))
@@ -244,9 +288,11 @@ cdef double _add(
             coef, bias, grad, grad_bias,
         )
     if k > 1 and not sparse:
-        add_unpadded(grad, out, f, k)
+        add_unpadded(grad, plain_grad, f, k)
     if model.away:
-        _come_back(model, grad_bias, out)
+        _come_back(model, grad_bias, plain_grad, out + shift)
+    if plain_grad != out:
+        _scale_back(model, plain_grad, out)
     return loss
 
 
@@ -261,14 +307,17 @@ cdef void _raw(
 
 
 cdef class LinearGradient(Gradient):
-    """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,)."""
+    """Of ``X @ coef + intercept`` under a loss; params are (f, k) coefficients, then (k,).
+
+    These are of ``(X - centre) / scale``; rows are read as they are.
+    """
 
     cdef Linear model
     cdef tuple _arrays      # keep the room alive
 
     def __cinit__(
         self, Py_ssize_t n_features, Py_ssize_t n_outputs, LossKernel loss, bint intercept,
-        bint single, centre=None,
+        bint single, centre=None, scale=None,
     ):
         cdef Linear* model = &self.model
         cdef Py_ssize_t f = n_features, k = n_outputs, itemsize = 4 if single else 8
@@ -294,6 +343,13 @@ cdef class LinearGradient(Gradient):
             model.grad = self._room(f * padded_outputs(k))
         if centre is not None:
             self._keep_centre(np.array(centre, np.float64))
+        if scale is not None:
+            same_length("scale", scale.shape[0], f)
+            inverse = 1 / np.asarray(scale, np.float64)
+            self._arrays += (inverse,)
+            model.inverse = <const double*> <uintptr_t> inverse.ctypes.data
+            model.plain = self._room(f * k)
+            model.sums = self._room(f * k)
 
     cdef int _keep_centre(self, centre) except -1:
         same_length("centre", centre.shape[0], self.model.f)
@@ -346,6 +402,36 @@ cdef class LinearGradient(Gradient):
         return _add(
             &self.model, rows, order, start, m, ahead, NULL, <const double*> params, <double*> out
         )
+
+    cdef int touch(
+        self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,
+        Py_ssize_t ahead, KeyedRows keys,
+    ) except -1 nogil:
+        cdef Py_ssize_t before = keys.n_stored
+        Gradient.touch(self, rows, order, start, m, ahead, keys)
+        if self.model.inverse is NULL:
+            return 0
+        if rows.kind == CSR and self.single:
+            _scale_touched(
+                &self.model, <const int*> rows.indices, <const int*> rows.indptr, order, start, m,
+                <float*> keys.values.at + before,
+            )
+        elif rows.kind == CSR:
+            _scale_touched(
+                &self.model, <const int*> rows.indices, <const int*> rows.indptr, order, start, m,
+                <double*> keys.values.at + before,
+            )
+        elif self.single:
+            _scale_touched(
+                &self.model, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order,
+                start, m, <float*> keys.values.at + before,
+            )
+        else:
+            _scale_touched(
+                &self.model, <const int64_t*> rows.indices, <const int64_t*> rows.indptr, order,
+                start, m, <double*> keys.values.at + before,
+            )
+        return 0
 
     cdef double add_touched(
         self, const Rows* rows, const int64_t* order, Py_ssize_t start, Py_ssize_t m,

@@ -26,7 +26,15 @@ from dps.data.defects import (
 )
 from dps.data.labels import combine_counts, count_labels
 from dps.data.points import Points, combine_points, points_of
-from dps.data.spread import ColumnSums, Spread, combine_spreads, spread_of
+from dps.data.spread import (
+    ColumnSums,
+    Moments,
+    Spread,
+    combine_spreads,
+    moments_of,
+    spread_of,
+    standards,
+)
 from dps.data.targets import as_targets
 from dps.losses import Loss
 
@@ -59,7 +67,9 @@ class Inspection:
     Parameters
     ----------
     spread : bool
-        How the columns of X vary.
+        How the columns of X vary, in a sample of the rows.
+    standards : bool
+        Mean and deviation of numbers: of `numbers`, or all columns of a dense X.
     points : bool
         How their values are distributed, and how long rows are.
     numbers : tuple of int or None
@@ -67,6 +77,7 @@ class Inspection:
     """
 
     spread: bool = False
+    standards: bool = False
     points: bool = False
     numbers: tuple[int, ...] | None = None
 
@@ -105,6 +116,8 @@ class PartitionSummary:
         Weighted sums of y and of its squares, of numbers or of several labels.
     spread : ColumnSums or None
         Where it was asked for.
+    moments : Moments or None
+        Of the columns that were asked for.
     points : list of Points or None
         Of the columns that were asked for.
     """
@@ -127,6 +140,7 @@ class PartitionSummary:
     target_sum: NDArray[np.float64]
     target_squares: NDArray[np.float64]
     spread: ColumnSums | None
+    moments: Moments | None
     points: list[Points] | None
 
 
@@ -160,6 +174,8 @@ class DataSummary:
         Of each column of y, weighted; of one column of labels 0.
     spread : Spread or None
         Of the columns of X, where it was asked for.
+    standards : (2, n_features) array or None
+        See `dps.data.spread.standards`; None where there are no numbers.
     points : tuple of Points or None
         Of the columns that were asked for; None where there are none, in all partitions.
     validation : tuple of int, default=()
@@ -183,6 +199,7 @@ class DataSummary:
     target_mean: tuple[float, ...]
     target_std: tuple[float, ...]
     spread: Spread | None
+    standards: NDArray[np.float64] | None
     points: tuple[Points, ...] | None
     validation: tuple[int, ...] = ()
 
@@ -273,8 +290,16 @@ def inspect_partition(
         target_sum=target_sum,
         target_squares=target_squares,
         spread=spread_of(X, _dtype_of(X)) if wanted.spread and rows and defect is None else None,
+        moments=_moments(X, weights, wanted) if rows and defect is None else None,
         points=_points(X, wanted) if wanted.points and rows and defect is None else None,
     )
+
+
+def _moments(X: Any, weights: Any, wanted: Inspection) -> Moments | None:
+    if not wanted.standards or (wanted.numbers is None and scipy.sparse.issparse(X)):
+        return None
+    numbers = range(X.shape[1]) if wanted.numbers is None else wanted.numbers
+    return moments_of(X, weights, _dtype_of(X), np.array(numbers, np.int64))
 
 
 def _points(X: Any, wanted: Inspection) -> list[Points] | None:
@@ -338,6 +363,10 @@ def combine(
         classes, class_rows, class_weights = combine_counts(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )
+    dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
+    moments = [summary.moments for summary in filled if summary.moments is not None]
+    # Where some partitions are sparse and others are not, numbers are those of sparse ones.
+    known = len(moments) == len(filled)
     sums = [summary.spread for summary in filled if summary.spread is not None]
     mean, std = _target_moments(filled, weight_sum)
     return DataSummary(
@@ -349,7 +378,7 @@ def combine(
         square=sum(summary.square for summary in filled),
         sparse=all(summary.sparse for summary in filled),
         unreadable=tuple(n for n, s in enumerate(summaries) if s.rows and not s.readable),
-        dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+        dtype=dtype,
         classes=classes,
         class_rows=class_rows,
         class_weights=class_weights,
@@ -358,6 +387,7 @@ def combine(
         target_mean=mean,
         target_std=std,
         spread=combine_spreads(sums, first.n_features) if sums else None,
+        standards=standards(moments, first.n_features, dtype) if known else None,
         points=_combined_points(filled),
     )
 

@@ -1,7 +1,7 @@
-"""How far the values of each column lie from each other, from a sample of the rows.
+"""How far the values of each column lie from each other, in a sample of the rows.
 
-It knows nothing of workers or models: `spread_of` is run wherever a partition is, and
-`combine_spreads` puts the answers together.
+It knows nothing of workers or models: `spread_of` and `moments_of` are run wherever a partition is,
+and `combine_spreads` and `standards` put the answers together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._kernels.moments import column_moments
 from dps.data.blocks import SparseFeatures, features_of
 
-__all__ = ["ColumnSums", "Spread", "combine_spreads", "some_of", "spread_of"]
+__all__ = [
+    "ColumnSums",
+    "Moments",
+    "Spread",
+    "combine_spreads",
+    "moments_of",
+    "some_of",
+    "spread_of",
+    "standards",
+]
 
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19
+#: Rows from which a mean is guessed, about which squares are summed.
+_GUESSED = 256
 #: Deviations from zero at which a mean may lie.
 _NEAR = 0.5
 #: A deviation below so many roundings of the mean is none.
@@ -106,6 +118,13 @@ def some_of(rows: int, most: int) -> NDArray[np.int64]:
     return ((np.arange(most) + within) * rows / max(1, most)).astype(np.int64)
 
 
+def _most(X: Any) -> int:
+    """Rows of a partition that are looked at."""
+    rows: int = X.shape[0]
+    stored = X.nnz / max(1, rows) if hasattr(X, "nnz") else X.shape[1]
+    return min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
+
+
 def spread_of(X: Any, dtype: Any) -> ColumnSums:
     """Look at rows from all over a partition.
 
@@ -121,9 +140,7 @@ def spread_of(X: Any, dtype: Any) -> ColumnSums:
     >>> sums.columns, sums.count, sums.square
     (array([1]), array([2.]), array([20.]))
     """
-    rows, width = X.shape
-    stored = X.nnz / max(1, rows) if hasattr(X, "nnz") else width
-    most = min(rows, max(1, int(_SAMPLED / max(1.0, stored))))
+    (rows, width), most = X.shape, _most(X)
     some = features_of(X, dtype).copied(some_of(rows, most))
     if isinstance(some, SparseFeatures):
         at, values = some.indices, some.data.astype(np.float64)
@@ -157,3 +174,96 @@ def combine_spreads(parts: Sequence[ColumnSums], n_features: int) -> Spread:
         total[part.columns] += part.total
         square[part.columns] += part.square
     return Spread(sum(part.rows for part in parts), count, total, square)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of some columns, over rows of a partition.
+
+    Attributes
+    ----------
+    weight : float
+        Sum of the sample weights, or how many rows there are, of all rows.
+    columns : (m,) int array
+    mean, variance : (m,) float64 arrays
+        Weighted.
+    """
+
+    weight: float
+    columns: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+
+def moments_of(
+    X: Any, weights: NDArray[Any] | None, dtype: Any, columns: NDArray[np.int64]
+) -> Moments:
+    """Look at rows from all over a partition, with their weights.
+
+    Parameters
+    ----------
+    X : array, CSR rows or dataframe of numbers, see `as_rows`
+    weights : (n,) array or None
+    dtype : dtype
+        float32 or float64, the values' own.
+    columns : (m,) int array
+
+    Examples
+    --------
+    >>> moments_of(np.array([[1.0, 7.0], [3.0, 7.0]]), None, "f8", np.array([0, 1])).variance
+    array([1., 0.])
+    """
+    rows, width = X.shape
+    weight = float(rows) if weights is None else float(weights.sum(dtype=np.float64))
+    if weights is not None:  # which may be of any size
+        weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
+    block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
+
+    def mean(most: int, centre: Any) -> NDArray[np.float64]:
+        """Of the distances from a centre and of their squares, in so many rows."""
+        sums, some = np.zeros((2, width)), some_of(rows, most)
+        column_moments(block, some, centre, *sums)
+        total = len(some) if weights is None else weights[some].sum(dtype=np.float64)
+        return sums / (total or 1.0)
+
+    centre = mean(min(rows, _GUESSED), None)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        off, square = mean(_most(X), centre)[:, columns]
+        variance = np.maximum(square - off * off, 0.0)
+    return Moments(weight, columns, centre[columns] + off, variance)
+
+
+def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[np.float64]:
+    """Centre and standard deviation of each column, (2, n_features).
+
+    Zero and one where a column was not looked at. The centre is the mean, or zero where that is as
+    good. The deviation is one where a column does not vary, or by what a model in `dtype` cannot
+    square.
+
+    Examples
+    --------
+    >>> parts = [moments_of(np.array([[value]]), None, "f8", np.array([0])) for value in (1.0, 5.0)]
+    >>> standards(parts, 2, "f8")
+    array([[3., 0.],
+           [2., 1.]])
+    """
+    found = np.repeat([[0.0], [1.0]], n_features, axis=1)
+    weight, mean, squares = 0.0, 0.0 * parts[0].mean, 0.0 * parts[0].mean
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in parts:
+            if not part.weight:
+                continue
+            share = part.weight / (weight + part.weight)
+            away = part.mean - mean
+            squares += share * (part.variance - squares) + share * (1 - share) * away * away
+            mean = mean + share * away
+            weight += part.weight
+        deviation = np.sqrt(squares)
+    info = np.finfo(dtype)
+    sane = (deviation > float(info.tiny) ** 0.5) & (deviation < float(info.max) ** 0.5)
+    sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(mean)
+    columns, deviation = parts[0].columns, np.where(sane, deviation, 1.0)
+    found[1, columns] = deviation
+    far = np.isfinite(mean) & (np.abs(mean) > _NEAR * deviation)
+    found[0, columns] = np.where(far, mean, 0.0)
+    return found

@@ -49,15 +49,9 @@ __all__ = [
 _WORTH = 4
 
 
-def choose_optimizer(asked: Any, loss: Loss, tol: float | None) -> Optimizer | None:
+def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
     check_known(asked.optimizer)
-    if asked.standardize and asked.optimizer != "lbfgs" and not _passes_end_it(asked, loss, tol):
-        raise ValueError(
-            "standardize=True asks for passes over all rows: it is not possible with partial_fit, "
-            "tol=None, early_stopping, average, or an optimizer, learning_rate or batch_size of "
-            "your own"
-        )
     if asked.optimizer != "lbfgs":
         return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
     refuse_passes(*_obstacles(asked, loss))
@@ -178,7 +172,6 @@ def choose_full_batch(
     return FullBatch(
         l2=l2,
         l1=l1,
-        standardize=asked.standardize,
         tolerance=(tol or 0.0) * (10 * sharp or PROMISE) * unit,
         relative=(tol or 0.0) * (sharp or PROMISE * OF_SMALL),
         patience=asked.n_iter_no_change,

@@ -29,9 +29,13 @@ penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
 alpha : float or "auto", default="auto"
     Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
-standardize : bool, default=False
-    Whether the penalty is of the coefficients that features of deviation one would have, as in
-    glmnet and Spark; `coef_` is of the features as they are. It asks for L-BFGS.
+standardize : bool, default=True
+    Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
+    in steps of SGD, momentum, Adagrad and Adam. Numbers are the columns of dense arrays and the
+    numeric columns of dataframes; categories, and columns of sparse matrices, count as they
+    are. `coef_` is of the features as they are. Deviations are of all rows (of partitions with
+    more than 2^19 stored values of a sample), with `sample_weight` and without `class_weight`;
+    `partial_fit` keeps those of its first call.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True
@@ -59,7 +63,7 @@ optimizer : str or Optimizer, default="auto"
     features vary alike; features need not be scaled. "auto" is L-BFGS, unless something
     was asked for that only stochastic steps have: `learning_rate`, `batch_size`,
     `average`, `early_stopping`, ``tol=None``. Then it is scaled Adagrad, for which
-    features need not be scaled, either; for the others scale them. In async it is scaled
+    features need not be scaled, either; for the others scale sparse ones. In async it is scaled
     Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
     each other. Where sparse rows say little of each column (text) and `alpha` is small,
     it is Adagrad in every mode.
@@ -100,7 +104,7 @@ class _Linear(DistributedEstimator):
 
     penalty: Any = "l2"
     alpha: Any = "auto"
-    standardize: bool = False
+    standardize: bool = True
     l1_ratio: float = 0.15
     fit_intercept: bool = True
     average: bool | int = False
@@ -202,8 +206,8 @@ class LinearClassifier(_Linear, Classifier):
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
     estimators; the intercept is not penalised. With the default ``alpha`` it is
-    ``LogisticRegression(C=1)``. Several classes share one softmax for the log loss and
-    are trained one against the rest for the other losses.
+    ``LogisticRegression(C=1)`` behind a ``StandardScaler`` of the numbers. Several classes share
+    one softmax for the log loss and are trained one against the rest for the other losses.
 
     Parameters
     ----------
@@ -240,7 +244,7 @@ class LinearRegressor(_Linear, Regressor):
 
     Minimises ``mean(loss) + alpha * penalty(coef)``, the objective of scikit-learn's SGD
     estimators; the intercept is not penalised. With the default ``alpha`` and loss it is
-    ``Ridge(alpha=1)``.
+    ``Ridge(alpha=1)`` behind a ``StandardScaler`` of the numbers.
 
     Parameters
     ----------

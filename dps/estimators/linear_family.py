@@ -1,7 +1,8 @@
 """What only linear models need: how they are trained, and what their parameters are called.
 
 Columns that do not occur are left out of wide local data, the intercept is kept at a centre of the
-features, steps are in units of them, and "auto" chooses between L-BFGS and stochastic steps.
+features, numbers count as those of deviation one, steps are in units of the features, and "auto"
+chooses between L-BFGS and stochastic steps.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LinearFamily(Family):
         asked = self.asked
         if ask.partial:
             check_stochastic(asked)
-        self._optimizer = choose_optimizer(asked, self.loss, ask.tol)
+        self._optimizer = choose_optimizer(asked, self.loss)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
@@ -66,8 +67,15 @@ class LinearFamily(Family):
         asked = self.asked
         before = None if ask.start is None else ask.start.optimizer
         steps = takes_steps(asked, self.loss, ask.mode, ask.tol)
+        numbers = None
+        if encoding is not None:
+            numbers = encoding.encoder.encode.number_columns
+            if self._columns is not None:
+                numbers = tuple(np.flatnonzero(np.isin(self._columns.numbers, numbers)).tolist())
         return Inspection(
-            spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before)
+            spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before),
+            standards=asked.standardize and (ask.start is None or ask.start.model is None),
+            numbers=numbers,
         )
 
     def narrow(self, ask: Ask, part: Partition) -> Partition:
@@ -103,7 +111,7 @@ class LinearFamily(Family):
         if asked.penalty is None:
             alpha = 0.0
         unscaled = encoding is not None and encoding.unscaled
-        possible = ask.tol is not None and not unscaled and not asked.standardize
+        possible = ask.tol is not None and not unscaled
         wide = possible and is_wide(summary, alpha, alpha * share)
         batch_size = choose_batch_size(asked, summary, wide)
         batch = batch_rows(batch_size, summary.total)
@@ -118,12 +126,19 @@ class LinearFamily(Family):
             schedule = choose_schedule(asked, optimizer, summary.reach(loss) or 1.0, few)
         if asked.average:
             optimizer = Averaged(optimizer, start=(int(asked.average) - 1) // batch)
-        centre = _centre_of(start)
+        before = None if start is None else start.model
+        centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
-        if spread is not None:  # steps by keys would bring a centre to columns that they leave out
-            centred = asked.fit_intercept and not touches_little(summary, model.layout.size, batch)
-            centre = spread.centre(model.dtype) if centred else None
-        model = model.with_centre(centre)
+        if summary.standards is not None:
+            centre, scale = summary.standards
+        if spread is not None:
+            centre = spread.centre(model.dtype)
+        steps = takes_steps(asked, loss, ask.mode, ask.tol)
+        # Steps by keys would bring a centre to columns that they leave out.
+        by_keys = touches_little(summary, model.layout.size, batch)
+        if before is None or spread is not None:
+            centre = centre if asked.fit_intercept and steps and not by_keys else None
+        model = model.of_features(centre, scale)
         params = self._initial(model, summary, start)
         state, fresh = starting_state(start, optimizer, model)
         if fresh:
@@ -131,11 +146,13 @@ class LinearFamily(Family):
             if of_values:
                 calm_intercept(summary, model.layout, state)
             elif spread is not None:
-                set_units(optimizer, spread.scale(centre, model.dtype), model.layout, state)
+                units = spread.scale(centre, model.dtype)
+                units = units if scale is None else units / scale
+                set_units(optimizer, units, model.layout, state)
         passes = choose_full_batch(
             asked, loss, summary, ask.tol, alpha * share, alpha * (1.0 - share), wide
         )
-        steps = passes is None or takes_steps(asked, loss, ask.mode, ask.tol)
+        steps = steps or passes is None
         full_batch, finish = (None, passes) if steps else (passes, None)
         few_replicas = wide and full_batch is None
         return Recipe(
@@ -165,10 +182,14 @@ class LinearFamily(Family):
         self, model: LinearModel, summary: DataSummary, start: TrainState | None
     ) -> NDArray[np.floating]:
         if start is not None:
-            before = _centre_of(start)
-            if before is model.centre:
+            before = start.model
+            same = model.centre is model.scale is None
+            if before is not None:
+                same = before.centre is model.centre and before.scale is model.scale
+            if same:
                 return start.params
-            moved: NDArray[np.floating] = model.about(model.centre, start.params, before)
+            plain = start.params if before is None else before.plain(start.params)
+            moved: NDArray[np.floating] = model.from_plain(plain)
             return moved
         params: NDArray[np.floating] = model.initial()
         if model.fit_intercept and not self.asked._classification:
@@ -184,9 +205,11 @@ class LinearFamily(Family):
         wide = LinearModel(
             columns.total, model.n_outputs, model.loss, model.fit_intercept, model.dtype
         )
-        if model.centre is None:
-            return wide
-        return wide.with_centre(columns.spread(model.centre, 1, np.zeros(columns.total)))
+        centre, scale = (
+            None if each is None else columns.spread(each, 1, np.full(columns.total, other))
+            for each, other in ((model.centre, 0.0), (model.scale, 1.0))
+        )
+        return wide.of_features(centre, scale)
 
     def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Parameters and state of all columns, from those of the columns that occur."""
@@ -212,18 +235,18 @@ class LinearFamily(Family):
     def from_tensors(
         self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
     ) -> tuple[Any, NDArray[np.floating]]:
-        """A model about zero."""
-        about_zero = model.with_centre(None)
-        params = about_zero.initial()
-        views = about_zero.layout.views(params)
+        """A model of features as they are."""
+        plain = model.of_features(None, None)
+        params = plain.initial()
+        views = plain.layout.views(params)
         views["coef"][...] = np.atleast_2d(tensors["coef_"]).T
-        if about_zero.fit_intercept:
+        if plain.fit_intercept:
             views["intercept"][...] = tensors["intercept_"]
-        return about_zero, params
+        return plain, params
 
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """`coef_` and `intercept_`."""
-        views = model.layout.views(model.uncentred(params))
+        views = model.layout.views(model.plain(params))
         coef = np.ascontiguousarray(views["coef"].T)
         intercept = (
             views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
@@ -231,7 +254,3 @@ class LinearFamily(Family):
         if not self.asked._classification and model.n_outputs == 1:
             coef = coef[0]
         return {"coef_": coef, "intercept_": intercept}
-
-
-def _centre_of(start: TrainState | None) -> Any:
-    return None if start is None or start.model is None else start.model.centre

@@ -33,9 +33,9 @@ class LinearModel:
     fit_intercept : bool, default=True
     dtype : dtype, default=float64
         float32 or float64.
-    centre : ndarray of shape (n_features,), optional
-        Where the intercept is the raw output: ``raw = (X - centre) @ coef + intercept``. No row is
-        touched. It asks for an intercept.
+    centre, scale : ndarray of shape (n_features,), optional
+        The features' own: ``raw = ((X - centre) / scale) @ coef + intercept``. No row is touched.
+        A centre asks for an intercept; a scale is positive.
 
     Examples
     --------
@@ -61,12 +61,14 @@ class LinearModel:
         fit_intercept: bool = True,
         dtype: Any = np.float64,
         centre: Any = None,
+        scale: Any = None,
     ) -> None:
         self.n_features = n_features
         self.n_outputs = n_outputs
         self.loss = loss
         self.fit_intercept = fit_intercept
         self.centre = centre
+        self.scale = scale
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(
@@ -93,6 +95,7 @@ class LinearModel:
             "fit_intercept": self.fit_intercept,
             "dtype": self.dtype,
             "centre": self.centre,
+            "scale": self.scale,
             "layout": self.layout,
         }
 
@@ -113,7 +116,7 @@ class LinearModel:
         if self._kernel is None and self.loss.native is not None:
             self._kernel = LinearGradient(
                 self.n_features, self.n_outputs, self.loss.native, self.fit_intercept,
-                self.dtype == np.float32, self.centre,
+                self.dtype == np.float32, self.centre, self.scale,
             )  # fmt: skip
         return self._kernel
 
@@ -139,43 +142,47 @@ class LinearModel:
         derivative = np.empty_like(raw)
         loss = self.loss.evaluate(y, raw, weight, derivative)
         coef, intercept = self._tensors(out)
-        _backward(X, derivative, coef, intercept)
+        plain = coef if self.scale is None else np.zeros_like(coef)
+        _backward(X, derivative, plain, intercept)
         if self.centre is not None:
-            coef -= np.outer(self.centre, derivative.sum(axis=0))
+            plain -= np.outer(self.centre, derivative.sum(axis=0))
+        if self.scale is not None:
+            coef += plain / self.scale[:, None]
         return loss
 
     def raw(self, params: Any, X: Rows) -> Any:
         """Return the raw outputs in a new array, see `Model.raw`."""
         out = np.empty((len(X), self.n_outputs), self.dtype)
-        _forward(X, *self._tensors(self.uncentred(params)), out)
+        _forward(X, *self._tensors(self.plain(params)), out)
         return out
 
-    def about(self, centre: Any, params: Any, before: Any) -> Any:
-        """Return parameters of the same raw outputs, with the intercept at another centre.
-
-        Parameters
-        ----------
-        centre : ndarray of shape (n_features,) or None
-        params : ndarray of shape (layout.size,)
-        before : ndarray of shape (n_features,) or None
-            Where their intercept is.
-        """
-        moved = np.array(params)
-        coef, intercept = self._tensors(moved)
-        for there, sign in ((before, -1), (centre, 1)):
-            if there is not None:
-                intercept += (sign * (there @ coef)).astype(self.dtype)
-        return moved
-
-    def with_centre(self, centre: Any) -> Self:
-        """Return the same model with its intercept at a centre, or at zero for None."""
+    def of_features(self, centre: Any, scale: Any) -> Self:
+        """Return the same model with another centre and scale; None: zero, and one."""
         other = copy(self)
-        other.centre, other._kernel = centre, None
+        other.centre, other.scale, other._kernel = centre, scale, None
         return other
 
-    def uncentred(self, params: Any) -> Any:
-        """Return parameters of this model with the intercept at zero."""
-        return params if self.centre is None else self.about(None, params, self.centre)
+    def plain(self, params: Any) -> Any:
+        """Return the parameters of features as they are, at which raw outputs are the same."""
+        if self.centre is None and self.scale is None:
+            return params
+        moved = np.array(params)
+        coef, intercept = self._tensors(moved)
+        if self.scale is not None:
+            coef /= self.scale[:, None]
+        if self.centre is not None:
+            intercept -= (self.centre @ coef).astype(self.dtype)
+        return moved
+
+    def from_plain(self, params: Any) -> Any:
+        """Return this model's parameters from those of features as they are."""
+        moved = np.array(params)
+        coef, intercept = self._tensors(moved)
+        if self.centre is not None:
+            intercept += (self.centre @ coef).astype(self.dtype)
+        if self.scale is not None:
+            coef *= self.scale[:, None]
+        return moved
 
     def standardised(self, mean: Any, variance: Any, l2: Any, width: float = 0.0) -> Standardised:
         """Return coordinates in which the objective curves by about one in all directions.
@@ -186,7 +193,8 @@ class LinearModel:
         Parameters
         ----------
         mean, variance : ndarray of shape (n_features,)
-        l2 : float or ndarray of shape (n_features,)
+            Of the features as they are.
+        l2 : float
         width : float, default=0.0
             Of the parabolas in place of kinks of the loss; 0: it has none.
         """
@@ -199,6 +207,8 @@ class LinearModel:
             mean = np.zeros_like(mean)
         elif self.centre is not None:
             mean = mean - self.centre
+        if self.scale is not None:
+            mean, variance = mean / self.scale, variance / self.scale**2
         curvature = bend * variance + l2
         scale = np.sqrt(np.where(curvature > 0, curvature, 1.0))
         return Standardised(mean, scale, bend**0.5, self.n_outputs, self.fit_intercept)

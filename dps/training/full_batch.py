@@ -67,8 +67,6 @@ class FullBatch:
         The share of the objective by which these may miss the least value in the end.
     row_elements : float
         Stored values of X a row.
-    standardize : bool
-        Whether the penalised parameters are those that features of deviation one would have.
     """
 
     l2: float
@@ -80,7 +78,6 @@ class FullBatch:
     width: float
     near: float
     row_elements: float
-    standardize: bool = False
 
 
 def train_full_batch(
@@ -184,13 +181,13 @@ class _Descent:
     ) -> None:
         self._rank, self._channel, self._best = rank, channel, best
         self.point = np.array(channel.pull())
-        coordinates, units = _coordinates(model, channel, rows, how)
+        coordinates = _coordinates(model, channel, rows, how)
         counted = np.zeros(len(self.point))
         for first, last, penalised in model.layout.segments(0, len(self.point)):
-            counted[first:last] = units[first:last] if penalised else 0.0
+            counted[first:last] = 1.0 if penalised else 0.0
         precision = 4 * float(np.finfo(self.point.dtype).eps)
         self._search = Search(  # of rank 0 only
-            self.point, coordinates, how.l2 * counted**2, how.tolerance, precision, how.least,
+            self.point, coordinates, how.l2 * counted, how.tolerance, precision, how.least,
             how.patience, relative=how.relative, l1=how.l1 * counted if how.l1 else None,
             width=how.width, near=how.near,
         )  # fmt: skip
@@ -262,20 +259,13 @@ def _no_start(channel: Channel) -> NonFiniteError:
     )
 
 
-def _coordinates(
-    model: Model, channel: Channel, rows: Pieces, how: FullBatch
-) -> tuple[Coordinates, NDArray[np.float64]]:
-    """Coordinates in which the objective curves alike, where the model has features.
-
-    And the units in which the penalty counts parameters: one, or the deviation of their feature.
-    """
-    units = np.ones(model.layout.size)
+def _coordinates(model: Model, channel: Channel, rows: Pieces, how: FullBatch) -> Coordinates:
+    """Coordinates in which the objective curves alike, where the model has features."""
     if not hasattr(model, "standardised"):
-        return Coordinates(model.layout.size), units
+        return Coordinates(model.layout.size)
     featured = cast(WithFeatures, model)
     elements = float(channel.reduce([rows.count])[0]) * rows.row_elements
-    # A penalty is what was asked for: its units are of all rows.
-    some = rows.thinned(1 if how.standardize else max(1, round(elements / _SAMPLED)))
+    some = rows.thinned(max(1, round(elements / _SAMPLED)))
 
     def moments(centre: NDArray[np.float64] | None) -> list[NDArray[np.float64]]:
         sums = some.moments(featured.n_features, centre)
@@ -286,11 +276,7 @@ def _coordinates(
     # Where little is left of the difference, much of that is rounding.
     if (variance < 100 * np.finfo(model.dtype).eps * square).any():
         variance = moments(mean)[1]
-    if not how.standardize:
-        return featured.standardised(mean, variance, how.l2, how.width), units
-    variance = np.maximum(variance, 0.0)
-    model.layout.views(units)["coef"][:] = np.sqrt(variance)[:, None]
-    return featured.standardised(mean, variance, how.l2 * variance, how.width), units
+    return featured.standardised(mean, variance, how.l2, how.width)
 
 
 def _over_ranks(

@@ -101,14 +101,20 @@ def _multilabel(base: Any) -> Multilabel:
 
 
 def _linear(
-    n_features: Any, n_outputs: Any, loss: Any, fit_intercept: Any, dtype: Any, centre: Any
-) -> LinearModel:
+    n_features: Any, n_outputs: Any, loss: Any, fit_intercept: Any, dtype: Any, centre: Any,
+    scale: Any = None,
+) -> LinearModel:  # fmt: skip
     n_features = count(n_features, "n_features", 1)
     if centre is not None:
         floats(centre, "centre", n_features)
+    if scale is not None:
+        floats(scale, "scale", n_features)
+        if not (scale > 0).all():
+            raise ValueError("scale is not positive")
     return LinearModel(
         n_features, count(n_outputs, "n_outputs", 1), _of(loss, Loss, "loss"),
         _of(fit_intercept, bool, "fit_intercept"), _of(dtype, np.dtype, "dtype"), centre,
+        scale,
     )  # fmt: skip
 
 
@@ -304,7 +310,7 @@ KINDS = (
     Kind(
         "model:linear",
         LinearModel,
-        ("n_features", "n_outputs", "loss", "fit_intercept", "dtype", "centre"),
+        ("n_features", "n_outputs", "loss", "fit_intercept", "dtype", "centre", "scale"),
         vars,
         _linear,
     ),

@@ -33,6 +33,7 @@ def data(quick: bool) -> dict[str, tuple[Any, Any]]:
     rng, rows = np.random.default_rng(0), 2000 if quick else 20_000
     made = rng.normal(size=(rows, 40))
     weights = rng.normal(size=40) * (np.arange(40) < 20)
+    made = StandardScaler().fit_transform(made)
     found["made"] = made, (made @ weights + 3 * rng.logistic(size=rows) > 0).astype(int)
     return found
 
