@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import dps
+from dps.preprocessing import FrameEncoder
 
 RNG = np.random.default_rng(0)
 ROWS = 400
@@ -114,6 +115,8 @@ def test_units_do_not_matter(way: str, mode: str, penalty: Any, kind: str, dtype
         return frame.assign(word=words if kind == "wide frame" else np.where(y, "yes", "no"))
 
     options = {"alpha": 0.01, "mode": mode, "penalty": penalty, "n_replicas": 2, "batch_size": 32}
+    if kind == "wide frame":  # of which steps go by keys
+        options["encoder"] = FrameEncoder(n_hash=4096)
     if way == "lbfgs":
         del options["batch_size"]
     one, other = (
