@@ -6,14 +6,16 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from dps.cluster.base import Cluster
 from dps.cluster.threads import ThreadCluster
 from dps.errors import ClusterError
 
-__all__ = ["client_of", "cluster_for", "here"]
+__all__ = ["client_of", "cluster_for", "here", "in_this_process"]
 
+_here: ContextVar[bool] = ContextVar("here", default=False)
 #: Seconds within which a scheduler answers that is there.
 _ANSWERS = 10.0
 
@@ -61,9 +63,19 @@ def here(given: Any) -> Any:
     return None if inside_task() else active_client()
 
 
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Have fits that are given no client run in threads, even if a client is active."""
+    token = _here.set(True)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
 def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
     """Where to run: the given or the active client's workers, else threads of this process."""
-    if client is None and "distributed" in sys.modules:
+    if client is None and "distributed" in sys.modules and not _here.get():
         from dps.cluster.dask import active_client, inside_task
 
         if inside_task():  # never replicas inside of replicas

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
 from dps.data.scores import RowScore
@@ -144,6 +145,9 @@ class Family(ABC):
     def narrowed(self, X: Any) -> Any:
         """Validation data of the columns that `narrow` left."""
         return X
+
+    def try_out(self, ask: Ask, cluster: Cluster, summary: DataSummary) -> None:  # noqa: B027
+        """Choose by what a part of the rows says; they lie on the cluster, and are encoded."""
 
     @abstractmethod
     def recipe(

@@ -166,6 +166,7 @@ def fit(
             check_targets(seen, targets)
         if not classification:
             check_size(summary, np.float64)
+        family.try_out(ask, cluster, summary)
         recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
         if not classification:
             check_size(summary, recipe.model.dtype)

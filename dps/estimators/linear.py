@@ -27,8 +27,10 @@ __all__ = ["LinearClassifier", "LinearRegressor"]
 _LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
-alpha : float or "auto", default="auto"
-    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows.
+alpha : float, "auto" or "cv", default="auto"
+    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" chooses it
+    by the loss on a fifth of the rows, which is held out, or on `X_val`: by powers of ten, then
+    by the root beside the best. Of more than 2^21 stored values of X some rows are looked at.
 standardize : bool, default=True
     Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
     in steps of SGD, momentum, Adagrad and Adam. Numbers are the columns of dense arrays and the
@@ -113,7 +115,7 @@ class _Linear(DistributedEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
-        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto", "cv"})],
         "standardize": ["boolean"],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
@@ -225,6 +227,10 @@ class LinearClassifier(_Linear, Classifier):
         Of a y of several columns, their numbers.
     multilabel_ : bool
         Whether y had several columns, one a label.
+    alpha_ : float
+        The strength of the penalty.
+    alpha_path_ : array of shape (n, 2)
+        With ``alpha="cv"``: strengths that were tried, and the loss on held-out rows of each.
     <attributes>
 
     Examples
@@ -260,6 +266,10 @@ class LinearRegressor(_Linear, Regressor):
     ----------
     coef_ : array of shape (n_features,), or (n_outputs, n_features) if y has several columns
     intercept_ : array of shape (1,) or (n_outputs,)
+    alpha_ : float
+        The strength of the penalty.
+    alpha_path_ : array of shape (n, 2)
+        With ``alpha="cv"``: strengths that were tried, and the loss on held-out rows of each.
     <attributes>
 
     Examples

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.cluster.base import Cluster
 from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
 from dps.data.targets import TargetEncoding
+from dps.estimators.alpha import choose_alpha
 from dps.estimators.choices import (
     check_stochastic,
     choose_batch_size,
@@ -53,12 +55,18 @@ class LinearFamily(Family):
     def __init__(self, asked: Any) -> None:
         super().__init__(asked)
         self._columns: Columns | None = None
+        self._times: float = getattr(asked, "_alpha_times", 1.0)
+        self._tried: list[tuple[float, float]] = []
+        self._chosen: dict[str, Any] = {}
 
     def check(self, ask: Ask) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""
         asked = self.asked
         if ask.partial:
             check_stochastic(asked)
+        if asked.alpha == "cv" and (ask.partial or asked.penalty is None):
+            one = "partial_fit sees a part of the rows" if ask.partial else "penalty=None has none"
+            raise ValueError(f"alpha='cv' chooses a penalty on held-out rows, and {one}")
         self._optimizer = choose_optimizer(asked, self.loss)
         choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
 
@@ -91,6 +99,11 @@ class LinearFamily(Family):
         """Other columns have coefficients of zero."""
         return X if self._columns is None else self._columns.of(X)
 
+    def try_out(self, ask: Ask, cluster: Cluster, summary: DataSummary) -> None:
+        """The strength of the penalty."""
+        if self.asked.alpha == "cv":
+            self._times, self._tried = choose_alpha(self.asked, cluster, summary, ask.seed)
+
     def recipe(
         self,
         ask: Ask,
@@ -106,7 +119,11 @@ class LinearFamily(Family):
         if start is not None:
             start.check(model)
         # The scale makes weights sum to the rows, so this is one over their sum.
-        alpha = targets.scale / summary.total if asked.alpha == "auto" else float(asked.alpha)
+        unit = targets.scale / summary.total
+        alpha = unit * self._times if isinstance(asked.alpha, str) else float(asked.alpha)
+        self._chosen = {"alpha_": alpha}
+        if self._tried:
+            self._chosen["alpha_path_"] = np.array(self._tried) * [unit, 1.0]
         share = l1_ratio(asked)
         if asked.penalty is None:
             alpha = 0.0
@@ -230,7 +247,8 @@ class LinearFamily(Family):
 
     def tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
         """As users know them: the intercept is that at zero."""
-        return self.attributes(model, params)
+        named = self.attributes(model, params)
+        return {name: named[name] for name in self.names(model)}
 
     def from_tensors(
         self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
@@ -245,7 +263,7 @@ class LinearFamily(Family):
         return plain, params
 
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """`coef_` and `intercept_`."""
+        """`coef_` and `intercept_`, and how strong the penalty was."""
         views = model.layout.views(model.plain(params))
         coef = np.ascontiguousarray(views["coef"].T)
         intercept = (
@@ -253,4 +271,4 @@ class LinearFamily(Family):
         )
         if not self.asked._classification and model.n_outputs == 1:
             coef = coef[0]
-        return {"coef_": coef, "intercept_": intercept}
+        return {"coef_": coef, "intercept_": intercept, **self._chosen}

@@ -44,7 +44,10 @@ def checks_of(estimator: Any) -> dict[str, Check]:
     if trained:
         own: dict[str, Check] = {trained: _check_trained, "_params": _check_params}
     else:
-        own = {"coef_": _check_coef, "intercept_": _check_intercept}
+        own = {
+            "coef_": _check_coef, "intercept_": _check_intercept, "alpha_": _check_alpha,
+            "alpha_path_": _check_path,
+        }  # fmt: skip
     return {**common, **own, "_carry": _check_carry}
 
 
@@ -123,6 +126,14 @@ def _check_coef(estimator: Any, coef: Any) -> None:
 
 def _check_intercept(estimator: Any, intercept: Any) -> None:
     floats(intercept, "intercept_", len(np.atleast_2d(estimator.coef_)), finite=False)
+
+
+def _check_alpha(estimator: Any, alpha: Any) -> None:
+    _must(type(alpha) is float and 0 <= alpha < np.inf, "alpha_", alpha)
+
+
+def _check_path(estimator: Any, path: Any) -> None:
+    floats(path, "alpha_path_", len(np.atleast_1d(path)), 2)
 
 
 def _check_trained(estimator: Any, model: Any) -> None:

@@ -206,7 +206,7 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
         checks = checks_of(estimator)
         given = _dict(content["fitted"], "fitted", set(checks))
         fitted = {name: read(record, name) for name, record in given.items()}
-        missing = set(checks) - set(fitted) - {"feature_names_in_"}
+        missing = set(checks) - set(fitted) - {"feature_names_in_", "alpha_", "alpha_path_"}
         if missing:
             raise ValueError(f"it lacks {sorted(missing)}")
         for name, value in fitted.items():

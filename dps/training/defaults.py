@@ -72,7 +72,7 @@ SHARP, SHARP_L1, NEAR, NEAR_L1 = 1e-4, 1e-5, 5.0, 0.1
 
 #: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as
 #: alpha times rows over a row's mean square length; and the rows that batches have at least.
-_SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 30, 512
+_SELDOM, _WEAK, WIDE_BATCH = 32, 1 / 50, 512
 #: The rate at values of one, and the accumulator's start.
 _WIDE_RATE, _WIDE_START = 0.6, 2e-4
 

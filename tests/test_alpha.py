@@ -1,0 +1,150 @@
+"""``alpha="cv"`` finds the strength that serves held-out rows, wherever the rows are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from distributed import Client, LocalCluster
+from sklearn.base import clone
+from sklearn.linear_model import LassoCV, RidgeCV
+from sklearn.preprocessing import StandardScaler
+
+import dps
+
+RNG = np.random.default_rng(0)
+ROWS = 400
+X = RNG.normal(size=(ROWS, 60)) * np.geomspace(0.01, 100, 60)
+Z = StandardScaler().fit_transform(X)
+NOISY = Z[:, :10] @ RNG.normal(size=10) + 8 * RNG.normal(size=ROWS)
+CLEAR = Z @ RNG.normal(size=60) + 0.01 * RNG.normal(size=ROWS)
+Y = (Z[:, :10] @ RNG.normal(size=10) + 2 * RNG.logistic(size=ROWS) > 0).astype(int)
+
+
+def regressor(**options: Any) -> dps.LinearRegressor:
+    return dps.LinearRegressor(alpha="cv", random_state=0, **options)
+
+
+def strengths(model: Any) -> Any:
+    """Those that were tried, as multiples of one over the rows."""
+    return model.alpha_path_[:, 0] * ROWS
+
+
+def test_noise_asks_for_a_strong_penalty_and_its_absence_for_a_weak_one() -> None:
+    noisy, clear = regressor().fit(X, NOISY), regressor().fit(X, CLEAR)
+    peers = [RidgeCV(np.geomspace(1e-6, 1e6, 49)).fit(Z, y) for y in (NOISY, CLEAR)]
+    assert clear.alpha_ * ROWS <= 0.1 < 10 <= noisy.alpha_ * ROWS
+    assert abs(np.log10(noisy.alpha_ * ROWS / peers[0].alpha_)) <= 1.0
+    assert peers[1].alpha_ <= 0.1
+    for model in (noisy, clear):
+        losses = model.alpha_path_[:, 1]
+        assert model.alpha_ == model.alpha_path_[losses.argmin(), 0]
+        assert (np.diff(model.alpha_path_[:, 0]) < 0).all()
+        assert 1.0 in strengths(model).round(9)
+        # The model is that of all rows at that strength.
+        same = (
+            clone(model).set_params(alpha=model.alpha_).fit(X, NOISY if model is noisy else CLEAR)
+        )
+        np.testing.assert_array_equal(model.coef_, same.coef_)
+        assert not hasattr(same, "alpha_path_")
+    assert dps.LinearRegressor().fit(X, NOISY).alpha_ == 1 / ROWS
+
+
+def test_l1_is_that_of_lasso_cv() -> None:
+    model = regressor(penalty="l1").fit(X, NOISY)
+    peer = LassoCV(alphas=25).fit(Z, NOISY)
+    assert abs(np.log10(model.alpha_ / peer.alpha_)) <= 1.0
+    assert 5 <= (model.coef_ == 0).sum() < 60
+
+
+def containers(kind: str) -> tuple[Any, Any]:
+    words = np.where(NOISY > 0, "up", "down")
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(60)]).assign(word=words)
+    return {
+        "csr": lambda: (scipy.sparse.csr_array(Z), Y),
+        "frame": lambda: (frame, Y),
+        "chunks": lambda: (da.from_array(X, chunks=(90, 60)), da.from_array(Y, chunks=90)),
+        "partitions": lambda: (
+            dd.from_pandas(frame, npartitions=4), dd.from_pandas(pd.Series(Y), npartitions=4)
+        ),
+        "list": lambda: ([X[:100], X[100:]], [Y[:100], Y[100:]]),
+    }[kind]()  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csr", "frame", "chunks", "partitions", "list"])
+def test_rows_may_be_anywhere(kind: str) -> None:
+    data, labels = containers(kind)
+    model = dps.LinearClassifier(alpha="cv", random_state=0)
+    if kind == "list":
+        from dask import delayed
+
+        data, labels = [delayed(part) for part in data], [delayed(part) for part in labels]
+    model.fit(data, labels)
+    assert len(model.alpha_path_) >= 3
+    assert np.isfinite(model.alpha_path_).all()
+    assert model.alpha_ > 1 / ROWS
+
+
+def test_fits_that_are_compared_stay_in_this_process() -> None:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster),
+    ):
+        blocks = da.from_array(X, chunks=(100, 60))
+        model = regressor(n_replicas=2).fit(blocks, NOISY)
+        assert {rank.worker for rank in model.plan_.ranks} == set(cluster.scheduler.workers)
+    alone = regressor().fit(X, NOISY)
+    np.testing.assert_allclose(model.alpha_path_, alone.alpha_path_, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"early_stopping": True}, {"mode": "async"}, {"optimizer": "adam", "learning_rate": 0.05},
+     {"loss": "huber"}, {"warm_start": True}, {"fit_intercept": False}],
+)  # fmt: skip
+def test_other_parameters_are_those_of_the_fit(options: dict[str, Any]) -> None:
+    model = regressor(**{"tol": 1e-3, **options}).fit(X, NOISY)
+    assert model.alpha_ in model.alpha_path_[:, 0]
+    # A fit that stops early needs less of a penalty.
+    assert model.alpha_ * ROWS >= 3 or model.early_stopping
+
+
+def test_weights_several_targets_rare_classes_and_given_rows() -> None:
+    weight = RNG.integers(0, 3, ROWS).astype(float)
+    weighted = regressor().fit(X, NOISY, weight)
+    assert weighted.alpha_ * weight.sum() >= 3
+    several = regressor().fit(X, np.c_[NOISY, CLEAR])
+    assert several.coef_.shape == (2, 60)
+    rare = np.where(np.arange(ROWS) == 7, 2, Y)
+    model = dps.LinearClassifier(alpha="cv", class_weight="balanced", random_state=0)
+    assert model.fit(X, rare).classes_.tolist() == [0, 1, 2]
+    given = regressor().fit(X[:200], NOISY[:200], X_val=X[200:], y_val=NOISY[200:])
+    best = dps.LinearRegressor(alpha=given.alpha_, tol=1e-3).fit(X[:200], NOISY[:200])
+    missed = np.mean((best.predict(X[200:]) - NOISY[200:]) ** 2) / 2
+    assert given.alpha_path_[:, 1].min() == pytest.approx(missed, rel=1e-3)
+
+
+def test_what_was_seen_is_saved(tmp_path: Any) -> None:
+    model = regressor().fit(X, NOISY)
+    model.save(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model")
+    assert (loaded.alpha, loaded.alpha_) == ("cv", model.alpha_)
+    np.testing.assert_array_equal(loaded.alpha_path_, model.alpha_path_)
+
+
+def test_what_has_no_rows_or_no_penalty_to_choose_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"alpha='cv' chooses .* partial_fit sees a part"):
+        regressor().partial_fit(X, NOISY)
+    with pytest.raises(ValueError, match=r"alpha='cv' chooses .* penalty=None has none"):
+        regressor(penalty=None).fit(X, NOISY)
+    with pytest.raises(ValueError, match="holds 20% of the rows out, and there are 9: give X_val"):
+        regressor().fit(X[:9], NOISY[:9])
+    with pytest.raises(ValueError, match="'alpha' parameter"):
+        dps.LinearRegressor(alpha="best").fit(X, NOISY)
