@@ -214,8 +214,10 @@ def moments_of(
     array([1., 0.])
     """
     rows, width = X.shape
-    weight = float(rows) if weights is None else float(weights.sum(dtype=np.float64))
+    weight = float(rows)
     if weights is not None:  # which may be of any size
+        with np.errstate(over="ignore"):
+            weight = float(weights.sum(dtype=np.float64))
         weights = (np.ravel(weights) / (weights.max() or 1.0)).astype(dtype)
     block = features_of(X, dtype).block(np.zeros((rows, 1), dtype), weights)
 
