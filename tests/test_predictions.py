@@ -73,19 +73,18 @@ def test_of_lists_are_lists(method: str) -> None:
     assert_same(np.concatenate(dask.compute(*predicted, scheduler="sync")), predict(X))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [-np.inf, np.inf])
 def test_of_values_that_are_not_finite_are_none(bad: float) -> None:
-    """NaN is no larger than zero: it would have the first label."""
     X, _ = data()
     model, frames = classifier(), classifier(columns=True)
     X[25, 3] = bad
     frame = pd.DataFrame(X, columns=NAMES)
-    with pytest.raises(ValueError, match=r"X contains (NaN|infinity)"):
+    with pytest.raises(ValueError, match="X contains infinity"):
         model.predict(X)
     blocks = da.from_array(X, chunks=(20, -1))
     for predicted, message in (
-        (model.predict(blocks), "X in partition 1 holds (NaN|inf).*in row 5"),
-        (model.predict(sparse_blocks(blocks)), "X in partition 1 holds (NaN|inf).*in row 5"),
+        (model.predict(blocks), "X in partition 1 holds inf.*in row 5"),
+        (model.predict(sparse_blocks(blocks)), "X in partition 1 holds inf.*in row 5"),
         (model.predict_proba([dask.delayed(X[20:])]), "X in partition 0 holds .* in row 5"),
         (
             frames.predict(dd.from_pandas(frame.astype("Float64"), npartitions=3)),

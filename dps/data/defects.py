@@ -5,6 +5,7 @@ Each function answers with the end of a sentence that begins with the place, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ __all__ = [
     "defect_of_structure",
     "defect_of_targets",
     "defect_of_weights",
+    "gaps_message",
     "is_of_gaps",
+    "places",
 ]
 
 #: What makes numbers of missing ones.
@@ -176,6 +179,20 @@ def _not_finite_in(frame: Any) -> str | None:
             wrong.append(f"holds {first[1]}, in row {first[0]} of column {str(name)!r}")
     remedy = _FILL_NAN if "NaN" in found else _FILL
     return f"X{{place}} {', and '.join(wrong)}{remedy}" if wrong else None
+
+
+def gaps_message(place: str, counts: Iterable[tuple[Any, int]], rows: int) -> str:
+    """What is said of numbers that are missing in predictions, and were not while training."""
+    listed = ", ".join(f"{str(name)!r} {count:,}" for name, count in counts)
+    return (
+        f"X{place} has missing numbers in columns that had none in the training rows: {listed} of "
+        f"{rows:,} rows; the mean of those stands for them"
+    )
+
+
+def places(width: int) -> list[str]:
+    """What the columns of an array are called."""
+    return [f"x{number}" for number in range(width)]
 
 
 def is_of_gaps(defect: str | None) -> bool:

@@ -68,16 +68,14 @@ class Inspection:
     ----------
     spread : bool
         How the columns of X vary, in a sample of the rows.
-    standards : bool
-        Mean and deviation of numbers: of `numbers`, or all columns of a dense X.
     points : bool
         How their values are distributed, and how long rows are.
     numbers : tuple of int or None
-        Of these columns; None: of all, unless X is sparse and has more than `NARROW`.
+        Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Of the mean
+        and the deviation likewise, but that of a sparse X not any are asked for.
     """
 
     spread: bool = False
-    standards: bool = False
     points: bool = False
     numbers: tuple[int, ...] | None = None
 
@@ -175,7 +173,7 @@ class DataSummary:
     spread : Spread or None
         Of the columns of X, where it was asked for.
     standards : (2, n_features) array or None
-        See `dps.data.spread.standards`; None where there are no numbers.
+        Of dense columns and of numbers, see `dps.data.spread.standards`; None: there are none.
     points : tuple of Points or None
         Of the columns that were asked for; None where there are none, in all partitions.
     validation : tuple of int, default=()
@@ -296,7 +294,7 @@ def inspect_partition(
 
 
 def _moments(X: Any, weights: Any, wanted: Inspection) -> Moments | None:
-    if not wanted.standards or (wanted.numbers is None and scipy.sparse.issparse(X)):
+    if wanted.numbers is None and scipy.sparse.issparse(X):
         return None
     numbers = range(X.shape[1]) if wanted.numbers is None else wanted.numbers
     return moments_of(X, weights, _dtype_of(X), np.array(numbers, np.int64))

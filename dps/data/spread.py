@@ -21,6 +21,7 @@ __all__ = [
     "Moments",
     "Spread",
     "combine_spreads",
+    "far_means",
     "moments_of",
     "some_of",
     "spread_of",
@@ -76,7 +77,7 @@ class Spread:
         """The columns' means, (n_features,); zeros where they are as good, as of one-hot ones."""
         means: NDArray[np.float64] = self.total / self.rows
         means = np.where(np.isfinite(means), means, 0.0)
-        return np.where(np.abs(means) > _NEAR * self.scale(means, dtype), means, 0.0)
+        return far_means(means, self.scale(means, dtype))
 
     def scale(self, centre: NDArray[np.float64] | None, dtype: Any) -> NDArray[np.float64]:
         """How far from a centre the values of each column lie that are not zero.
@@ -236,11 +237,10 @@ def moments_of(
 
 
 def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[np.float64]:
-    """Centre and standard deviation of each column, (2, n_features).
+    """Mean and standard deviation of each column, (2, n_features).
 
-    Zero and one where a column was not looked at. The centre is the mean, or zero where that is as
-    good. The deviation is one where a column does not vary, or by what a model in `dtype` cannot
-    square.
+    Zero and one where a column was not looked at, or a mean is no number. The deviation is one
+    where a column does not vary, or by what a model in `dtype` cannot square.
 
     Examples
     --------
@@ -264,8 +264,11 @@ def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[
     info = np.finfo(dtype)
     sane = (deviation > float(info.tiny) ** 0.5) & (deviation < float(info.max) ** 0.5)
     sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(mean)
-    columns, deviation = parts[0].columns, np.where(sane, deviation, 1.0)
-    found[1, columns] = deviation
-    far = np.isfinite(mean) & (np.abs(mean) > _NEAR * deviation)
-    found[0, columns] = np.where(far, mean, 0.0)
+    found[0, parts[0].columns] = np.where(np.isfinite(mean), mean, 0.0)
+    found[1, parts[0].columns] = np.where(sane, deviation, 1.0)
     return found
+
+
+def far_means(mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means as a centre; zeros where they are as good, as of one-hot columns."""
+    return np.where(np.abs(mean) > _NEAR * scale, mean, 0.0)

@@ -68,6 +68,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     timeout: float = 60.0
 
     _classification: ClassVar[bool]
+    #: Whether the model is written by its user.
+    _is_own: ClassVar[bool] = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -236,14 +238,15 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             if meta is not None:
                 validate_data(self, X=meta, skip_check_array=True, reset=False)
             return X
-        return plain(self, X, reset=False, all_finite=True)
+        known = getattr(self, "_means", None) is not None
+        return plain(self, X, reset=False, all_finite="allow-nan" if known else True)
 
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
         """What follows from raw outputs, of any container."""
         names = getattr(self, "feature_names_in_", None)
         predict: Predictor
         if self.encoder_ is None:
-            predict = RawPredictor(self._raw(), finish, names)
+            predict = RawPredictor(self._raw(), finish, names, getattr(self, "_means", None))
         else:
             predict = EncodedPredictor(self.encoder_.encode, RawPredictor(self._raw(), finish))
         return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
@@ -309,4 +312,5 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = getattr(self.encoder, "missing", "mean") != "error"
         return tags

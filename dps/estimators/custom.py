@@ -87,6 +87,7 @@ class Stepped(DistributedEstimator):
 
     #: Parameters that may be code, which is not saved.
     _code: ClassVar[tuple[str, ...]]
+    _is_own: ClassVar[bool] = True
 
     def _takes(self) -> str:
         """What the model is given of rows."""

@@ -16,12 +16,13 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dps.cluster.base import Cluster
+from dps.data.defects import places
 from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
 
-__all__ = ["Encoding", "coefficient_names", "encoding_for", "select"]
+__all__ = ["Encoding", "coefficient_names", "encoding_for", "framed", "select"]
 
 
 @dataclass
@@ -75,7 +76,7 @@ def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Enco
     going_on : bool
         Whether training goes on from coefficients that belong to the columns of `encoder_`.
     gaps : bool, default=False
-        Whether numbers are known to be missing.
+        Whether numbers are known to be missing; then arrays are encoded, too.
 
     Raises
     ------
@@ -94,7 +95,9 @@ def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Enco
             )
         return Encoding(clone(asked.encoder), fitted=False)
     if not is_frame(X):
-        return None
+        # A model of one's own knows how many columns an array has.
+        missing = "mean" if asked._is_own else "indicator"
+        return Encoding(FrameEncoder(missing=missing), fitted=False) if gaps else None
     if not (
         gaps
         or columns_without_numbers(X._meta if is_dask(X) else X)
@@ -104,14 +107,41 @@ def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Enco
     return Encoding(FrameEncoder(missing="indicator"), fitted=False)
 
 
+def framed(X: Any) -> Any:
+    """An array as a dataframe, whose columns are called by their places."""
+    if is_frame(X):
+        return X
+    if is_dask(X):
+        import dask.dataframe as dd
+
+        return dd.from_dask_array(X.rechunk({1: -1}), columns=places(X.shape[1]))
+    import pandas as pd
+
+    X = np.asarray(X)
+    return pd.DataFrame(X, columns=places(X.shape[1]))
+
+
+def by_places(encoder: FrameEncoder) -> bool:
+    """Whether it was fitted to an array, or is going to be."""
+    if not encoder.__sklearn_is_fitted__():
+        return True
+    return list(encoder.encode.columns) == places(len(encoder.encode.columns))
+
+
 def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     """The columns of `X` that the encoder was fitted to, found by name; any order will do.
+
+    Those of an array are found by their places, if it was fitted to one.
 
     Raises
     ------
     ValueError
         One is missing or extra, in scikit-learn's words.
     """
+    if not is_frame(X) and by_places(encoder):
+        X = X if is_dask(X) else np.asarray(X)
+        validate_data(estimator, X=np.empty((1, X.shape[1])), skip_check_array=True, reset=reset)
+        return X
     X = X if reset else encoder.ordered(X)
     meta = X._meta if is_dask(X) else X
     check_frame(meta)
@@ -125,5 +155,5 @@ def coefficient_names(estimator: Any) -> NDArray[Any]:
         return np.asarray(estimator.encoder_.get_feature_names_out())
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
-        names = [f"x{number}" for number in range(estimator.n_features_in_)]
+        names = places(estimator.n_features_in_)
     return np.asarray(names, object)

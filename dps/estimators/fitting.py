@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
@@ -27,11 +28,11 @@ from dps.data.inspection import (
     combine,
     inspect_partition,
 )  # fmt: skip
-from dps.data.partitions import Partition, is_dask, is_frame, is_list
+from dps.data.partitions import Partition, is_dask, is_list
 from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
-from dps.estimators.encoding import encoding_for, select
+from dps.estimators.encoding import encoding_for, framed, select
 from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
@@ -53,12 +54,14 @@ __all__ = ["fit_on"]
 
 
 def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> None:
-    """Fit, see `fit`; a dask dataframe of numbers in which some are missing is encoded then."""
+    """Fit, see `fit`; numbers of which some are missing are encoded then."""
     try:
         fit(client, estimator, X, *args, **options)
         return
     except GapsError as error:
-        if not (is_dask(X) and is_frame(X)) or estimator.encoder != "auto" or options["start"]:
+        dense = not getattr(estimator, "_row_shape", ())  # of rows of several dimensions
+        dense &= not (is_list(X) or scipy.sparse.issparse(X) or hasattr(X, "to_scipy_sparse"))
+        if not dense or estimator.encoder != "auto" or options["start"]:
             raise ValueError(*error.args) from None
     fit(client, estimator, X, *args, gaps=True, **options)
 
@@ -121,7 +124,7 @@ def fit(
     encoding = encoding_for(estimator, X, start is not None, gaps)
     prepare, given = None, X
     if encoding is not None:
-        X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
+        X = framed(select(estimator, encoding.encoder, X, reset and not encoding.fitted))
         if is_dask(X):
             prepare = encoding.prepare(X)
         else:
@@ -186,6 +189,9 @@ def fit(
         }
         if not classification:
             del fixed["classes_"], fixed["multilabel_"]
+        if start is None and not estimator._is_own:
+            standards = summary.standards if encoding is None else None
+            fixed["_means"] = None if standards is None else standards[0]
         job = _job(estimator, fit, ask, targets, recipe, holds_out=not validating)
         job = resumption.job(job)
         publisher = None

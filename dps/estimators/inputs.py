@@ -108,7 +108,7 @@ def _weights(sample_weight: Any, rows: int) -> Any:
     return sample_weight
 
 
-def plain(estimator: Any, X: Any, reset: bool, all_finite: bool) -> Any:
+def plain(estimator: Any, X: Any, reset: bool, all_finite: bool | str) -> Any:
     """Local data that is read as it is: an array or CSR of numbers."""
     frame = X if is_frame(X) else None
     if frame is not None:

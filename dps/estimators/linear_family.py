@@ -17,6 +17,7 @@ from dps.cluster.base import Cluster
 from dps.data.columns import Columns, occurring
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
+from dps.data.spread import far_means
 from dps.data.targets import TargetEncoding
 from dps.estimators.alpha import choose_alpha
 from dps.estimators.choices import (
@@ -82,7 +83,6 @@ class LinearFamily(Family):
                 numbers = tuple(np.flatnonzero(np.isin(self._columns.numbers, numbers)).tolist())
         return Inspection(
             spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before),
-            standards=asked.standardize and (ask.start is None or ask.start.model is None),
             numbers=numbers,
         )
 
@@ -146,8 +146,9 @@ class LinearFamily(Family):
         before = None if start is None else start.model
         centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
-        if summary.standards is not None:
-            centre, scale = summary.standards
+        if summary.standards is not None and asked.standardize and before is None:
+            mean, scale = summary.standards
+            centre = far_means(mean, scale)
         if spread is not None:
             centre = spread.centre(model.dtype)
         steps = takes_steps(asked, loss, ask.mode, ask.tol)

@@ -6,16 +6,18 @@ included; NumPy for the rest.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from dps.data.blocks import as_rows
-from dps.data.defects import defect_of_features, defect_of_structure
+from dps.data.defects import defect_of_features, defect_of_structure, gaps_message, places
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import itself, sealed
 from dps.estimators.family import Finish, Raw
@@ -53,11 +55,14 @@ class RawPredictor:
         From raw outputs (n, n_outputs) to what is predicted.
     names : (n_features,) array or None
         What the columns of a dataframe must be called.
+    means : (n_features,) array or None
+        Of the training rows: they stand for numbers that are missing.
     """
 
     raw: Raw
     finish: Finish
     names: NDArray[Any] | None = None
+    means: NDArray[np.float64] | None = None
 
     def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
         """Predict a block: array, sparse matrix, or dataframe of numbers.
@@ -79,8 +84,24 @@ class RawPredictor:
             X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
         raw = self.raw(X)
         if not np.isfinite(raw).all():  # what is not finite in X has come through
-            _refuse(defect_of_features(given), place)
+            dense = self.means is not None and not scipy.sparse.issparse(X)
+            gaps = np.isnan(X) if dense else np.zeros((1, 1), bool)
+            if not gaps.any():
+                _refuse(defect_of_features(given), place)
+            else:
+                X = self._filled(X, gaps, place)
+                _refuse(defect_of_features(X), place)
+                raw = self.raw(X)
         return self.finish(raw)
+
+    def _filled(self, X: Any, gaps: NDArray[np.bool_], place: str) -> Any:
+        """Means in place of what is missing, with a warning."""
+        columns = np.flatnonzero(gaps.any(axis=0))
+        names = places(X.shape[1]) if self.names is None else self.names
+        counts = ((names[j], int(gaps[:, j].sum())) for j in columns)
+        warnings.warn(gaps_message(place, counts, len(X)), UserWarning, stacklevel=2)
+        assert self.means is not None
+        return np.where(gaps, self.means.astype(X.dtype), X)
 
     @property
     def model(self) -> Raw:

@@ -35,6 +35,7 @@ def checks_of(estimator: Any) -> dict[str, Check]:
         "loss_": functools.partial(_check_loss, name="loss_"),
         "best_loss_": functools.partial(_check_loss, name="best_loss_"),
         "history_": _check_history,
+        "_means": _check_means,
     }
     if estimator._classification:
         common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
@@ -91,6 +92,11 @@ def _check_names(estimator: Any, names: Any) -> None:
     _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
     if estimator.encoder_ is not None:
         _must([*names] == [*estimator.encoder_.encode.columns], "feature_names_in_", names)
+
+
+def _check_means(estimator: Any, means: Any) -> None:
+    if means is not None:
+        floats(means, "_means", estimator.n_features_in_)
 
 
 def _check_n_iter(estimator: Any, n_iter: Any) -> None:

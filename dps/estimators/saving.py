@@ -25,6 +25,8 @@ from dps.training.saved import KINDS, kinds_by_name
 
 __all__ = ["load", "packed", "register", "save", "unpacked"]
 
+#: What not every fit leaves.
+_OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "_means"}
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
 
@@ -206,7 +208,7 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
         checks = checks_of(estimator)
         given = _dict(content["fitted"], "fitted", set(checks))
         fitted = {name: read(record, name) for name, record in given.items()}
-        missing = set(checks) - set(fitted) - {"feature_names_in_", "alpha_", "alpha_path_"}
+        missing = set(checks) - set(fitted) - _OPTIONAL
         if missing:
             raise ValueError(f"it lacks {sorted(missing)}")
         for name, value in fitted.items():

@@ -20,7 +20,7 @@ from dps.data.labels import combine_counts
 from dps.data.partitions import Partition, as_pandas, is_dask, is_frame, is_list
 from dps.data.sources import cut_at
 from dps.data.targets import TargetEncoding
-from dps.estimators.encoding import Encoding, select
+from dps.estimators.encoding import Encoding, framed, select
 from dps.estimators.inputs import partitions_for
 from dps.losses import Loss
 
@@ -98,9 +98,9 @@ class ValidationData:
     ) -> list[Partition]:
         X = self.X if is_dask(beside) else in_memory(self.X, "X_val", client)
         if encoding is not None:
-            if not is_frame(X):
+            if not is_frame(X) and is_frame(beside):
                 raise TypeError(f"X is a dataframe, and X_val is of the type {type(X).__name__}")
-            X = select(estimator, encoding.encoder, X, reset=False)
+            X = framed(select(estimator, encoding.encoder, X, reset=False))
             if not is_dask(beside):
                 X = encoding.encoder.transform(X)
         # Of a list of partitions nothing is known yet to compare with.

@@ -19,6 +19,7 @@ import scipy.sparse
 
 from dps._kernels.encode import RowEncoder
 from dps._kernels.gather import ColumnTable
+from dps.data.defects import gaps_message
 from dps.data.tables import Table
 from dps.preprocessing.columns import (
     Bags,
@@ -105,7 +106,7 @@ class Layout:
 
         Parameters
         ----------
-        frame : pandas.DataFrame or ReadFrame
+        frame : pandas.DataFrame, ReadFrame, or array of the columns in their order
         where : int or str
             The number of its partition, or a phrase that says where it lies.
 
@@ -116,25 +117,24 @@ class Layout:
         """
         place = where if isinstance(where, str) else f" in partition {where}"
         if not isinstance(frame, ReadFrame):
+            if not hasattr(frame, "columns"):
+                import pandas as pd
+
+                frame = pd.DataFrame(frame, columns=list(self.columns))
             frame = read_frame(frame, self.columns, parts=self.parts)
         try:
             encoded = self._encode(frame)
         except ColumnError as error:
             raise error.at(place) from None
         if self.missing == "indicator" and (gaps := self._new_gaps(frame)):
-            warnings.warn(
-                f"X{place} has missing numbers in columns that had none in the training rows: "
-                f"{', '.join(gaps)} of {frame.rows:,} rows; the mean of those stands for them",
-                UserWarning,
-                stacklevel=2,
-            )
+            warnings.warn(gaps_message(place, gaps, frame.rows), UserWarning, stacklevel=2)
         return encoded
 
-    def _new_gaps(self, read: ReadFrame) -> list[str]:
+    def _new_gaps(self, read: ReadFrame) -> list[tuple[Any, int]]:
         """Columns of numbers with missing ones that no indicator tells, and how many of these."""
         plain = [f.name for f in self.features if isinstance(f, Number) and not f.indicator]
         counts = ((name, read.columns[name].missing) for name in plain if name in read.columns)
-        return [f"{str(name)!r} {count:,}" for name, count in counts if count]
+        return [(name, count) for name, count in counts if count]
 
     def _encode(self, read: ReadFrame) -> Any:
         if not read.rows:
