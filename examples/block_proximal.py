@@ -44,7 +44,7 @@ def work(me):
         message[:, 2] = sizes.T @ sizes.sum(1) / 4  # no curvature of these rows is larger
         message[:, 3] = 1
         server.add("features", message, block)
-        server.apply(proximal_step, "features")
+        server.apply("features", proximal_step)
 
 
 def objective(w):

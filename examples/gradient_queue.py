@@ -31,7 +31,7 @@ def work(seed):
         rows = rng.integers(len(y), size=32)
         error = 1 / (1 + np.exp(-X[rows] @ server.pull("w"))) - y[rows]
         server.add("queue", np.append(error @ X[rows] / len(rows), 1))
-        if (mean := server.apply(take_mean, "queue")[0]) is not None:
+        if (mean := server.apply("queue", take_mean)[0]) is not None:
             server.push("w", mean)
 
 

@@ -124,9 +124,9 @@ def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
         before = server.pull("emb", [3, 4])
         assert server.push("emb", np.ones((2, 2)), [4, 4]) is None
         assert server.pull("emb", [3, 4]).tolist() == (before - np.float32([[0], [2]])).tolist()
-        assert server.apply(lambda values: (len(values), values.fill(0))[0], "w") == [3, 3]
+        assert server.apply("w", lambda values: (len(values), values.fill(0))[0]) == [3, 3]
         assert not server.pull("w").any()
-        assert sorted(server.apply(lambda ids, rows: ids.tolist(), "emb")) == [[], [4]]
+        assert sorted(server.apply("emb", lambda ids, rows: ids.tolist())) == [[], [4]]
         handle = server.add("one", 1.0, wait=False)
         assert handle.wait() is None
         assert handle.done
@@ -183,8 +183,8 @@ def test_what_is_wrong_is_refused_in_words_and_nothing_is_applied(way: dict[str,
             (ValueError, "rows must be", lambda: server.push("w", np.zeros((4, 2)), rows=0)),
             (TableFullError, "'t', ids of part . of 2 on shard .*more than rows=8",
              lambda: server.add("t", 1.0, np.arange(1000))),
-            (ZeroDivisionError, "division", lambda: server.apply(lambda values: 1 / 0, "w")),
-            (NonFiniteError, r"w\[0:2\]", lambda: server.apply(lambda v: v.fill(np.inf), "w")),
+            (ZeroDivisionError, "division", lambda: server.apply("w", lambda values: 1 / 0)),
+            (NonFiniteError, r"w\[0:2\]", lambda: server.apply("w", lambda v: v.fill(np.inf))),
         ]  # fmt: skip
         for kind, words, call in refused:
             with pytest.raises(kind, match=words):
@@ -642,11 +642,60 @@ def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
         dps.ParameterServer({"w": np.zeros(2)}, name="self", client=client) as server,
         pytest.raises(RuntimeError, match="must not ask that shard"),
     ):
-        server.apply(recursive, "w")
+        server.apply("w", recursive)
+
+
+def test_clients_take_turns_by_waiting_for_writes(way: dict[str, Any]) -> None:
+    with dps.ParameterServer({"w": np.zeros(4)}, n_shards=2, **way) as server:
+        turns: list[int] = []
+
+        def play(first: int) -> None:
+            for turn in range(first, 20, 2):
+                server.wait("w", turn)
+                turns.append(turn)
+                server.add("w", 1.0)
+
+        players = [threading.Thread(target=play, args=(first,)) for first in (1, 0)]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join(60)
+        assert turns == list(range(20))
+        assert server.wait("w", 5) == 20
+        with pytest.raises(TimeoutError, match=r"'w' has had 20 writes, and not 21, after 0.05 s"):
+            server.wait("w", 21, timeout=0.05)
+        with pytest.raises(KeyError, match="there is no tensor 'v'"):
+            server.wait("v", 1)
+
+
+def test_a_server_tells_its_names_and_takes_texts_as_keys(way: dict[str, Any]) -> None:
+    words = np.array(["the", "of", "the", "\u00e9t\u00e9"])
+    with dps.ParameterServer({"n": dps.Table(dim=1, rows=100)}, n_shards=2, **way) as server:
+        assert server.names() == list(server) == ["n"]
+        server.create({"w": np.zeros(2)})
+        assert "w" in server
+        assert "v" not in server
+        assert (len(server), bool(server)) == (2, True)
+        server.add("n", np.ones((4, 1)), words)
+        server.add("n", np.ones((2, 1)), ["of", "the"])
+        assert server.pull("n", ["the", "of", "a"]).ravel().tolist() == [3.0, 2.0, 0.0]
+        assert server.pull("n", words.reshape(2, 2)[:, 0]).shape == (2, 1)
+        assert server.pull("n", server.ids_of(words)).ravel().tolist() == [3.0, 2.0, 3.0, 1.0]
+        ids = [each for part in server.apply("n", lambda ids, rows: ids.tolist()) for each in part]
+        assert set(ids) == set(server.ids_of(words).tolist())
+        with pytest.raises(TypeError, match="keys of 'w' must be integers"):
+            server.pull("w", ["the"])
+        with pytest.raises(TypeError, match="texts must be strings"):
+            server.pull("n", ["the", 1.5])
+        with pytest.raises(TypeError, match="texts must be strings"):
+            server.ids_of([1])
+        with pytest.raises(TypeError, match="the name of a tensor first"):
+            server.apply(len, "w")
+    assert dps.ParameterServer.ids_of("the") == 4223034638837015711  # in every process
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
+def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, resources={"server": 1}
@@ -662,6 +711,12 @@ def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
             placement="round_robin", name="half", client=client, timeout=20,
         )  # fmt: skip
         assert {shard["worker"] for shard in server.stats()["shards"]} == set(workers)
+        cut = dps.ParameterServer(
+            {"w": np.arange(10.0), "emb": dps.Table(dim=2, rows=100)}, optimizer="adagrad",
+            n_shards=2, workers=workers, name="cut", client=client, timeout=20,
+        )  # fmt: skip
+        cut.add("emb", np.ones((50, 2)), np.arange(50))
+        cut.put_note("what", b"kept")
         processes = client.run(os.getpid)
         os.kill(processes[workers[1]], signal.SIGKILL)
         until(lambda: workers[1] not in client.nthreads(), "the worker has left")
@@ -674,9 +729,36 @@ def test_a_lost_shard_is_named_and_the_others_go_on() -> None:
         for each in (server, dps.ParameterServer.connect("half", client=client)):
             each.add("a", 1.0)
         assert server.pull("a").tolist() == [2.0] * 3
-        [listed] = dps.ParameterServer.list(client=client)
-        assert "error" in listed
+        listed = {each["name"]: each for each in dps.ParameterServer.list(client=client)}
+        assert "b[0:3]" in listed["half"]["shards"][1]["lost"]
         server.close()
+        there = [cut, dps.ParameterServer.connect("cut", client=client)]
+        for each in there:  # rows that are there can be written, and are counted
+            each.add("w", 1.0, slice(0, 5))
+            each.push("w", np.ones(2), [0, 4])
+            assert each.push_pull("w", np.zeros((0,)), slice(0, 0)).size == 0
+            assert each.wait("emb", 0) == 1
+        with pytest.raises(ServerLostError, match=r"shard 1 of .*w\[5:10\]"):
+            cut.add("w", 1.0, [4, 5])
+        found = cut.stats()
+        assert [shard["lost"] is None for shard in found["shards"]] == [True, False]
+        assert 0 < found["tensors"]["emb"]["rows"] < 50
+        with pytest.raises(ServerLostError, match=r"w\[5:10\]"):
+            cut.save(tmp_path / "whole")
+        with pytest.raises(ServerLostError, match=r"w\[5:10\]"):
+            cut.create({"more": np.ones(3)})
+        with pytest.warns(UserWarning, match=r"lacks what is lost: .*w\[5:10\].* Zeros stand"):
+            cut.save(tmp_path / "rescued", lost="skip")
+        assert not (tmp_path / "whole").exists()
+        with dps.ParameterServer.load(tmp_path / "rescued") as rescued:
+            np.testing.assert_array_equal(
+                rescued.pull("w", slice(0, 5)), cut.pull("w", slice(0, 5))
+            )
+            assert rescued.pull("w", slice(5, 10)).tolist() == [0.0] * 5
+            assert rescued.stats()["tensors"]["emb"]["rows"] == found["tensors"]["emb"]["rows"]
+            assert rescued.note("what") == b"kept"
+            rescued.push("w", np.ones(10))
+        cut.close()
         assert dps.ParameterServer.list(client=client) == []
 
 
@@ -866,7 +948,7 @@ def test_a_function_that_hangs_stops_nobody_for_ever(way: Any, tmp_path: Path) -
         until(go_on.exists, "the test lets it go on")
 
     server = dps.ParameterServer({"w": np.zeros(3)}, n_shards=1, timeout=1.0, **way)
-    thread = threading.Thread(target=lambda: server.apply(hangs, "w"), daemon=True)
+    thread = threading.Thread(target=lambda: server.apply("w", hangs), daemon=True)
     try:
         thread.start()
         until(lambda: not _is_free(server), "the function has begun")
@@ -890,5 +972,5 @@ def _is_free(server: Any) -> bool:
 def test_a_function_that_asks_its_own_shard_in_another_thread_has_an_error() -> None:
     with dps.ParameterServer({"w": np.zeros(3)}, timeout=1.0) as server:
         with pytest.raises(StalledError, match="must not ask the server"):
-            server.apply(lambda _: server.push("w", np.ones(3), wait=False).wait(), "w")
+            server.apply("w", lambda _: server.push("w", np.ones(3), wait=False).wait())
         server.push("w", np.ones(3))

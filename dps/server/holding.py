@@ -30,7 +30,7 @@ __all__ = ["CALLABLE", "Holding", "HoldingCard", "Taken", "find_holding", "map_p
 
 #: What callers may have called.
 CALLABLE = frozenset(
-    {"apply", "begin", "counts", "fill", "note", "notes", "put_note", "put_rows", "take"}
+    {"apply", "begin", "counts", "fill", "note", "notes", "put_note", "put_rows", "take", "writes"}
 )
 
 
@@ -215,6 +215,10 @@ class Holding:
                 ids = store.ids[0, there] - 1
             rows = [row.reshape(-1, tensor.width)[there] for row in (store.params, *store.state)]
             return Taken(np.stack(rows), ids, store.version)
+
+    def writes(self, at: int) -> int:
+        """How many there have been of a part."""
+        return self.stores[at].words.load(StoreWord.WRITES) // 2
 
     def fill(self, at: int, row: int, start: int, values: NDArray[np.floating]) -> None:
         """Begin with such elements, of parameters (row 0) or state; nobody else is there yet."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.preprocessing.hashing import hashes_of
 from dps.server.tensors import TensorSpec
 
-__all__ = ["Chosen", "Piece", "choose", "summed", "values_for"]
+__all__ = ["Chosen", "Piece", "choose", "ids_of", "summed", "values_for"]
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,27 @@ def _run(tensor: TensorSpec, first: int, last: int, shape: tuple[int, ...]) -> C
     return Chosen(last - first, shape, tuple(pieces))
 
 
+def _has_texts(keys: NDArray[Any]) -> bool:
+    return keys.dtype == object and keys.size > 0 and all(isinstance(key, str) for key in keys.flat)
+
+
+def ids_of(texts: Any) -> NDArray[np.int64]:
+    """The ids of texts in tables: 62 bits of SipHash, in the shape of the texts."""
+    given = np.asarray(texts, object)
+    if not all(isinstance(text, str) for text in given.flat):
+        raise TypeError(f"texts must be strings. Got {texts!r} instead.")
+    hashes = hashes_of(given.ravel()) >> np.uint64(2)
+    return hashes.astype(np.int64).reshape(given.shape)
+
+
 def _integers(tensor: TensorSpec, keys: Any) -> NDArray[np.int64]:
     found = np.asarray(keys)
+    if tensor.table is not None and (found.dtype.kind == "U" or _has_texts(found)):
+        found = ids_of(keys)
     if found.size and found.dtype.kind not in "iu":
         raise TypeError(
-            f"keys of {tensor.name!r} must be integers, a slice or None. Got {keys!r} instead."
+            f"keys of {tensor.name!r} must be integers, "
+            f"{'texts' if tensor.table else 'a slice'} or None. Got {keys!r} instead."
         )
     if found.ndim > 1:
         raise ValueError(f"keys of {tensor.name!r} must be of one dimension, got {found.ndim}")

@@ -16,14 +16,17 @@ def report(
     spec: ServerSpec, status: Sequence[dict[str, Any]], before: dict[str, Any] | None
 ) -> dict[str, Any]:
     """See `ParameterServer.stats`; rates are since `before`, else since the server was made."""
-    seconds = max(shard["seconds"] for shard in status)
+    seconds = max(shard["seconds"] for shard in status if "lost" not in shard)
     tensors = {}
     for tensor in spec.tensors:
         parts = [shard["parts"][tensor.name] for shard in status if tensor.name in shard["parts"]]
         tensors[tensor.name] = {
             "shape": tensor.shape,
             "dtype": tensor.dtype,
-            **{each: max(part[each] for part in parts) for each in ("writes", "pushes", "reads")},
+            **{
+                each: max((part[each] for part in parts), default=0)
+                for each in ("writes", "pushes", "reads")
+            },
             "bytes": sum(part["bytes"] for part in parts),
             **({"rows": sum(part["rows"] for part in parts)} if tensor.table else {}),
         }
@@ -35,5 +38,8 @@ def report(
         found[f"{each}_per_second"] = (counts - past) / elapsed
     found["bytes"] = sum(tensor["bytes"] for tensor in tensors.values())
     found["tensors"] = tensors
-    found["shards"] = [{"worker": shard["worker"], "callers": shard["callers"]} for shard in status]
+    found["shards"] = [
+        {"worker": shard["worker"], "callers": shard["callers"], "lost": shard.get("lost")}
+        for shard in status
+    ]
     return found

@@ -6,8 +6,11 @@ know how a part is reached, or how rows are written there.
 
 from __future__ import annotations
 
+import builtins
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Self
@@ -30,14 +33,17 @@ from dps.tensors.arguments import (
     learning_rate_of,
     spec_of,
 )
-from dps.tensors.choosing import Piece, choose, summed, values_for
+from dps.tensors.choosing import Piece, choose, ids_of, summed, values_for
 from dps.tensors.handles import Handle
 from dps.tensors.reports import report
 from dps.tensors.saved import read_server, write_server
-from dps.tensors.whole import restore, whole_of
+from dps.tensors.whole import restore, unknown_part, whole_of
 from dps.transport.access import Access, Pending
 
 __all__ = ["ParameterServer"]
+
+#: Seconds between two looks of who waits, at first and at last.
+_FIRST_LOOK, _LOOK = 0.0005, 0.02
 
 
 class ParameterServer:
@@ -233,6 +239,22 @@ class ParameterServer:
             for name, tensor in self._tensors.items()
         }
 
+    def names(self) -> builtins.list[str]:
+        """The names of all tensors that there are, also of those that others have made."""
+        return [*self.dtypes]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors or name in self.names()
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __bool__(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"ParameterServer(name={self.name!r}, tensors={self.tensors})"
 
@@ -245,7 +267,8 @@ class ParameterServer:
         ----------
         name : str
         keys : None, slice, int or (k,) array of int
-            All; rows of the first axis; of a table ids from 0 to 2**62 - 1.
+            All; rows of the first axis; of a table ids from 0 to 2**62 - 1, or texts, which
+            are hashed to such ids, the same in every process, see `ids_of`.
         wait : bool, default=True
             Otherwise a `Handle` is returned.
 
@@ -260,7 +283,7 @@ class ParameterServer:
         KeyError, IndexError, ValueError, TypeError
             There is no such tensor, or no such rows.
         ServerLostError
-            A shard is lost, or the server has been closed.
+            A shard that has some of these rows is lost, or the server has been closed.
         """
         return self._run(wait, self._pull, name, keys)
 
@@ -385,17 +408,93 @@ class ParameterServer:
         found: bytes | None = self._reach(0).call("note", name)
         return found
 
-    def apply(self, function: Callable[..., Any], name: str) -> list[Any]:
+    @staticmethod
+    def ids_of(texts: Any) -> NDArray[np.int64]:
+        """The ids that texts have as keys of tables: 62 bits of a hash (SipHash).
+
+        Of a million texts two have the same id once in ten million times.
+
+        Parameters
+        ----------
+        texts : str, or sequence or array of str
+
+        Examples
+        --------
+        >>> import dps
+        >>> dps.ParameterServer.ids_of(["the", "of"]).tolist()
+        [4223034638837015711, 1184090839969143662]
+        """
+        return ids_of(texts)
+
+    def wait(self, name: str, version: int, *, timeout: float | None = None) -> int:
+        """Wait until a tensor has had so many writes, see `versions`.
+
+        Clients take turns by it: each waits for the writes of the one before.
+
+        Parameters
+        ----------
+        name : str
+        version : int
+        timeout : float, optional
+            Seconds, after which it is an error; by default those of the server.
+
+        Returns
+        -------
+        int
+            The writes that there have been.
+
+        Raises
+        ------
+        TimeoutError
+            There have been fewer.
+        KeyError, ServerLostError
+            See `pull`.
+
+        Examples
+        --------
+        >>> import dps, numpy as np, threading
+        >>> with dps.ParameterServer({"w": np.zeros(2)}) as server:
+        ...     threading.Thread(target=server.add, args=("w", 1.0)).start()
+        ...     server.wait("w", 1)
+        1
+        """
+        tensor = self._tensor(name)
+        limit = self._spec.timeout if timeout is None else timeout
+        pause, ending = _FIRST_LOOK, time.monotonic() + limit
+        while (seen := self._writes(tensor)) < version:
+            if time.monotonic() > ending:
+                raise TimeoutError(
+                    f"{name!r} has had {seen} writes, and not {version}, after {limit:g} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK)
+        return seen
+
+    def _writes(self, tensor: TensorSpec) -> int:
+        """The writes that all parts have had which are there."""
+        found, lost = [], None
+        for part in range(len(tensor.parts)):
+            try:
+                found.append(int(self._call(tensor, part, "writes")))
+            except ServerLostError as error:
+                if self._closed:
+                    raise
+                lost = error
+        if lost is not None and not found:
+            raise lost
+        return min(found)
+
+    def apply(self, name: str, function: Callable[..., Any]) -> builtins.list[Any]:
         """Run a function on each shard, on its own part of a tensor.
 
         Parameters
         ----------
+        name : str
         function : callable
             ``function(values)`` is called where the part lies, with a copy of its rows; of a table
             ``function(ids, rows)``. It may change `values` in place: that is put back as one write
             when it returns. Nobody else reads or writes the part meanwhile, but those who read in
             mapped memory what was there before. It must not ask the server.
-        name : str
 
         Returns
         -------
@@ -409,6 +508,8 @@ class ParameterServer:
         Exception
             Whatever the function raises; parts before that one have been changed.
         """
+        if callable(name):
+            raise TypeError("apply takes the name of a tensor first, and then the function")
         tensor = self._tensor(name)
         return [self._call(tensor, part, "apply", function) for part in range(len(tensor.parts))]
 
@@ -439,7 +540,13 @@ class ParameterServer:
             ``name``, ``seconds`` since it was made, ``bytes``; ``tensors``, of each its ``shape``,
             ``dtype``, ``writes``, ``pushes``, ``reads``, of a table its ``rows``; the rates
             ``writes_per_second`` and ``reads_per_second``, since the last call of this object, at
-            first since it was made; ``shards``, of each its ``worker`` and ``callers``.
+            first since it was made; ``shards``, of each its ``worker`` and ``callers``, and
+            ``lost``: None, or what is lost with it, and why.
+
+        Raises
+        ------
+        ServerLostError
+            All shards are lost, or the server has been closed.
         """
         status = self._status()
         self._looked = report(self._spec, status, self._looked)
@@ -447,7 +554,7 @@ class ParameterServer:
 
     @staticmethod
     def list(*, client: Any = None) -> list[dict[str, Any]]:
-        """All servers with names, as `stats` has them; of one that is lost the ``error``.
+        """All servers with names, as `stats` has them; of one that is lost whole the ``error``.
 
         Parameters
         ----------
@@ -467,7 +574,7 @@ class ParameterServer:
                 found.append({"name": name, "error": str(error)})
         return found
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Any, *, lost: str = "error") -> None:
         """Write tensors, tables, optimizer state and notes to a directory, while others write on.
 
         What is of one part is a state between two writes. Files are laid out as those of estimators
@@ -477,19 +584,56 @@ class ParameterServer:
         ----------
         path : str or path
             Any that fsspec knows.
+        lost : {"error", "skip"}, default="error"
+            What to do where a shard is lost. "skip" rescues the others: zeros stand for rows of
+            arrays that were there, rows of tables are left out, and a warning says which.
 
         Raises
         ------
+        ServerLostError
+            A shard is lost, or with "skip" all of them are.
         NonFiniteError
             A write has overflowed, and its elements have not been assigned since. Nothing is
             written: what is there already stays.
         """
+        if lost not in ("error", "skip"):
+            raise ValueError(f"lost must be 'error' or 'skip', got {lost!r}")
         self._extend(self._spec)
+        gone: dict[int, ServerLostError] = {}  # by shard
+
+        def rescued(shard: int, call: Callable[[], Any], instead: Callable[[], Any]) -> Any:
+            if shard not in gone:
+                try:
+                    return call()
+                except ServerLostError as error:
+                    if lost == "error" or self._closed:
+                        raise
+                    gone[shard] = error
+            if len(gone) == self._spec.n_shards:
+                raise gone[shard]
+            return instead()
+
+        def part_of(tensor: TensorSpec, part: int) -> Taken:
+            taken: Taken = rescued(
+                tensor.parts[part][0], lambda: self._call(tensor, part, "take"),
+                lambda: unknown_part(tensor, part, self._spec.optimizer),
+            )  # fmt: skip
+            return taken
+
         taken = {
-            tensor.name: [self._call(tensor, part, "take") for part in range(len(tensor.parts))]
+            tensor.name: [part_of(tensor, part) for part in range(len(tensor.parts))]
             for tensor in self._spec.tensors
         }
-        write_server(path, self._spec, taken, self._reach(0).call("notes"))
+        notes = rescued(0, lambda: self._reach(0).call("notes"), dict)
+        write_server(path, self._spec, taken, notes)
+        if gone:
+            said = "; ".join(str(error) for error in gone.values())
+            warnings.warn(
+                f"{path} lacks what is lost: {said}. Zeros stand for rows of arrays, and rows of "
+                f"tables are left out{', and so are notes' if 0 in gone else ''}",
+                UserWarning,
+                stacklevel=2,
+            )
 
     @classmethod
     def load(
@@ -646,15 +790,20 @@ class ParameterServer:
         found = np.empty_like(given) if back else None
         pending = []
         try:
-            # A write is counted at every part, so that all have had as many.
+            # A write is counted at every part that is there, so that all have had as many.
             for piece in chosen.pieces:
                 own, picks, again = given[piece.at], piece.keys, None
                 if order == Order.PUSH and picks is not None:
                     picks, own, again = summed(picks, own)
                 own = np.ascontiguousarray(own)
                 into = None if found is None else np.empty_like(own)
-                access, number = self._access(tensor, piece.part)
-                sent = access.begin(order, number, piece.start, picks, own, float(rows), into)
+                try:
+                    access, number = self._access(tensor, piece.part)
+                    sent = access.begin(order, number, piece.start, picks, own, float(rows), into)
+                except ServerLostError:
+                    if piece.n or self._closed:
+                        raise
+                    continue  # nothing is written there
                 pending.append((piece, again, into, sent))
         finally:
             self._collect(tensor, pending, found)
@@ -674,7 +823,8 @@ class ParameterServer:
             try:
                 self._judge(tensor, piece, sent.result()[0])
             except Exception as error:
-                errors.append(error)
+                if piece.n or self._closed or not isinstance(error, ServerLostError):
+                    errors.append(error)
                 continue
             if found is not None and into is not None:
                 found[piece.at] = into if again is None else into[again]

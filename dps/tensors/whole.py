@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dps.optimizers import Optimizer
 from dps.server.holding import Taken
 from dps.server.tensors import TensorSpec
 from dps.tensors.table import Table
 
-__all__ = ["joined", "restore", "whole_of"]
+__all__ = ["joined", "restore", "unknown_part", "whole_of"]
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
@@ -56,6 +57,16 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
                     call(tensor, part, "fill", row, start, flat[start : start + _PIECE])
         if whole.version:
             call(tensor, part, "begin", whole.version)
+
+
+def unknown_part(tensor: TensorSpec, part: int, optimizer: Optimizer) -> Taken:
+    """What stands for a part that is lost: zeros, or no rows of a table."""
+    _, first, last = tensor.parts[part]
+    rows = 0 if tensor.table is not None else last - first
+    values = np.zeros((1 + optimizer.state_rows, rows * tensor.width), tensor.dtype)
+    optimizer.initialize(values[1:])
+    ids = None if tensor.table is None else np.zeros(0, np.int64)
+    return Taken(values.reshape(len(values), rows, tensor.width), ids, 0)
 
 
 def joined(tensor: TensorSpec, taken: Sequence[Taken]) -> Taken:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import dask
+import numpy as np
 from distributed import Client, Future, get_client, get_worker
 from distributed.protocol import pickle
 
@@ -196,25 +197,32 @@ def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None
 def extend(card: ServerCard, spec: ServerSpec) -> ServerCard:
     """Have all shards hold the tensors of `spec`, or those that somebody else has made first.
 
-    The first shard decides who was first. To ask with what is known brings what is there.
+    The first shard decides who was first. To ask with what is known brings what is there, of the
+    shards that are not lost.
 
     Raises
     ------
     ServerLostError
-        A shard is lost, or the server has been closed.
+        A shard is lost, and there are to be others; or all are, or the server has been closed.
     """
-    found = spec
-    for shard, remote in enumerate(card.remotes):
+    alive, asks = _alive(card), spec.tensors == card.spec.tensors
+    there = [remote.address in alive for remote in card.remotes]
+    if not (any(there) if asks else all(there)):
+        shard = there.index(False)
+        raise spec.lost(shard, "its worker has died", card.remotes[shard].address)
+    found, cards = spec, list(card.cards)
+    for shard in np.flatnonzero(there).tolist():
+        remote = card.remotes[shard]
         try:
             answer = remote.call("extend", found, timeout=card.timeout)
+            if found is spec:
+                found = answer
+                if found.tensors == card.spec.tensors:
+                    return card
+            cards[shard] = remote.call("card", timeout=card.timeout)
         except ServerLostError as error:
             raise spec.lost(shard, error.message, remote.address) from error
-        if shard == 0:
-            found = answer
-            if found.tensors == card.spec.tensors:
-                return card
-    cards = tuple(remote.call("card", timeout=card.timeout) for remote in card.remotes)
-    return replace(card, spec=found, cards=cards)
+    return replace(card, spec=found, cards=tuple(cards))
 
 
 def connect(card: ServerCard, shard: int) -> Access:
@@ -274,23 +282,26 @@ def through(card: ServerCard, client: Client | None) -> ServerCard:
 
 
 def status(card: ServerCard) -> list[dict[str, Any]]:
-    """What has been done at each shard, and who is connected.
+    """What has been done at each shard, and who is connected; of a lost one, why.
 
     Raises
     ------
     ServerLostError
-        A shard is lost.
+        All shards are lost.
     """
     alive = _alive(card)
     found = []
     for shard, remote in enumerate(card.remotes):
-        if remote.address not in alive:
-            raise card.spec.lost(shard, "its worker has died", remote.address)
         try:
+            if remote.address not in alive:
+                raise ServerLostError("its worker has died")
             answer = remote.call("status", timeout=card.timeout)
         except ServerLostError as error:
-            raise card.spec.lost(shard, error.message, remote.address) from error
+            lost = card.spec.lost(shard, error.message, remote.address)
+            answer = {"parts": {}, "callers": [], "lost": str(lost)}
         found.append({"worker": remote.address, **answer})
+    if all("lost" in shard for shard in found):
+        raise lost
     return found
 
 
