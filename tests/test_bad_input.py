@@ -76,7 +76,8 @@ def test_lengths_that_differ() -> None:
 def test_values_that_are_not_finite_are_found(value: float, name: str) -> None:
     X, y = data()
     X[37, 1] = value
-    fails(f"X holds {name}.*row 37", X, y)
+    if name != "NaN":  # which is encoded
+        fails(f"X holds {name}.*row 37", X, y)
     for kind in (scipy.sparse.csr_matrix, scipy.sparse.csc_array):
         fails(f"X holds {name}.*row 37", kind(X), y)
 

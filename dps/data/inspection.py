@@ -317,7 +317,7 @@ def _square(X: Any, asked: bool) -> float:
 
 
 class GapsError(ValueError):
-    """Numbers are missing."""
+    """Numbers of dense rows are missing."""
 
 
 def combine(
@@ -338,7 +338,8 @@ def combine(
     ValueError
         A partition is defective, or there is nothing to learn from.
     """
-    kind = GapsError if all(is_of_gaps(summary.defect) for summary in summaries) else ValueError
+    gaps = all(is_of_gaps(each.defect) and not (each.rows and each.sparse) for each in summaries)
+    kind = GapsError if gaps else ValueError
     for number, summary in enumerate(summaries):
         if summary.defect is not None:
             place = "" if whole else f" in partition {number}"

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
@@ -59,9 +58,8 @@ def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> N
         fit(client, estimator, X, *args, **options)
         return
     except GapsError as error:
-        dense = not getattr(estimator, "_row_shape", ())  # of rows of several dimensions
-        dense &= not (is_list(X) or scipy.sparse.issparse(X) or hasattr(X, "to_scipy_sparse"))
-        if not dense or estimator.encoder != "auto" or options["start"]:
+        several = getattr(estimator, "_row_shape", ())  # dimensions of a row
+        if several or is_list(X) or estimator.encoder != "auto" or options["start"]:
             raise ValueError(*error.args) from None
     fit(client, estimator, X, *args, gaps=True, **options)
 
