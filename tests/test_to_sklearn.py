@@ -191,13 +191,56 @@ FRAME = pd.DataFrame({"size": X[:, 0], "year": X[:, 1], "town": ["Ulm", "Bonn"] 
     ids=["linear", "network", "not embedded"],
 )
 def test_a_model_of_dataframes_becomes_a_pipeline_with_the_encoder(model: Any, dtype: str) -> None:
-    encoder = FrameEncoder(dtype=dtype)
+    encoder = FrameEncoder(dtype=dtype, n_hash=4)  # scikit-learn has no such buckets
     model = clone(model).set_params(encoder=encoder, random_state=0).fit(FRAME, LABELS["two"])
     plain = checked(model, FRAME, 1e-9 if dtype == "float64" else 1e-3)
     assert type(plain[0]).__name__ == "FrameEncoder"
     before = model.predict(FRAME)
     plain[0].fit(FRAME.assign(town="Rom"))  # another encoder than the model's
     np.testing.assert_array_equal(model.predict(FRAME), before)
+
+
+def frame_of_all_kinds(gaps: bool) -> Any:
+    rng = np.random.default_rng(3)
+    frame = FRAME.assign(
+        hour=pd.Categorical(rng.integers(0, 5, ROWS)), ok=rng.random(ROWS) < 0.5,
+        rooms=rng.integers(1, 6, ROWS),
+    )  # fmt: skip
+    if gaps:
+        frame["size"] = frame["size"].where(rng.random(ROWS) < 0.8)
+        frame["town"] = frame["town"].where(rng.random(ROWS) < 0.9)
+    return frame
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.MLPClassifier])
+def test_an_encoder_of_numbers_and_categories_becomes_scikit_learns(kind: Any, gaps: bool) -> None:
+    frame = frame_of_all_kinds(gaps)
+    model = kind(max_iter=20, tol=0.1, random_state=0).fit(frame, LABELS["two"])
+    plain = checked(model, frame, 1e-9)
+    assert type(plain[0]).__name__ == "ColumnTransformer"
+    columns = plain[0].transform(frame)
+    columns = columns.toarray() if hasattr(columns, "toarray") else columns
+    np.testing.assert_allclose(columns, model.encoder_.transform(frame).toarray(), rtol=1e-12)
+    # What training has not seen is ignored, or missing.
+    other = frame.assign(town="Rom", hour=9)[::-1]
+    np.testing.assert_allclose(plain.predict_proba(other), model.predict_proba(other), atol=1e-9)
+
+
+def test_gaps_of_an_array_are_scikit_learns_too() -> None:
+    gaps = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+    model = dps.LinearClassifier(random_state=0).fit(gaps, LABELS["two"])
+    plain = model.to_sklearn()
+    np.testing.assert_allclose(plain.predict_proba(gaps), model.predict_proba(gaps), atol=1e-9)
+
+
+def test_columns_that_scikit_learn_does_not_know_keep_the_encoder() -> None:
+    dates = FRAME.assign(when=pd.Timestamp("2001-01-01"))[["town", "when"]]
+    numbered = FRAME[["town", "size"]].set_axis([5, 6], axis=1)  # places in a ColumnTransformer
+    for frame, encoder in ((dates, FrameEncoder(dates="parts")), (numbered, "auto")):
+        model = dps.LinearClassifier(encoder=encoder, random_state=0).fit(frame, LABELS["two"])
+        plain = checked(model, frame, 1e-6)
+        assert type(plain[0]).__name__ == "FrameEncoder"
 
 
 REFUSED = {
@@ -239,10 +282,15 @@ def test_what_was_made_needs_no_dps(tmp_path: Path) -> None:
     ]
     for number, model in enumerate(models):
         model.fit(X, LABELS["two"])
-        (tmp_path / f"{number}.pickle").write_bytes(pickle.dumps(model.to_sklearn()))
+        (tmp_path / f"{number}.pickle").write_bytes(pickle.dumps((model.to_sklearn(), X)))
+    frame = frame_of_all_kinds(gaps=True)
+    of_frame = dps.LinearClassifier(max_iter=20).fit(frame, LABELS["two"]).to_sklearn()
+    (tmp_path / "frame.pickle").write_bytes(pickle.dumps((of_frame, frame)))
     code = (
         "import pickle, sys; sys.modules['dps'] = sys.modules['dask'] = None\n"
-        "for name in sys.argv[1:]: pickle.load(open(name, 'rb')).predict([[1.0] * 5])"
+        "for name in sys.argv[1:]:\n"
+        "    model, X = pickle.load(open(name, 'rb'))\n"
+        "    model.predict(X)\n"
     )
     names = sorted(str(path) for path in tmp_path.iterdir())
     subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=100)
@@ -281,3 +329,22 @@ def test_what_was_made_becomes_onnx(name: str) -> None:
     else:
         expected = model.predict(data.astype(np.float64)).reshape(first.shape)
         np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", [dps.LinearClassifier, dps.MLPClassifier])
+def test_a_frame_of_texts_and_gaps_becomes_onnx(kind: Any) -> None:
+    skl2onnx = pytest.importorskip("skl2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    frame = frame_of_all_kinds(gaps=True)[["size", "town", "hour"]]
+    frame = frame.assign(town=frame["town"].fillna("none")).astype({"size": "f4", "hour": "int64"})
+    coded = frame.assign(hour=frame["hour"].astype("category"))
+    model = kind(max_iter=20, tol=0.1, random_state=0).fit(coded, LABELS["two"])
+    converted = skl2onnx.to_onnx(model.to_sklearn(), frame[:1], options={"zipmap": False})
+    session = runtime.InferenceSession(
+        converted.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    given = {name: frame[[name]].to_numpy() for name in frame}
+    given["town"] = given["town"].astype(object)
+    _, found = session.run(None, given)
+    np.testing.assert_allclose(found, model.predict_proba(coded), atol=1e-4)

@@ -147,7 +147,8 @@ class _Linear(DistributedEstimator):
         several targets in a ``MultiOutputRegressor``. It is made to predict: of its parameters
         only the loss and `fit_intercept` are those of this estimator. It knows neither dps nor
         Dask, and skl2onnx makes ONNX of it. Where dataframes are encoded, it is a ``Pipeline`` of
-        the encoder, which is of dps, and such an estimator.
+        a ``ColumnTransformer`` and such an estimator; of `encoder_`, which is of dps, where there
+        are buckets, lists, interactions or parts of dates.
 
         Returns
         -------

@@ -162,7 +162,8 @@ class _Perceptron(DistributedEstimator):
         ``Pipeline``: where all columns are numbers, of ``StandardScaler``, ``MinMaxScaler`` (which
         cuts off what lies outside all bins) and scikit-learn's ``MLPClassifier`` or
         ``MLPRegressor``, which take dense rows and which skl2onnx makes ONNX of; where dataframes
-        are encoded, of the encoder, which is of dps, and the network. Of wide sparse rows, whose
+        are encoded, of a ``ColumnTransformer``, or of `encoder_` where scikit-learn has no such
+        columns, and the network. Of wide sparse rows, whose
         columns go in as they are, it is the network alone, and takes sparse rows too.
 
         Returns

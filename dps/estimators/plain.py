@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dps.estimators.plain_encoder import plain_encoder
 from dps.losses import (
     EpsilonInsensitive,
     Gamma,
@@ -102,9 +103,12 @@ def filled(model: Any, estimator: Any, *, named: bool = True, **attributes: Any)
 
 
 def behind_encoder(estimator: Any, *steps: Any) -> Any:
-    """The steps of a pipeline, behind the encoder if there is one; alone, if it is one."""
+    """The steps of a pipeline, behind the encoder if there is one; alone, if it is one.
+
+    The encoder becomes one of scikit-learn's where that has the same.
+    """
     if estimator.encoder_ is not None:
-        steps = (copy(estimator.encoder_), *steps)
+        steps = (plain_encoder(estimator.encoder_) or copy(estimator.encoder_), *steps)
     if len(steps) == 1:
         return steps[0]
     from sklearn.pipeline import make_pipeline

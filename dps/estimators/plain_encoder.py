@@ -1,0 +1,86 @@
+"""What scikit-learn has of a fitted `FrameEncoder`: a `ColumnTransformer` of a step a column.
+
+Of numbers, which go in as they are, or become a mean and an indicator where they are missing, and
+of categories. Buckets, lists, dates in parts and interactions are known to dps alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dps.data.defects import places
+from dps.preprocessing import FrameEncoder
+from dps.preprocessing.features import Number, OneHot
+
+__all__ = ["plain_encoder"]
+
+#: Stands for a missing number, and is larger than any that there is, in float32, too.
+_FAR = 1e38
+
+
+def plain_encoder(encoder: FrameEncoder) -> Any:
+    """A fitted transformer of scikit-learn that makes the same columns; None if there is none."""
+    layout = encoder.encode
+    features = layout.features
+    names = [getattr(feature, "name", None) for feature in features]
+    texts = all(isinstance(name, str) for name in names)  # a number would be a column's place
+    if not texts or names != list(layout.columns) or not all(map(_is_plain, features)):
+        return None
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+
+    # Fitted to two rows by which each step learns what the encoder knows.
+    example: Any = pd.DataFrame(
+        {name: _values(feature) for name, feature in zip(names, features, strict=True)}
+    )
+    columns: list[Any] = names
+    if names == places(len(names)) and all(isinstance(each, Number) for each in features):
+        example, columns = example.to_numpy(), list(range(len(names)))
+    steps = [
+        (f"{number}{what}", step, [column])
+        for number, (feature, column) in enumerate(zip(features, columns, strict=True))
+        for what, step in _steps(feature).items()
+    ]
+    return ColumnTransformer(steps).fit(example)
+
+
+def _is_plain(feature: Any) -> bool:
+    if isinstance(feature, OneHot):
+        values = feature.categories.to_numpy()
+        texts = all(isinstance(value, str) for value in values)
+        return len(values) > 0 and (texts or values.dtype.kind in "iuf")
+    return isinstance(feature, Number)
+
+
+def _values(feature: Any) -> Any:
+    if isinstance(feature, OneHot):
+        return np.repeat(_categories(feature)[:1], 2)
+    return np.array([feature.fill, np.nan if feature.indicator else feature.fill])
+
+
+def _categories(feature: OneHot) -> Any:
+    """In the dtype in which rows have them."""
+    values = feature.categories.to_numpy()
+    return values if values.dtype.kind in "iuf" else values.astype(object)
+
+
+def _steps(feature: Any) -> dict[str, Any]:
+    """What makes a feature's columns, by the end of its name."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Binarizer, OneHotEncoder
+
+    if isinstance(feature, Number):
+        if not feature.indicator:
+            return {"": "passthrough"}
+        # An imputer's own indicator is left out of ONNX without a word, and another has none.
+        far = SimpleImputer(strategy="constant", fill_value=_FAR)
+        says = make_pipeline(far, Binarizer(threshold=_FAR / 2))
+        return {"": SimpleImputer(), " missing": says}
+    categories = _categories(feature)
+    if feature.indicator:
+        missing = [np.nan]
+        categories = np.concatenate([categories, np.array(missing, categories.dtype)])
+    return {"": OneHotEncoder(categories=[categories], handle_unknown="ignore")}
