@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.hashing import buckets_of, hashes_of
 from dps.preprocessing.columns import (
     Bags,
     Codes,
@@ -21,7 +22,6 @@ from dps.preprocessing.columns import (
     Read,
     kind_of_values,
 )
-from dps.preprocessing.hashing import buckets_of, hashes_of
 from dps.preprocessing.reading import numbers_in
 from dps.preprocessing.writers import (
     CodesWriter,

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.hashing import Hashes, hashes_of
 from dps.data.partitions import is_frame
 from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
 from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
-from dps.preprocessing.hashing import Hashes, hashes_of
 
 __all__ = ["keep_frame", "numbers_in", "read_frame"]
 

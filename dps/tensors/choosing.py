@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.preprocessing.hashing import hashes_of
+from dps.data.hashing import hashes_of
 from dps.server.tensors import TensorSpec
 
 __all__ = ["Chosen", "Piece", "choose", "ids_of", "summed", "values_for"]

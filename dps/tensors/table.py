@@ -33,7 +33,8 @@ class Table:
         distribution with standard deviation `scale`.
     scale : float, default=0.05
     rows : int, default=65536
-        Rows that there is room for, on all shards together. Room is taken when the server is made.
+        Rows that there is room for at least, on all shards together: some more fit, since each
+        shard is a hash table. Room is taken when the server is made.
     seed : int, default=0
     dtype : {"float32", "float64"}, default="float32"
 
