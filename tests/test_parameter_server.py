@@ -634,10 +634,15 @@ async def _awaited(handle: Any) -> Any:
     return await handle
 
 
-def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
-    def recursive(values: Any) -> None:
-        dps.ParameterServer.connect("self").add("w", 1.0)
+ASKED: list[Client] = []  # by whoever runs in this process
 
+
+def recursive(values: Any) -> None:
+    dps.ParameterServer.connect("self", client=ASKED[-1]).add("w", 1.0)
+
+
+def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
+    ASKED.append(client)
     with (
         dps.ParameterServer({"w": np.zeros(2)}, name="self", client=client) as server,
         pytest.raises(RuntimeError, match="must not ask that shard"),
