@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
 import psutil
 import pytest
@@ -634,15 +635,11 @@ async def _awaited(handle: Any) -> Any:
     return await handle
 
 
-ASKED: list[Client] = []  # by whoever runs in this process
-
-
-def recursive(values: Any) -> None:
-    dps.ParameterServer.connect("self", client=ASKED[-1]).add("w", 1.0)
-
-
 def test_a_function_on_a_shard_that_asks_it_is_refused(client: Client) -> None:
-    ASKED.append(client)
+    def recursive(values: Any) -> None:
+        (worker,) = distributed.Worker._instances
+        dps.ParameterServer.connect("self", client=worker._get_client()).add("w", 1.0)
+
     with (
         dps.ParameterServer({"w": np.zeros(2)}, name="self", client=client) as server,
         pytest.raises(RuntimeError, match="must not ask that shard"),
