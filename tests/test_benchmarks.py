@@ -30,6 +30,7 @@ NAMES = (
     "network",
     "optima",
     "optimizers",
+    "penalty",
     "recovery",
     "recovery_of_peers",
     "scaling",
@@ -114,6 +115,11 @@ def test_checkpoint() -> None:
     assert int(found["checkpoints"][1]) >= 1
     assert int(found["checkpoints within an epoch"][1]) >= 1
     assert "snapshots within an epoch: training slows by" in found
+
+
+def test_penalty() -> None:
+    found = rows(run("penalty"))
+    assert all(float(found[name][2]) < 1.02 for name in ("wine", "breast_cancer", "digits"))
 
 
 def test_little() -> None:
@@ -223,7 +229,7 @@ def test_one_command_runs_them_by_name() -> None:
     if second == "spam":
         accuracies = [float(columns[2]) for name, columns in rows(mails).items()
                       if name.startswith(("dps", "scikit"))]  # fmt: skip
-        assert len(accuracies) == 4
+        assert len(accuracies) == 5
         assert all(0.8 < accuracy <= 1 for accuracy in accuracies)
 
 
