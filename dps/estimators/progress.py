@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 from dps.training.history import EpochRecord
@@ -52,7 +53,11 @@ def _tell_nobody(records: Sequence[EpochRecord]) -> None:
 
 @contextlib.contextmanager
 def _bar(max_iter: int) -> Iterator[Progress]:
-    from tqdm.auto import tqdm
+    from tqdm import TqdmWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets a bar of text will do
+        from tqdm.auto import tqdm
 
     with tqdm(total=max_iter, dynamic_ncols=True, bar_format=_FORMAT) as bar:
 
@@ -62,8 +67,7 @@ def _bar(max_iter: int) -> Iterator[Progress]:
                 bar.update(len(records))
 
         yield tell
-        bar.total = bar.n  # it ended by its own rule
-        bar.refresh()
+        bar.total = bar.n  # it ended by its own rule; closing the bar shows that
 
 
 def _figures(record: EpochRecord) -> str:
