@@ -12,6 +12,7 @@ from scipy.special import expit
 
 from dps._kernels.coordinates import Coordinates, Standardised
 from dps._kernels.quasi_newton import LBFGS
+from dps._runtime.descent import Search
 from dps.losses import LOSSES, SquaredError
 from dps.models import DenseRows, LinearModel
 
@@ -171,3 +172,17 @@ def test_no_second_derivative_is_larger_than_the_curvature(name: str) -> None:
     loss.evaluate(y.astype(float), raw + step, None, high)
     second = (high - low)[:, 0] / 2e-6
     assert 0.9 * loss.curvature < second.max() < loss.curvature + 1e-6
+
+
+def test_passes_that_promise_what_no_digit_shows_come_to_an_end() -> None:
+    start, precision = np.zeros(2), 4 * float(np.finfo(float).eps)
+    search = Search(
+        start, Coordinates(2), np.zeros(2), 1e-11, precision, -np.inf, patience=5, relative=1e-12,
+        l1=np.full(2, 1e-14),
+    )  # fmt: skip
+    search.resume(1.0, 1)
+    passes = 0
+    while not search.enough:
+        search.tell(0.39, np.full(2, 1e-6))  # a slope, and a value that stays
+        passes += 1
+        assert passes <= 10

@@ -153,6 +153,9 @@ cdef class Search:
             value = self.search.value
             if accepted and not self.search.extending:  # its length is right
                 least = min(self.share * self.least, OF_A_PASS * self.search.worthwhile())
+                if self.least == -INFINITY and self.tolerance > 0:
+                    # Last digits decide on zeros, but passes may promise what no digit shows.
+                    least = self.search.precision * abs(value)
                 self.idle = 0 if value <= self.best - least else self.idle + 1
                 self.best = min(self.best, value)
         self.enough = self.search.converged or self.idle >= self.patience
