@@ -41,7 +41,7 @@ PIECES = [slice(N * part // PARTS, N * (part + 1) // PARTS) for part in range(PA
 
 def on_workers(client: Client, values: Any, apart: bool) -> list[Any]:
     """Partitions by turns on the workers, or the first half on one and the other on another."""
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    workers = sorted(client.nthreads())
     homes = [workers[p * 2 // PARTS if apart else p % 2] for p in range(PARTS)]
     return [
         client.scatter(values[at], workers=[home], hash=False)
