@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -60,6 +61,17 @@ def test_containers_of_gaps_are_alike(kind: Any, tmp_path: Any) -> None:
     assert lazy.chunks == ((90, 90, 90, 90, 40), (2,))
     np.testing.assert_allclose(lazy.compute(), expected, rtol=1e-12)
     assert model.predict(GAPS.tolist()).tolist() == model.predict(GAPS).tolist()
+    whole = np.nan_to_num(GAPS)
+    for rows in (scipy.sparse.csr_array(whole), blocks(whole).map_blocks(scipy.sparse.csr_array)):
+        np.testing.assert_allclose(
+            np.asarray(model.predict_proba(rows)), model.predict_proba(whole)
+        )
+    (part,) = dask.compute(*model.predict([dask.delayed(GAPS)]))
+    with pytest.raises(ValueError, match="X in partition 0 has 2 features, but 4 are expected"):
+        dask.compute(*model.predict([dask.delayed(GAPS[:, :2])]), scheduler="sync")
+    np.testing.assert_array_equal(part, model.predict(GAPS))
+    with pytest.raises(ValueError, match="X has 1 dimensions"):
+        model.predict(GAPS[0])
     there = fitted(kind, blocks(GAPS), blocks(Y), max_iter=2, tol=None)
     assert there.encoder_ is not None
     assert there.score(blocks(GAPS), blocks(Y)) > 0.5

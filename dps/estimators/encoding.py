@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
@@ -138,8 +139,12 @@ def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     ValueError
         One is missing or extra, in scikit-learn's words.
     """
+    if is_list(X) and by_places(encoder):  # what its partitions are is seen when they are read
+        return X
     if not is_frame(X) and by_places(encoder):
-        X = X if is_dask(X) else np.asarray(X)
+        X = X if is_dask(X) or scipy.sparse.issparse(X) else np.asarray(X)
+        if X.ndim != 2:
+            raise ValueError(f"X has {X.ndim} dimensions, two are wanted")
         validate_data(estimator, X=np.empty((1, X.shape[1])), skip_check_array=True, reset=reset)
         return X
     X = X if reset else encoder.ordered(X)

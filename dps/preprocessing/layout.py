@@ -120,7 +120,13 @@ class Layout:
             if not hasattr(frame, "columns"):
                 import pandas as pd
 
-                frame = pd.DataFrame(frame, columns=list(self.columns))
+                dense = frame.toarray() if scipy.sparse.issparse(frame) else frame
+                if dense.shape[1] != len(self.columns):
+                    raise ValueError(
+                        f"X{place} has {dense.shape[1]} features, but {len(self.columns)} are "
+                        "expected"
+                    )
+                frame = pd.DataFrame(dense, columns=list(self.columns))
             frame = read_frame(frame, self.columns, parts=self.parts)
         try:
             encoded = self._encode(frame)
