@@ -209,6 +209,7 @@ def frame_of_all_kinds(gaps: bool) -> Any:
     if gaps:
         frame["size"] = frame["size"].where(rng.random(ROWS) < 0.8)
         frame["town"] = frame["town"].where(rng.random(ROWS) < 0.9)
+        frame["hour"] = frame["hour"].where(rng.random(ROWS) < 0.9)
     return frame
 
 
@@ -337,7 +338,8 @@ def test_a_frame_of_texts_and_gaps_becomes_onnx(kind: Any) -> None:
     skl2onnx = pytest.importorskip("skl2onnx")
     runtime = pytest.importorskip("onnxruntime")
     frame = frame_of_all_kinds(gaps=True)[["size", "town", "hour"]]
-    frame = frame.assign(town=frame["town"].fillna("none")).astype({"size": "f4", "hour": "int64"})
+    frame = frame.assign(town=frame["town"].fillna("none"), hour=frame["hour"].fillna(0))
+    frame = frame.astype({"size": "f4", "hour": "int64"})
     coded = frame.assign(hour=frame["hour"].astype("category"))
     model = kind(max_iter=20, tol=0.1, random_state=0).fit(coded, LABELS["two"])
     converted = skl2onnx.to_onnx(model.to_sklearn(), frame[:1], options={"zipmap": False})

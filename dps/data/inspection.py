@@ -71,8 +71,8 @@ class Inspection:
     points : bool
         How their values are distributed, and how long rows are.
     numbers : tuple of int or None
-        Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Of the mean
-        and the deviation likewise, but that of a sparse X not any are asked for.
+        Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Their means
+        and deviations are looked at too; with None those of all columns, unless X is sparse.
     """
 
     spread: bool = False

@@ -61,9 +61,10 @@ def _values(feature: Any) -> Any:
 
 
 def _categories(feature: OneHot) -> Any:
-    """In the dtype in which rows have them."""
+    """In the dtype in which rows have them: a column of numbers with gaps is one of floats."""
     values = feature.categories.to_numpy()
-    return values if values.dtype.kind in "iuf" else values.astype(object)
+    values = values if values.dtype.kind in "iuf" else values.astype(object)
+    return np.append(values, np.nan) if feature.indicator else values
 
 
 def _steps(feature: Any) -> dict[str, Any]:
@@ -79,8 +80,4 @@ def _steps(feature: Any) -> dict[str, Any]:
         far = SimpleImputer(strategy="constant", fill_value=_FAR)
         says = make_pipeline(far, Binarizer(threshold=_FAR / 2))
         return {"": SimpleImputer(), " missing": says}
-    categories = _categories(feature)
-    if feature.indicator:
-        missing = [np.nan]
-        categories = np.concatenate([categories, np.array(missing, categories.dtype)])
-    return {"": OneHotEncoder(categories=[categories], handle_unknown="ignore")}
+    return {"": OneHotEncoder(categories=[_categories(feature)], handle_unknown="ignore")}

@@ -42,7 +42,7 @@ from dps.transport.access import Access, Pending
 
 __all__ = ["ParameterServer"]
 
-#: Seconds between two looks of who waits, at first and at last.
+#: Seconds between two looks of a caller that waits for writes, at first and at last.
 _FIRST_LOOK, _LOOK = 0.0005, 0.02
 
 
