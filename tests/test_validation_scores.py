@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
+import scipy.sparse
 import sklearn.metrics
 from distributed import Client
 from numpy.testing import assert_allclose
@@ -27,7 +29,9 @@ def values(X: Any, outputs: int) -> Any:
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("scoring", dps.data.scores._SCORES["regression"])
+@pytest.mark.parametrize(
+    "scoring", [*dps.data.scores.SUMS["regression"], "neg_median_absolute_error"]
+)
 def test_of_numbers_they_are_those_of_scikit_learn(
     scoring: str, outputs: int, optimizer: str
 ) -> None:
@@ -52,7 +56,8 @@ def test_of_labels_they_are_those_of_scikit_learn(
     more: tuple[str, ...] = ()
     if mode == "sync" and kind is dps.LinearClassifier:
         of_labels = ("f1", "recall") if len(classes) == 2 else ("f1_macro", "precision_weighted")
-        more = "neg_brier_score", "balanced_accuracy", *of_labels
+        areas = ("average_precision", "roc_auc") if len(classes) == 2 else ("roc_auc_ovr",)
+        more = "neg_brier_score", "balanced_accuracy", *of_labels, *areas
     for scoring in ("accuracy", "neg_log_loss", *more):
         model = kind(scoring=scoring, mode=mode, early_stopping=True, client=client, **OPTIONS)
         model.fit(X, y, X_val=X_VAL, y_val=y_val, sample_weight_val=WEIGHT)
@@ -60,6 +65,11 @@ def test_of_labels_they_are_those_of_scikit_learn(
         if scoring in ("f1", "recall"):  # of the second class, whatever it is called
             metric = getattr(sklearn.metrics, f"{scoring}_score")
             scorer = sklearn.metrics.make_scorer(metric, pos_label=classes[1])
+        elif scoring == "average_precision":
+            scorer = sklearn.metrics.make_scorer(
+                sklearn.metrics.average_precision_score, pos_label=classes[1],
+                response_method="decision_function",
+            )  # fmt: skip
         elif scoring == "neg_brier_score" and len(classes) == 2:
             scorer = sklearn.metrics.make_scorer(
                 sklearn.metrics.brier_score_loss, pos_label=classes[1], greater_is_better=False,
@@ -68,6 +78,38 @@ def test_of_labels_they_are_those_of_scikit_learn(
         score = scorer(model, X_VAL, y_val, sample_weight=WEIGHT)
         best = max(epoch["validation_score"] for epoch in model.history_)
         assert_allclose(best, score, rtol=1e-5)
+
+
+def hits(y_true: Any, y_pred: Any) -> float:
+    return float(np.mean((y_true == "yes") == (y_pred == "yes")))
+
+
+@pytest.mark.parametrize("kind", ["streamed", "by keys", "in memory"])
+def test_a_scorer_of_all_rows_has_those_of_every_replica(kind: str, client: Client) -> None:
+    y = np.where(X[:, 0] + np.sin(9 * X[:, 1]) > 0, "yes", "no")
+    options = {**OPTIONS, "early_stopping": True, "validation_fraction": 0.4, "tol": None}
+    rows, cache = dask.array.from_array(X, chunks=(100, 4)), "memory"
+    labels = dask.array.from_array(y, chunks=100)
+    if kind == "streamed":
+        cache = None
+    elif kind == "by keys":
+        wide = scipy.sparse.csr_matrix((X[:, 0], np.arange(600) % 7, np.arange(601)), (600, 5000))
+        rows = dask.array.from_array(wide, chunks=(100, 5000), asarray=False)
+    scores = []
+    for scoring in ("accuracy", sklearn.metrics.make_scorer(hits), "roc_auc"):
+        model = dps.LinearClassifier(scoring=scoring, cache=cache, client=client, **options)
+        model.fit(rows, labels)
+        scores.append([epoch["validation_score"] for epoch in model.history_])
+    assert_allclose(scores[0], scores[1])
+    assert all(0.6 < area < 1 for area in scores[2])
+
+
+@pytest.mark.slow
+def test_rows_that_are_too_many_to_come_together_are_refused() -> None:
+    many = np.zeros((12_000_000, 1), np.float32)
+    model = dps.LinearClassifier(scoring="roc_auc", early_stopping=True, n_replicas=2)
+    with pytest.raises(ValueError, match=r"all 12,000,000 rows .* more than 256"):
+        model.fit(X[:, :1], X[:, 0] > 0, X_val=many, y_val=np.arange(len(many)) % 2 == 0)
 
 
 def even(y_true: Any, y_pred: Any) -> Any:
@@ -114,7 +156,7 @@ def no_rows(y_true: Any, y_pred: Any) -> float:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scoring": "roc_auc", "early_stopping": True}, "are sums over rows. Got 'roc_auc'"),
+        ({"scoring": "area", "early_stopping": True}, "scikit-learn.* Got 'area'"),
         ({"scoring": "r2", "early_stopping": True}, "'accuracy', 'neg_log_loss'"),
         ({"scoring": "accuracy"}, "is of rows for validation, and there are none"),
         ({"scoring": "neg_log_loss", "loss": "hinge", "early_stopping": True}, "probabilities"),
@@ -151,7 +193,7 @@ def test_of_several_labels_a_row_they_are_those_of_scikit_learn(scoring: str) ->
         ("f1", 3, False, "use 'f1_macro'"),
         ("recall", 3, True, "use 'recall_macro'"),
         ("neg_brier_score", 3, True, "use 'neg_log_loss'"),
-        ("f1_macro", 17, False, "is of 16 of them at the most, y has 17"),
+        ("roc_auc", 3, False, "multi_class must be in"),
     ],
 )
 def test_scores_of_other_labels_are_refused(

@@ -1,28 +1,82 @@
-"""Scores of rows for validation, made of sums that each rank has of its own rows.
-
-What is no sum over rows, such as an area under a curve, is for `dps.metrics`, after a fit.
-"""
+"""Scores of rows for validation, from what each rank reports of its own: sums, or the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.targets import TargetEncoding
-from dps.losses import Loss
 
-__all__ = ["MOST_SUMS", "RowScore", "about", "get_score"]
+__all__ = ["SUMS", "RowScore", "Score", "seen"]
 
-#: Sums that a rank may report.
-MOST_SUMS = 48
+_Self = TypeVar("_Self", bound="Score")
 
 
 @dataclass(frozen=True)
-class RowScore:
+class Score(ABC):
+    """A score of rows for validation; the higher, the better."""
+
+    @property
+    def needs_probabilities(self) -> bool:
+        """Whether only a loss that has probabilities can be scored."""
+        return False
+
+    def about(
+        self: _Self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
+    ) -> _Self:
+        """The score, with what it has to know of the targets.
+
+        Parameters
+        ----------
+        targets : TargetEncoding
+        n_outputs : int
+            Columns of raw outputs.
+        centre : tuple of float
+            Near the mean of each column of y, of a regression.
+
+        Raises
+        ------
+        ValueError
+            It is not of such targets.
+        """
+        return self
+
+    @abstractmethod
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        """What is summed, (n,) or (n, k), of rows of encoded targets and raw outputs."""
+
+    def sums(
+        self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any], weight: Any
+    ) -> NDArray[np.float64]:
+        """What is reported of some rows: weighted sums, (k,)."""
+        rows = self.of_rows(targets, y, raw)
+        ones = np.ones(len(raw)) if weight is None else np.asarray(weight, np.float64)
+        sums: NDArray[np.float64] = np.atleast_1d(ones @ np.asarray(rows, np.float64))
+        return sums
+
+    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """What is reported of all rows, from reports of some; behind one may be more numbers."""
+        summed: NDArray[np.float64] = functools.reduce(operator.add, parts, np.zeros(1))
+        return summed
+
+    def width(self, rows: int) -> int:
+        """Numbers that a report of so many rows takes, at the most."""
+        return 1
+
+    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+        """The score, from the report of all rows, and the sum of their weights; else the mean."""
+        return float(sums[0] / weight)
+
+
+@dataclass(frozen=True)
+class RowScore(Score):
     """The weighted mean over rows of a function of targets and predictions.
 
     Parameters
@@ -59,21 +113,14 @@ class RowScore:
                 f"response_method must be one of {methods}, got {self.response_method!r}"
             )
 
-    def sums(
-        self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any], weight: Any
-    ) -> NDArray[np.float64]:
-        """What a rank adds up over its rows: weighted sums, (k,)."""
-        rows = self._of_rows(targets, y, raw)
-        ones = np.ones(len(raw)) if weight is None else np.asarray(weight, np.float64)
-        sums: NDArray[np.float64] = np.atleast_1d(ones @ np.asarray(rows, np.float64))
-        return sums
+    @property
+    def needs_probabilities(self) -> bool:
+        """Whether it is of them."""
+        return self.response_method == "predict_proba"
 
-    def value(self, sums: NDArray[np.float64], weight: float) -> float:
-        """The score, from sums over the rows of all ranks, (k,) or longer, and of their weights."""
-        return float(sums[0] / weight)
-
-    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        scored = np.asarray(self.function(*self._seen(targets, y, raw)))
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        """The numbers that the function returns."""
+        scored = np.asarray(self.function(*seen(self.response_method, targets, y, raw)))
         if scored.shape != (len(raw),):
             raise ValueError(
                 f"the function of a RowScore must return a number for each of {len(raw)} rows, got "
@@ -81,21 +128,31 @@ class RowScore:
             )
         return scored
 
-    def _seen(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        """Targets and predictions as users know them."""
-        loss, classes = targets.loss, targets.classes
-        if self.response_method == "decision_function":
-            predicted = raw[:, 0] if raw.shape[1] == 1 else raw
-        elif classes is None:
-            predicted = loss.mean(raw).astype(np.float64)
-            predicted, y = predicted[:, 0] if y.ndim == 1 else predicted, y.astype(np.float64)
-        elif self.response_method == "predict_proba":
-            predicted = loss.probabilities(raw)
-        else:
-            predicted = raw > 0 if targets.multilabel else classes[_codes(raw)]
-        if classes is None or targets.multilabel:
-            return (y if classes is None else targets.codes(y)), predicted
-        return classes[targets.codes(y)], predicted
+
+def seen(method: str, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    """Targets and predictions as users know them.
+
+    Parameters
+    ----------
+    method : {"predict", "predict_proba", "decision_function"}
+    targets : TargetEncoding
+    y : (n,) or (n, k) array
+        Encoded.
+    raw : (n, n_outputs) array
+    """
+    loss, classes = targets.loss, targets.classes
+    if method == "decision_function":
+        predicted = raw[:, 0] if raw.shape[1] == 1 else raw
+    elif classes is None:
+        predicted = loss.mean(raw).astype(np.float64)
+        predicted, y = predicted[:, 0] if y.ndim == 1 else predicted, y.astype(np.float64)
+    elif method == "predict_proba":
+        predicted = loss.probabilities(raw)
+    else:
+        predicted = raw > 0 if targets.multilabel else classes[_codes(raw)]
+    if classes is None or targets.multilabel:
+        return (y if classes is None else targets.codes(y)), predicted
+    return classes[targets.codes(y)], predicted
 
 
 def _codes(raw: NDArray[Any]) -> NDArray[np.intp]:
@@ -106,10 +163,20 @@ def _codes(raw: NDArray[Any]) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class _LogLoss(RowScore):
+class _Probabilities(Score):
+    """A mean over rows of probabilities."""
+
+    @property
+    def needs_probabilities(self) -> bool:
+        """They are what it is of."""
+        return True
+
+
+@dataclass(frozen=True)
+class _LogLoss(_Probabilities):
     """Minus the log loss, of probabilities kept from 0 as scikit-learn keeps them."""
 
-    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
         chances, codes = targets.loss.probabilities(raw), targets.codes(y)
         least = np.finfo(chances.dtype).eps
         if targets.multilabel:
@@ -120,10 +187,18 @@ class _LogLoss(RowScore):
 
 
 @dataclass(frozen=True)
-class _Brier(RowScore):
+class _Brier(_Probabilities):
     """Minus the squared distance of probabilities from what is true; of two classes half of it."""
 
-    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def about(self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]) -> _Brier:
+        """Refuse rows of several labels."""
+        if targets.multilabel:
+            raise ValueError(
+                "scoring='neg_brier_score' is of rows of one label: use 'neg_log_loss'"
+            )
+        return self
+
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
         chances = targets.loss.probabilities(raw).astype(np.float64)
         true = targets.codes(y)[:, None] == np.arange(chances.shape[1])
         distance = ((chances - true) ** 2).sum(axis=1)
@@ -131,7 +206,7 @@ class _Brier(RowScore):
 
 
 @dataclass(frozen=True)
-class _OfLabels(RowScore):
+class _OfLabels(Score):
     """Precision, recall or their mean, from the weight of rows that have, and are given, a label.
 
     Parameters
@@ -146,7 +221,23 @@ class _OfLabels(RowScore):
     average: str = "macro"
     n_labels: int = 0
 
-    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+    def about(
+        self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
+    ) -> _OfLabels:
+        """Of as many labels as there are."""
+        n_labels = 0 if targets.classes is None else len(targets.classes)
+        if self.average == "binary" and (targets.multilabel or n_labels != 2):
+            raise ValueError(
+                f"scoring={self.what!r} is of two classes: use '{self.what}_macro', "
+                f"'{self.what}_micro' or '{self.what}_weighted'"
+            )
+        return replace(self, n_labels=n_labels)
+
+    def width(self, rows: int) -> int:
+        """Three for each label."""
+        return 3 * self.n_labels
+
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
         true, predicted = targets.codes(y) > 0, raw > 0
         if not targets.multilabel:
             labels = np.arange(self.n_labels)
@@ -167,7 +258,7 @@ class _OfLabels(RowScore):
 
 
 @dataclass(frozen=True)
-class _R2(RowScore):
+class _R2(Score):
     """The coefficient of determination, of several outputs their mean.
 
     Parameters
@@ -178,8 +269,16 @@ class _R2(RowScore):
 
     centre: tuple[float, ...] = (0.0,)
 
-    def _of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        true, predicted = (of.reshape(raw.shape) for of in self._seen(targets, y, raw))
+    def about(self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]) -> _R2:
+        """Of as many outputs as there are, about their means."""
+        return replace(self, centre=centre)
+
+    def width(self, rows: int) -> int:
+        """Three for each output."""
+        return 3 * len(self.centre)
+
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        true, predicted = (of.reshape(raw.shape) for of in seen("predict", targets, y, raw))
         about = true - np.array(self.centre)
         return np.hstack([(true - predicted) ** 2, about, about**2])
 
@@ -206,92 +305,22 @@ def _of_outputs(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.ndim == 1 else values.mean(axis=1)
 
 
-#: By scikit-learn's names, of each task.
-_SCORES: dict[str, dict[str, RowScore]] = {
+#: Those that are sums over rows, by scikit-learn's names, of each task.
+SUMS: dict[str, dict[str, Score]] = {
     "classification": {
         "accuracy": RowScore(_equal),
-        "neg_log_loss": _LogLoss(_equal, "predict_proba"),
-        "neg_brier_score": _Brier(_equal, "predict_proba"),
-        "balanced_accuracy": _OfLabels(_equal, what="recall", average="balanced"),
+        "neg_log_loss": _LogLoss(),
+        "neg_brier_score": _Brier(),
+        "balanced_accuracy": _OfLabels("recall", "balanced"),
         **{
-            what + ("" if average == "binary" else f"_{average}"): _OfLabels(
-                _equal, what=what, average=average
-            )
+            what + ("" if average == "binary" else f"_{average}"): _OfLabels(what, average)
             for what in ("f1", "precision", "recall")
             for average in ("binary", "macro", "micro", "weighted")
         },
     },
     "regression": {
-        "r2": _R2(_squared),
+        "r2": _R2(),
         "neg_mean_squared_error": RowScore(_squared),
         "neg_mean_absolute_error": RowScore(_absolute),
     },
 }
-
-
-def get_score(scoring: Any, loss: Loss) -> RowScore | None:
-    """What was asked for by name, or as it is; None is the loss.
-
-    Parameters
-    ----------
-    scoring : str or RowScore
-    loss : Loss
-        Of the model that is scored.
-
-    Raises
-    ------
-    ValueError
-        There is none of that name for such a model.
-    """
-    if callable(scoring) and not isinstance(scoring, RowScore):
-        raise ValueError(
-            "scoring is a function: rows lie on many workers, so wrap one that gives a number a "
-            f"row, dps.metrics.RowScore({getattr(scoring, '__name__', 'function')})"
-        )
-    score: RowScore | str = scoring
-    if isinstance(score, str):
-        if score == "loss":
-            return None
-        known = _SCORES[loss.task]
-        if score not in known:
-            raise ValueError(
-                f"The 'scoring' parameter must be a RowScore or a str among "
-                f"{['loss', *known]}, which are sums over rows. Got {scoring!r} instead."
-            )
-        score = known[score]
-    if score.response_method == "predict_proba" and not loss.has_probabilities:
-        raise ValueError(f"scoring={scoring!r} asks for probabilities, which {loss!r} has not")
-    return score
-
-
-def about(score: RowScore, centre: tuple[float, ...], targets: TargetEncoding) -> RowScore:
-    """The score, with the middle of the targets, or how many labels there are, if it needs that.
-
-    Raises
-    ------
-    ValueError
-        There are more outputs, or labels, than have room in a rank's report; it is of others.
-    """
-    if isinstance(score, _Brier) and targets.multilabel:
-        raise ValueError("scoring='neg_brier_score' is of rows of one label: use 'neg_log_loss'")
-    if isinstance(score, _OfLabels):
-        n_labels = 0 if targets.classes is None else len(targets.classes)
-        if score.average == "binary" and (targets.multilabel or n_labels != 2):
-            raise ValueError(
-                f"scoring={score.what!r} is of two classes: use '{score.what}_macro', "
-                f"'{score.what}_micro' or '{score.what}_weighted'"
-            )
-        if n_labels > MOST_SUMS // 3:
-            raise ValueError(
-                f"scoring by labels is of {MOST_SUMS // 3} of them at the most, y has {n_labels}: "
-                "use 'accuracy' or 'neg_log_loss'"
-            )
-        return replace(score, n_labels=n_labels)
-    if not isinstance(score, _R2):
-        return score
-    if len(centre) > MOST_SUMS // 3:
-        raise ValueError(
-            f"scoring='r2' is of {MOST_SUMS // 3} outputs at the most, y has {len(centre)}: use "
-            "'neg_mean_squared_error'"
-        )
-    return replace(score, centre=centre)

@@ -17,7 +17,7 @@ from dps import metrics
 from dps.cluster.choice import client_of, here
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
-from dps.data.scores import RowScore
+from dps.data.scores import Score
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.family import Family, Finish, Raw
@@ -78,7 +78,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "scoring": [str, RowScore, callable],  # of a function the error says how
+        "scoring": [str, Score, callable],  # of a function the error says how
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],

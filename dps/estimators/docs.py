@@ -39,10 +39,10 @@ shuffle : bool or "global", default=True
 random_state : int, RandomState or None, default=None
 validation_fraction : float, default=<validation_fraction>
     Share of rows held out, where early stopping is not given others to look at.
-scoring : str or RowScore, default="loss"
+scoring : str, RowScore or scorer of scikit-learn, default="loss"
     What early stopping looks at, and `history_` has as `validation_score`: a score of the rows for
-    validation, "accuracy" or "neg_log_loss", of a regression "r2", "neg_mean_squared_error" or
-    "neg_mean_absolute_error"; or a function of one's own in a :class:`dps.metrics.RowScore`.
+    validation, by scikit-learn's name ("accuracy", "roc_auc", "r2", ...) or as `make_scorer` makes
+    it; or a function of one's own in a :class:`dps.metrics.RowScore`.
     `tol` is in its units.
 """
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
-from dps.data.scores import RowScore
+from dps.data.scores import Score
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.losses import Loss
@@ -93,7 +93,7 @@ class Recipe:
     full_batch: FullBatch | None = None
     finish: FullBatch | None = None
 
-    def scored(self, score: RowScore) -> Recipe:
+    def scored(self, score: Score) -> Recipe:
         """The same, and a score of the rows for validation decides."""
         return replace(self, stopping=replace(self.stopping, score=score))
 

@@ -28,7 +28,6 @@ from dps.data.inspection import (
     inspect_partition,
 )  # fmt: skip
 from dps.data.partitions import Partition, is_dask, is_list
-from dps.data.scores import about, get_score
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES
 from dps.estimators.encoding import encoding_for, framed, select
@@ -117,7 +116,11 @@ def fit(
     seed = resumption.seed
     ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
     classification, loss = estimator._classification, estimator._loss()
-    score = get_score(estimator.scoring, loss)
+    score = None
+    if estimator.scoring != "loss":
+        from dps.data.gathered import get_score  # and with it scikit-learn's metrics
+
+        score = get_score(estimator.scoring, loss)
     family.check(ask)
     encoding = encoding_for(estimator, X, start is not None, gaps)
     prepare, given = None, X
@@ -179,7 +182,7 @@ def fit(
                     f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
                     "give X_val and y_val to fit, or early_stopping=True"
                 )
-            recipe = recipe.scored(about(score, summary.target_mean, targets))
+            recipe = recipe.scored(score.about(targets, n_outputs, summary.target_mean))
         fixed = {
             "classes_": targets.classes,
             "encoder_": None if encoding is None else encoding.encoder,

@@ -360,7 +360,7 @@ class Channel:
     def end_epoch(
         self,
         epoch: int,
-        report: Sequence[float],
+        report: NDArray[np.float64],
         decide: Decide,
         keep: NDArray[np.floating] | None = None,
     ) -> NDArray[np.float64] | None:
@@ -369,7 +369,7 @@ class Channel:
         Parameters
         ----------
         epoch : int
-        report : sequence of float
+        report : (k,) float64 array
         decide : callable
             Makes the epoch's record of all reports, and says whether it is the last.
         keep : (1 + state_rows, n) array, optional
@@ -382,7 +382,7 @@ class Channel:
             The record of the last closed epoch, once `epoch` (or the one before it,
             in a mode where nobody waits) is closed.
         """
-        reports = self._call(operations.report, epoch, list(report))
+        reports = self._call(operations.report, epoch, report)
         if reports is not None:
             previous = self._first.call(operations.latest_record)
             record, last, spare = decide(previous, reports)

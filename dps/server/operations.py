@@ -173,12 +173,12 @@ def reduce(access: Access, number: int, values: Sequence[float]) -> NDArray[np.f
     return total
 
 
-def report(access: Access, epoch: int, values: Sequence[float]) -> NDArray[np.float64] | None:
+def report(access: Access, epoch: int, values: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """Report a rank's part of an epoch.
 
     Returns
     -------
-    (n_ranks, REPORT_WIDTH) float64 array or None
+    (n_ranks, reported) float64 array or None
         All reports if this one was the last: the caller must then close the epoch.
     """
     window, parity = access.window, epoch % 2

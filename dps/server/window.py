@@ -67,11 +67,9 @@ __all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word
 FINISHED = 1
 ABORTED = 2
 
-#: Doubles of a reduction, of notes, of a rank's report of an epoch, and of a closed record, which
-#: has one more for each rank.
+#: Doubles of a reduction, of notes, and of a closed record, which has one more for each rank.
 REDUCTION_WIDTH = 64
 NOTES_WIDTH = 8
-REPORT_WIDTH = 64
 RECORD_WIDTH = 24
 #: Doubles that a rank notes with a snapshot within an epoch, and of what is said of all.
 INTERIM_WIDTH = 4
@@ -156,6 +154,8 @@ class WindowSpec:
         then; 0: all of them.
     gathers : bool
         Whether gradients are summed in `total` before they are applied.
+    reported : int
+        Doubles of a rank's report of an epoch.
     """
 
     fit: str
@@ -167,6 +167,7 @@ class WindowSpec:
     ring: int = 0
     quorum: int = 0
     gathers: bool = False
+    reported: int = 16
 
     @property
     def n_slots(self) -> int:
@@ -218,7 +219,7 @@ class WindowSpec:
             "activity": ((self.n_ranks, WIDTH), "int64"),
             "reductions": ((2, self.n_ranks, REDUCTION_WIDTH), "float64"),
             "notes": ((2, self.n_ranks, NOTES_WIDTH), "float64"),
-            "reports": ((2, self.n_ranks, REPORT_WIDTH), "float64"),
+            "reports": ((2, self.n_ranks, self.reported), "float64"),
             "history": ((self.history, RECORD_WIDTH + self.n_ranks), "float64"),
             "interims": ((2, 1 + self.n_ranks, INTERIM_WIDTH), "float64"),
             "total": ((size,), dtype),
@@ -284,7 +285,8 @@ class Window(Regions):
     reductions : (2, n_ranks, REDUCTION_WIDTH) float64 array
     notes : (2, n_ranks, NOTES_WIDTH) float64 array
         What goes along with the values of a mean or a broadcast of even or odd number.
-    reports : (2, n_ranks, REPORT_WIDTH) float64 array
+    reports : (2, n_ranks, spec.reported) float64 array
+        Of even and odd epochs.
     history : (spec.history, RECORD_WIDTH + n_ranks) float64 array
         Record of closed epoch e in row ``e % spec.history``.
     interims : (2, 1 + n_ranks, INTERIM_WIDTH) float64 array

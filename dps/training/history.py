@@ -67,9 +67,9 @@ class EpochReport:
     late: int = 0
     digest: int = 0
 
-    def row(self, scores: Sequence[float] = ()) -> tuple[float, ...]:
-        """As doubles; sums of a score of rows for validation come last."""
-        return tuple(map(float, (*vars(self).values(), *scores)))
+    def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
+        """As doubles; the report of a score of rows for validation comes last."""
+        return np.array([*vars(self).values(), *score], np.float64)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from dps.cluster.base import Cluster, ReplicaTask, Serving
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
+from dps.data.partitions import Piece
 from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
@@ -21,7 +22,8 @@ from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
 from dps.server.snapshots import Kept
 from dps.server.store import Arena, StoreSpec
 from dps.server.tables import arena_of, rows_by_shard
-from dps.server.window import WindowSpec
+from dps.server.window import INTERIM_WIDTH, WindowSpec
+from dps.training.history import EpochReport
 from dps.training.job import Job
 from dps.training.plan import Plan
 from dps.training.position import Interim
@@ -45,6 +47,8 @@ _OF_A_ROW = 28
 #: Bytes of X that are streamed together; 64 such cuts and 64 more are in memory.
 _CUT = 1 << 18
 _FEWEST_CUT = 256
+#: Doubles that ranks may report of an epoch, all together.
+_MOST_REPORTED = 1 << 25
 
 
 def touches_little(summary: DataSummary, size: int, batch_size: int, key_width: int = 1) -> bool:
@@ -217,6 +221,7 @@ class Launch:
                 ring=-(-layout.size // members) if job.mode.goes_round and members > 1 else 0,
                 quorum=job.mode.quorum(len(plan.ranks)),
                 gathers=job.mode.gathers,
+                reported=INTERIM_WIDTH if shard else self._reported(),
             )
             initial = Initial.of(where.take(shard, params), where.take(shard, state))
             runs = self.placement.segments(shard, layout.segments)
@@ -230,6 +235,33 @@ class Launch:
             group = GroupSpec(window, job.mode.end, job.timeout, seen)
             made.append(Serving(spec, group, worker, rows[shard]))
         return made
+
+    def _reported(self) -> int:
+        """Doubles of a rank's report of an epoch.
+
+        Raises
+        ------
+        ValueError
+            Those of a score are too many.
+        """
+        own, score = len(EpochReport.__dataclass_fields__), self.job.stopping.score
+        if score is None:
+            return own
+        rows = [sum(map(self._kept, rank.pieces)) for rank in self.plan.ranks]
+        width = score.width(max(rows))
+        if len(rows) * width > _MOST_REPORTED:
+            raise ValueError(
+                f"the score that was asked for (scoring) looks at all {sum(rows):,} rows for "
+                f"validation together, which take {len(rows) * width >> 17:,} MiB, more than "
+                f"{_MOST_REPORTED >> 17}: give it fewer of them (validation_fraction, X_val), or "
+                "use one that is a sum over rows"
+            )
+        return own + width
+
+    def _kept(self, piece: Piece) -> int:
+        """Rows of a piece that are kept for validation."""
+        kept = self.held_out.rows(piece.partition, piece.stop)
+        return 0 if kept is None else int(np.count_nonzero(kept[piece.start :]))
 
     def _snapshots(self, shard: int) -> int:
         """Bytes of a shard's snapshots."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.scores import RowScore
+from dps.data.scores import Score
 from dps.errors import NonFiniteError, ReplicaError
 from dps.training.history import EpochRecord, EpochReport
 
@@ -41,7 +41,7 @@ class StoppingRule:
         Whether the validation loss is monitored rather than the training loss.
     finishes : bool, default=False
         Whether steps only reach a plateau, and passes over all rows end the fit.
-    score : RowScore or None
+    score : Score or None
         Of the rows for validation; where these are monitored it is instead of their loss.
 
     Examples
@@ -58,7 +58,7 @@ class StoppingRule:
     n_iter_no_change: int
     validate: bool
     finishes: bool = False
-    score: RowScore | None = None
+    score: Score | None = None
 
     def decide(
         self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
@@ -71,7 +71,7 @@ class StoppingRule:
             Its number, from 0.
         previous : EpochRecord or None
         reports : (n_ranks, >= 15) array
-            :class:`EpochReport` rows in rank order, with the sums of the score behind.
+            :class:`EpochReport` rows in rank order, with the report of the score behind.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class StoppingRule:
             validation = summed.validation_sum / summed.validation_weight
         score = math.nan
         if self.score is not None and summed.validation_weight:
-            sums = functools.reduce(operator.add, reports[:, width:])
+            sums = self.score.joined(list(reports[:, width:]))
             score = self.score.value(sums, summed.validation_weight)
         monitored = validation if self.validate else loss
         if not math.isfinite(monitored):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.blocks import Block, Segment
-from dps.data.scores import RowScore
+from dps.data.scores import Score
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.group import Channel, raise_unless_ran
@@ -22,8 +22,8 @@ from dps.models import Model
 
 __all__ = ["HeldOutRows", "Validation"]
 
-#: Sums over a rank's rows for validation: of losses, of weights, and those of a score.
-Validation = tuple[float, float, Sequence[float]]
+#: Of a rank's rows for validation: the sums of losses and of weights, and the report of a score.
+Validation = tuple[float, float, Sequence[float] | NDArray[np.float64]]
 
 #: Rows that are looked at together.
 _ROWS = 4096
@@ -44,7 +44,7 @@ class HeldOutRows:
     ----------
     source : Source
     targets : TargetEncoding
-    score : RowScore or None
+    score : Score or None
         What is asked of them besides the loss.
     beat : callable
         Called once a block.
@@ -54,7 +54,7 @@ class HeldOutRows:
         self,
         source: Source,
         targets: TargetEncoding,
-        score: RowScore | None,
+        score: Score | None,
         beat: Callable[[], None],
     ) -> None:
         self._source = source
@@ -63,7 +63,7 @@ class HeldOutRows:
         self._beat = beat
 
     def at(self, model: Model, params: NDArray[np.floating]) -> Validation:
-        """Loss, weight and sums of the score at whole parameters."""
+        """Loss, weight and report of the score at whole parameters."""
         evaluate = getattr(model, "evaluate", None)
         if evaluate is None:  # the gradient is not wanted, but comes along
             evaluate = partial(model.loss_gradient, out=np.zeros_like(params))
@@ -91,7 +91,7 @@ class HeldOutRows:
         return self._sums(look)
 
     def _sums(self, look: Callable[[_Part], tuple[float, Any]]) -> Validation:
-        loss, weight, sums = 0.0, 0.0, np.zeros(1)
+        loss, weight, reports = 0.0, 0.0, []
         for part in self._parts():
             added, raw = look(part)
             some = part.segment
@@ -100,8 +100,8 @@ class HeldOutRows:
                 len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
             )
             if self._score is not None:
-                sums = sums + self._score.sums(self._targets, some.y, raw, some.weight)
-        return loss, weight, () if self._score is None else sums.tolist()
+                reports.append(self._score.sums(self._targets, some.y, raw, some.weight))
+        return loss, weight, () if self._score is None else self._score.joined(reports)
 
     def _parts(self) -> Iterator[_Part]:
         with closing(self._source.blocks(held_out=True)) as blocks:

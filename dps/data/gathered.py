@@ -1,0 +1,184 @@
+"""Scores of scikit-learn's that are no sums over rows: of all rows for validation together.
+
+Each rank reports its rows, and whoever closes an epoch asks the scorer about all of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import get_scorer, get_scorer_names
+from sklearn.utils.metaestimators import available_if
+
+from dps.data.scores import SUMS, Score, seen
+from dps.data.targets import TargetEncoding
+from dps.losses import Loss
+
+__all__ = ["get_score"]
+
+_Scorer = type(get_scorer("accuracy"))
+
+
+@dataclass(frozen=True)
+class _Gathered(Score):
+    """What a scorer says of all rows for validation.
+
+    A report is their number, and the rows: raw outputs, y as it is encoded, and weight.
+
+    Parameters
+    ----------
+    scorer : scorer of scikit-learn
+    name : str
+    is_known : bool
+        Whether it is one of scikit-learn's own, to which the second of two classes is 1.
+    targets : TargetEncoding, optional
+    n_raw, n_y : int, default=1
+        Columns of a row.
+    """
+
+    scorer: Any
+    name: str
+    is_known: bool
+    targets: TargetEncoding | None = None
+    n_raw: int = 1
+    n_y: int = 1
+
+    def about(
+        self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
+    ) -> _Gathered:
+        """Have it score a few rows, so that what is not possible is said before a fit."""
+        if targets.classes is None:
+            y = np.tile([[1.5], [2.5]], n_outputs)
+        else:
+            n_classes = len(targets.classes)
+            if self.is_known and n_classes == 2:
+                targets = replace(targets, classes=np.arange(2))
+            codes = np.eye(n_classes) if targets.multilabel else np.arange(float(n_classes))
+            y = np.concatenate([targets.loss.targets(codes)] * 2).reshape(2 * n_classes, -1)
+        score = replace(self, targets=targets, n_raw=n_outputs, n_y=y.shape[1])
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                score.value(score.sums(targets, y, np.ones((len(y), n_outputs)), None), 1.0)
+        except Exception as error:
+            raise ValueError(f"scoring={self.name!r} is not possible here: {error}") from error
+        return score
+
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        """Raw outputs and targets."""
+        return np.column_stack([raw, y])
+
+    def sums(
+        self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any], weight: Any
+    ) -> NDArray[np.float64]:
+        """The rows."""
+        weight = np.ones(len(raw)) if weight is None else weight
+        rows = np.column_stack([self.of_rows(targets, y, raw), weight])
+        return np.concatenate([[len(rows)], rows.ravel()])
+
+    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """All rows, in the order of the parts."""
+        counts = [int(part[0]) for part in parts]
+        each = self.n_raw + self.n_y + 1
+        rows = [part[1 : 1 + n * each] for part, n in zip(parts, counts, strict=True)]
+        return np.concatenate([[sum(counts)], *rows])
+
+    def width(self, rows: int) -> int:
+        """What a row takes, of all of them."""
+        return 1 + rows * (self.n_raw + self.n_y + 1)
+
+    def value(self, sums: NDArray[np.float64], weight: float) -> float:
+        """What the scorer says; weights are left out where all rows have the same."""
+        assert self.targets is not None
+        n = int(sums[0])
+        rows = sums[1 : self.width(n)].reshape(n, -1)
+        raw, y, weights = rows[:, : self.n_raw], rows[:, self.n_raw : -1], rows[:, -1]
+        y = y[:, 0] if self.n_y == 1 else y
+        counting = weights > 0
+        if not counting.all():  # no scorer counts a row without weight
+            raw, y, weights = raw[counting], y[counting], weights[counting]
+        kind = _Regressor if self.targets.classes is None else _Classifier
+        true, _ = seen("predict", self.targets, y, raw)
+        options = {} if np.all(weights == weights[:1]) else {"sample_weight": weights}
+        return float(self.scorer(kind(self.targets, y), raw, true, **options))
+
+
+class _Outputs(BaseEstimator):  # type: ignore[misc]
+    """A model as scorers see it, whose X are raw outputs of the rows that are scored."""
+
+    def __init__(self, targets: TargetEncoding, y: NDArray[Any]) -> None:
+        self.targets = targets
+        self.y = y
+
+    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self._seen("predict", X)
+
+    def _seen(self, method: str, X: NDArray[Any]) -> NDArray[Any]:
+        predicted: NDArray[Any] = seen(method, self.targets, self.y, X)[1]
+        return predicted
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class _Classifier(ClassifierMixin, _Outputs):  # type: ignore[misc]
+    @property
+    def classes_(self) -> Any:
+        return self.targets.classes
+
+    def decision_function(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self._seen("decision_function", X)
+
+    @available_if(lambda self: self.targets.loss.has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self._seen("predict_proba", X)
+
+
+class _Regressor(RegressorMixin, _Outputs):  # type: ignore[misc]
+    pass
+
+
+def get_score(scoring: Any, loss: Loss) -> Score:
+    """What was asked for by name, or as it is.
+
+    Parameters
+    ----------
+    scoring : str, Score or scorer of scikit-learn
+    loss : Loss
+        Of the model that is scored.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name for such a model.
+    """
+    score: Score = scoring
+    if isinstance(scoring, _Scorer):
+        score = _Gathered(scoring, str(scoring), False)
+    elif isinstance(scoring, str):
+        known = SUMS[loss.task]
+        others = set(get_scorer_names()).difference(*SUMS.values())
+        if scoring in others:
+            score = _Gathered(get_scorer(scoring), scoring, True)
+        elif scoring in known:
+            score = known[scoring]
+        else:
+            raise ValueError(
+                f"The 'scoring' parameter must be a RowScore, a scorer of scikit-learn or a str "
+                f"among {['loss', *known]} and the names of scikit-learn's other scorers of "
+                f"{loss.task}. Got {scoring!r} instead."
+            )
+    elif not isinstance(scoring, Score):
+        name = getattr(scoring, "__name__", "function")
+        raise ValueError(
+            "scoring is a function: wrap one that gives a number a row, "
+            f"dps.metrics.RowScore({name}), or one of all rows, sklearn.metrics.make_scorer({name})"
+        )
+    if score.needs_probabilities and not loss.has_probabilities:
+        raise ValueError(f"scoring={scoring!r} asks for probabilities, which {loss!r} has not")
+    return score
