@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
@@ -179,12 +180,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             The cluster failed.
         """
         self._validate_params()
-        validation = ValidationData.of(self._table(X_val), y_val, sample_weight_val)
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
             classes = getattr(self, "classes_", None)
         return self._run(
-            X, y, sample_weight, start=start, classes=classes, validation=validation, resume=resume
+            X, y, sample_weight, start=start, classes=classes, resume=resume,
+            validation=(X_val, y_val, sample_weight_val),
         )  # fmt: skip
 
     def save(self, path: Any) -> None:
@@ -214,15 +215,23 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         save(self, path)
 
     @with_callbacks
-    def _run(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Self:
+    def _run(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Sequence[Any] = (None, None, None),
+        **options: Any,
+    ) -> Self:
         """Fit, and keep what came of it; see `fit_on`."""
         X = self._table(X, fitting=True)
+        held = ValidationData.of(self._table(validation[0]), *validation[1:])
         y, sample_weight = as_pandas(y), as_pandas(sample_weight)
         with (
             client_of(self.client, self.timeout) as client,
             server_of(self.server, client) as server,
         ):
-            fit_on(client, self, X, y, sample_weight, server=server, **options)
+            fit_on(client, self, X, y, sample_weight, server=server, validation=held, **options)
         return self
 
     def _table(self, X: Any, fitting: bool = False) -> Any:

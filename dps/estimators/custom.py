@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from dps.data.arrays import side_by_side
 from dps.data.partitions import is_dask
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.custom_family import (
@@ -26,7 +26,7 @@ from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
 from dps.estimators.family import Finish
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
-from dps.models import CustomModel
+from dps.models import Arrays, CustomModel
 from dps.optimizers.schedules import Schedule
 from dps.training.state import TrainState
 
@@ -48,23 +48,6 @@ params_ : dict of str to array
 _shared = documented(
     model=_MODEL, steps=STEPS, rows=ROWS, places=PLACES, fitted=_FITTED, attributes=ATTRIBUTES
 )
-
-
-def _shape_of(X: Any) -> tuple[int, ...]:
-    """The shape of a row of an array, where it is no vector."""
-    return tuple(map(int, X.shape[1:])) if getattr(X, "ndim", 0) > 2 else ()
-
-
-def _flat(X: Any) -> Any:
-    """Rows as vectors."""
-    width = math.prod(X.shape[1:])
-    if not is_dask(X):
-        return X.reshape(X.shape[0], width)
-    whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
-    return whole.map_blocks(
-        _flat, drop_axis=range(2, X.ndim), chunks=(whole.chunks[0], (width,)),
-        meta=np.empty((0, 0), X.dtype),
-    )  # fmt: skip
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -93,35 +76,54 @@ class Stepped(DistributedEstimator):
         """What the model is given of rows."""
         raise NotImplementedError
 
-    #: The shape of a row of X, as it was given to the fit at work, where it is no vector.
-    _row_shape = cast("tuple[int, ...]", ())
-
-    def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
-        check_is_fitted(self)
-        if _shape_of(X) not in ((), self._model.shape.rows):
-            raise ValueError(
-                f"X has rows of the shape {_shape_of(X)}, but {type(self).__name__} is expecting "
-                f"{self._model.shape.rows or (self._model.n_features,)}"
-            )
-        return super()._apply(X, finish, columns)
+    #: What is known of the arrays that were given to the fit at work, where X is no table.
+    _arrays = cast("Arrays | None", None)
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
-        """A list of lists, such as of arrays of several lengths, is a column of them."""
-        shape = _shape_of(X)
-        if shape and self._takes() != "dense":
-            raise ValueError(
-                f"X has rows of the shape {shape}: a model that takes {self._takes()!r} has vectors"
-            )
+        """Arrays become a matrix; a list of lists, such as of arrays of several lengths, a column.
+
+        Raises
+        ------
+        ValueError
+            The arrays are others than those of the fit.
+        """
+        given = Arrays.of(X)
         if fitting:
-            self._row_shape = shape
-        if shape:
-            return _flat(X)
+            self._arrays = given
+        if given is not None:
+            if self._takes() != "dense":
+                raise ValueError(
+                    f"X has rows of the shape {given.sizes}: a model that takes {self._takes()!r} "
+                    "has vectors"
+                )
+            return self._matrix(X, given, self._arrays)
         lists = isinstance(X, list | tuple) and len(X) > 0 and not is_dask(X)
         if self._takes() == "columns" and lists and all(np.ndim(row) == 1 for row in X):
             import pandas as pd
 
             return pd.DataFrame({"x0": pd.Series([list(row) for row in X], dtype=object)})
         return super()._table(X, fitting)
+
+    def _matrix(self, X: Any, given: Arrays, known: Any) -> Any:
+        """What stands for arrays, where they are as those that are known."""
+        same = isinstance(known, Arrays) and (given.shapes, given.names) == (
+            known.shapes,
+            known.names,
+        )
+        if not same:
+            wanted = known.sizes if isinstance(known, Arrays) else self.n_features_in_
+            raise ValueError(
+                f"X has rows of the shape {given.sizes}, but {type(self).__name__} is expecting "
+                f"{wanted}"
+            )
+        return side_by_side(X)
+
+    def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
+        check_is_fitted(self)
+        given = Arrays.of(X)
+        if given is not None:
+            X = self._matrix(X, given, self._model.shape.columns)
+        return super()._apply(X, finish, columns)
 
     def _build(self, shape: Shape) -> Any:
         """The model of a fit."""
@@ -170,9 +172,8 @@ class _Custom(Stepped):
             )
         dtype = getattr(given, "dtype", shape.dtype)
         model = CustomModel(
-            given, shape.n_features, shape.n_outputs, shape.classification, dtype, shape.columns,
-            shape.rows,
-        )  # fmt: skip
+            given, shape.n_features, shape.n_outputs, shape.classification, dtype, shape.columns
+        )
         model.shape = shape
         return model
 

@@ -23,7 +23,7 @@ from dps.losses import Loss
 from dps.losses.base import Task
 from dps.losses.log_loss import LogLoss
 from dps.losses.softmax import Softmax
-from dps.models import Column, Columns
+from dps.models import Arrays, Column, Columns
 from dps.optimizers import Adam, AdamW, Constant, get_optimizer
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 from dps.training.state import starting_state
@@ -98,25 +98,22 @@ class Shape:
     classification : bool
     dtype : dtype
         float32 if all of X is, else float64.
-    columns : Columns or None
-        Where the columns lie that the model takes by name; None where it takes rows.
+    columns : Columns, Arrays or None
+        Where the columns lie that the model takes by name, or arrays; None where it takes rows.
     seed : int
-    rows : tuple of int
-        The shape of a row, where it is no vector.
     """
 
     n_features: int
     n_outputs: int
     classification: bool
     dtype: np.dtype[Any]
-    columns: Columns | None
+    columns: Columns | Arrays | None
     seed: int
-    rows: tuple[int, ...] = ()
 
     def made(self, make: Any) -> Any:
         """What a user's class or function makes for such data."""
-        vector = self.n_features if self.columns is None else self.columns.sizes
-        return make(self.rows or vector, self.n_outputs)
+        wanted = self.n_features if self.columns is None else self.columns.sizes
+        return make(wanted, self.n_outputs)
 
 
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
@@ -199,12 +196,12 @@ class CustomFamily(Family):
         """Steps of the optimizer, from the model's own start or from where it was left."""
         asked, start = self.asked, ask.start
         names = [f"x{number}" for number in range(summary.n_features)]
-        columns = None
+        columns: Columns | Arrays | None = asked._arrays
         if asked._takes() == "columns":
             columns = columns_of(encoding, getattr(asked, "feature_names_in_", names))
         shape = Shape(
             summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype), columns,
-            ask.seed, asked._row_shape,
+            ask.seed,
         )  # fmt: skip
         model = self._build(shape)
         if start is not None:
@@ -269,11 +266,14 @@ def _check_same(before: Any, model: Any) -> None:
             f"the fit cannot start from the last one: that has {before.n_features} features, and X "
             f"has {model.n_features}; train a clone, or with warm_start=False"
         )
-    if before.shape.rows != model.shape.rows:
+    then, now = (
+        each.shape.columns.sizes if isinstance(each.shape.columns, Arrays) else (each.n_features,)
+        for each in (before, model)
+    )
+    if then != now:
         raise ValueError(
-            f"the fit cannot start from the last one: that has rows of the shape "
-            f"{before.shape.rows}, and X has {model.shape.rows}; train a clone, or with "
-            "warm_start=False"
+            f"the fit cannot start from the last one: that has rows of the shape {then}, and X has "
+            f"{now}; train a clone, or with warm_start=False"
         )
     then, now = ([(t.name, t.shape) for t in each.layout.tensors] for each in (before, model))
     if then != now:

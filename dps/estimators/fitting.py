@@ -57,8 +57,8 @@ def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> N
         fit(client, estimator, X, *args, **options)
         return
     except GapsError as error:
-        several = getattr(estimator, "_row_shape", ())  # dimensions of a row
-        if several or is_list(X) or estimator.encoder != "auto" or options["start"]:
+        arrays = getattr(estimator, "_arrays", None)
+        if arrays or is_list(X) or estimator.encoder != "auto" or options["start"]:
             raise ValueError(*error.args) from None
     fit(client, estimator, X, *args, gaps=True, **options)
 

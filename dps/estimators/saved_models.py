@@ -5,7 +5,6 @@ What makes the model is not in the file: it is given again, and its tensors must
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from dps.data.records import Kind, dataclass_kind
 from dps.estimators.custom_family import Shape
-from dps.models import Column, Columns, CustomModel
+from dps.models import Arrays, Column, Columns, CustomModel
 from dps.training.saved import count
 
 __all__ = ["OWN_MODELS", "own_kinds"]
@@ -53,7 +52,12 @@ def own_kinds(build: Callable[[Shape], Any] | None) -> list[Kind]:
         Kind(f"model:{name}", cls, ("shape", "tensors"), _fields, model)
         for name, cls in OWN_MODELS.items()
     ]
-    others = (("shape", Shape, _shape), ("columns", Columns, _columns), ("column", Column, _column))
+    others = (
+        ("shape", Shape, _shape),
+        ("columns", Columns, _columns),
+        ("column", Column, _column),
+        ("arrays", Arrays, _arrays),
+    )
     return [*models, *(dataclass_kind(*each) for each in others)]
 
 
@@ -72,21 +76,31 @@ def _shape(
     dtype: Any,
     columns: Any,
     seed: Any,
-    rows: Any,
 ) -> Shape:
     if not isinstance(classification, bool) or dtype not in (np.float32, np.float64):
         raise ValueError(f"classification is {classification!r}, and the dtype {dtype!r}")
-    if not (columns is None or isinstance(columns, Columns)):
-        raise ValueError(f"columns are {columns!r}")
     n_features = count(n_features, "n_features", 1)
-    if columns is not None and sum(column.width for column in columns.columns) != n_features:
-        raise ValueError(f"columns are not those of {n_features} features")
+    if isinstance(columns, Columns):
+        width = sum(column.width for column in columns.columns)
+    elif isinstance(columns, Arrays):
+        width = columns.width
+    elif columns is None:
+        width = n_features
+    else:
+        raise ValueError(f"columns are {columns!r}")
+    if width != n_features:
+        raise ValueError(f"columns are not those of {n_features} features: {columns!r}")
     if count(n_outputs, "n_outputs", 1) > _MOST_OUTPUTS:
         raise ValueError(f"n_outputs is {n_outputs}, up to {_MOST_OUTPUTS} are possible")
-    rows = tuple(count(size, "a size of rows", 1) for size in rows)
-    if rows and (columns is not None or math.prod(rows) != n_features):
-        raise ValueError(f"rows of the shape {rows} are not those of {n_features} features")
-    return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"), rows)
+    return Shape(n_features, n_outputs, classification, dtype, columns, count(seed, "seed"))
+
+
+def _arrays(shapes: Any, kinds: Any, names: Any) -> Arrays:
+    sizes = tuple(tuple(count(size, "a size of rows", 1) for size in shape) for shape in shapes)
+    several = len(sizes) == len(kinds) and len(names) in (0, len(sizes)) and sizes
+    if not several or not {*kinds} <= {*"fib"} or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"there are no arrays of {shapes!r}, {kinds!r} and {names!r}")
+    return Arrays(sizes, tuple(kinds), tuple(names))
 
 
 def _columns(columns: Any) -> Columns:

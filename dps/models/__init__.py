@@ -3,6 +3,7 @@
 Nothing here may know servers, modes or ranks.
 """
 
+from dps.models.arrays import Arrays
 from dps.models.base import CSRRows, DenseRows, Model, Rows
 from dps.models.batches import Batch
 from dps.models.checking import check
@@ -14,6 +15,7 @@ from dps.models.linear import LinearModel
 from dps.models.network import Inputs, Network
 
 __all__ = [
+    "Arrays",
     "Batch",
     "CSRRows",
     "Column",

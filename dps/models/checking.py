@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from dps.models.arrays import Arrays
 from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.custom import CustomModel
 from dps.models.layout import Tensor
@@ -44,7 +45,7 @@ def check(
         With `layout`, `init`, `loss_gradient` and `raw`.
     X : ndarray or sparse matrix of shape (n, n_features)
         Of a model that takes columns a mapping of names to vectors, such as a dataframe: of numbers
-        as floats, of codes as integers.
+        as floats, of codes as integers. Or arrays of more dimensions, or a dict or tuple of arrays.
     y : array-like of shape (n,) or (n, n_outputs)
         Labels, or numbers.
     classification : bool, optional
@@ -118,10 +119,14 @@ class _Trial:
         targets = np.asarray(y)
         if classification is None:
             classification = targets.dtype.kind != "f"
-        columns = None
+        columns: Any = None
         if getattr(model, "takes", "dense") == "columns":
             columns = _Named({name: np.asarray(X[name]).dtype.kind != "f" for name in X})
             X = np.stack([np.asarray(X[name], np.float64) for name in X], axis=1)
+        elif (columns := Arrays.of(X)) is not None:
+            parts = [X[name] for name in columns.names] if columns.names else X
+            parts = parts if isinstance(parts, list | tuple) else [X]
+            X = np.hstack([part.reshape(len(part), -1).astype(np.float64) for part in parts])
         sparse = scipy.sparse.issparse(X)
         matrix: Any = scipy.sparse.csr_array(X) if sparse else np.asarray(X)
         if matrix.ndim != 2 or matrix.shape[0] != len(targets) or not len(targets):

@@ -90,10 +90,8 @@ class CustomModel:
         Whether targets are codes of classes.
     dtype : dtype
         float32 or float64.
-    columns : Columns, optional
-        Where the model takes columns by name: which they are.
-    row_shape : tuple of int, optional
-        Of the rows that the model takes, where they are no vectors.
+    columns : Columns or Arrays, optional
+        What the model is given of rows, where these are no vectors.
 
     Examples
     --------
@@ -127,9 +125,8 @@ class CustomModel:
         classification: bool,
         dtype: Any = np.float64,
         columns: Any = None,
-        row_shape: tuple[int, ...] = (),
     ) -> None:
-        self.model, self.row_shape = model, row_shape
+        self.model = model
         self.n_features = n_features
         self.n_outputs = n_outputs
         self.classification = classification
@@ -236,8 +233,6 @@ class CustomModel:
         rows = X.shape[0]
         if self.columns is not None:
             X = self.columns(X)
-        elif self.row_shape:
-            X = X.reshape(rows, *self.row_shape)
         if y is not None and self.classification:
             y = y.astype(np.intp)
         return Batch(X, y, weight, rows)

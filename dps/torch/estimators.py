@@ -82,7 +82,7 @@ class _Torch(Stepped):
         criterion = criterion_of(self.criterion, shape.classification)
         model = TorchModel(
             given, criterion, shape.n_features, shape.n_outputs, shape.classification,
-            self.device, self.takes, shape.columns, shape.rows,
+            self.device, self.takes, shape.columns,
         )  # fmt: skip
         model.shape = shape
         return model

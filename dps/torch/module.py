@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dps.models import Layout, Padded, Rows, Tensor
+from dps.models import Arrays, Layout, Padded, Rows, Tensor
 from dps.models.batches import FORMS
 from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.criteria import Criterion, total_of
@@ -91,9 +91,9 @@ class TorchModel:
     classification : bool
     device : str
     takes : {"dense", "sparse", "columns"}
-    columns : Columns, optional
-    row_shape : tuple of int, optional
-        Of the rows that the module takes, where they are no vectors.
+    columns : Columns or Arrays, optional
+        What the module is given of rows, where these are no vectors: of several arrays each is an
+        argument, by its name in a dict.
     """
 
     #: What who made it knew of the data; it is not looked at here.
@@ -112,13 +112,11 @@ class TorchModel:
         device: str = "cpu",
         takes: str = "dense",
         columns: Any = None,
-        row_shape: tuple[int, ...] = (),
     ) -> None:
         self.module, self.criterion = module, criterion
         self.n_features, self.n_outputs = n_features, n_outputs
         self.classification = classification
         self.device, self.takes, self.columns = device, takes, columns
-        self.row_shape = row_shape
         self.layout = layout_of(module)
         single = next(p for p in module.parameters() if p.requires_grad).dtype == torch.float32
         self.dtype = np.dtype("f4" if single else "f8")
@@ -255,10 +253,10 @@ class TorchModel:
         return self._live
 
     def _inputs(self, X: Any) -> Any:
-        if self.columns is not None:
-            return {name: self._input(column) for name, column in self.columns(X).items()}
-        X = self._input(X)
-        return X.reshape(-1, *self.row_shape) if self.row_shape else X
+        given = X if self.columns is None else self.columns(X)
+        if isinstance(given, dict):
+            return {name: self._input(each) for name, each in given.items()}
+        return tuple(map(self._input, given if isinstance(given, tuple) else (given,)))
 
     def _input(self, X: Any) -> Any:
         if isinstance(X, Padded):
@@ -277,7 +275,12 @@ class TorchModel:
         return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def _output(self, live: Live, inputs: Any) -> torch.Tensor:
-        output = live.module(inputs)
+        if isinstance(inputs, tuple):
+            output = live.module(*inputs)
+        elif isinstance(self.columns, Arrays):
+            output = live.module(**inputs)
+        else:
+            output = live.module(inputs)
         if not isinstance(output, torch.Tensor):
             raise TypeError(
                 f"{type(self.module).__name__} must return a tensor, with a row of outputs for "

@@ -1,0 +1,75 @@
+"""Arrays whose rows are no vectors, and several arrays of the same rows, as one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.data.partitions import is_dask
+
+__all__ = ["side_by_side"]
+
+
+def side_by_side(X: Any) -> Any:
+    """The matrix that stands for arrays: of NumPy, or of Dask where one of them is.
+
+    Parameters
+    ----------
+    X : array, dict or tuple of arrays
+        Of which `Arrays.of` says something.
+
+    Raises
+    ------
+    ValueError
+        They have different numbers of rows, or integers that the matrix cannot hold.
+    """
+    if not isinstance(X, Mapping | tuple):
+        return _matrix(X, X.dtype, "X")
+    names = sorted(X) if isinstance(X, Mapping) else range(len(X))
+    parts = {name: X[name] for name in names}
+    lengths = {name: part.shape[0] for name, part in parts.items()}
+    known = {length for length in lengths.values() if length == length}  # of Dask's also NaN
+    if len(known) > 1:
+        raise ValueError(f"the arrays in X have different numbers of rows: {lengths}")
+    floating = [part.dtype for part in parts.values() if part.dtype.kind == "f"]
+    dtype = np.result_type(*floating, np.float32) if floating else np.dtype(np.float64)
+    first = next((part for part in parts.values() if is_dask(part)), None)
+    if first is None:
+        return np.hstack([_matrix(part, dtype, f"X[{name!r}]") for name, part in parts.items()])
+    import dask.array as da
+
+    matrices = []
+    for name, part in parts.items():
+        if not is_dask(part) or (part.chunks[0] != first.chunks[0] and known):
+            part = da.asarray(part).rechunk({0: first.chunks[0]})
+        matrices.append(_matrix(part, dtype, f"X[{name!r}]"))
+    return da.concatenate(matrices, axis=1, allow_unknown_chunksizes=True).rechunk({1: -1})
+
+
+def _matrix(X: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Rows as vectors, in the dtype of all inputs."""
+    width = int(np.prod(X.shape[1:], dtype=int))
+    if not is_dask(X):
+        return _vectors(X, width, dtype, name)
+    whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+    axes = {"drop_axis": range(2, X.ndim)} if X.ndim > 1 else {"new_axis": 1}
+    return whole.map_blocks(
+        partial(_vectors, width=width, dtype=dtype, name=name), **axes,
+        chunks=(whole.chunks[0], (width,)), meta=np.empty((0, 0), dtype),
+    )  # fmt: skip
+
+
+def _vectors(X: NDArray[Any], width: int, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    found: NDArray[Any] = X.reshape(len(X), width).astype(dtype, copy=False)
+    if X.dtype.kind in "iu" and dtype.itemsize < 8 and X.size:
+        largest = max(abs(int(X.min())), abs(int(X.max())))
+        if largest > 1 << 24:
+            raise ValueError(
+                f"{name} holds {largest}, and the other inputs are float32, in which integers "
+                "above 16,777,216 are not exact: give the others as float64"
+            )
+    return found

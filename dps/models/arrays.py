@@ -1,0 +1,120 @@
+"""Arrays of rows that are no vectors, or of the same rows, out of the matrix that stands for them.
+
+It must not know containers: who does puts them side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Arrays"]
+
+#: What is given back in a dtype of its own.
+_KINDS = {"i": np.int64, "b": np.bool_}
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Where arrays lie among the columns of a matrix.
+
+    Parameters
+    ----------
+    shapes : tuple of tuple of int
+        Of a row of each.
+    kinds : tuple of {"f", "i", "b"}
+        Whether each holds numbers, integers or truth values.
+    names : tuple of str
+        Of a dict of arrays; none of a tuple of them, or of a single one.
+
+    Examples
+    --------
+    >>> arrays = Arrays(((2, 2), ()), ("f", "i"), ("image", "age"))
+    >>> arrays(np.array([[1.0, 2.0, 3.0, 4.0, 30.0]]))
+    {'image': array([[[1., 2.],
+            [3., 4.]]]), 'age': array([30])}
+    >>> arrays.sizes, arrays.width
+    ({'image': (2, 2), 'age': ()}, 5)
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    kinds: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, X: Any) -> Arrays | None:
+        """What can be said of them without a look at their rows; None of a table.
+
+        Parameters
+        ----------
+        X : array of more than two dimensions, or a dict or tuple of arrays; all else is a table
+            Of NumPy or Dask.
+
+        Raises
+        ------
+        TypeError, ValueError
+            What is in a dict is no array, or no numbers; or there is nothing.
+        """
+        named = isinstance(X, Mapping)
+        if not named and not (isinstance(X, tuple) and X and all(map(_is_array, X))):
+            shape = tuple(map(int, X.shape[1:])) if getattr(X, "ndim", 0) > 2 else ()
+            return cls((shape,), ("f",)) if shape else None
+        found = dict(sorted(X.items()) if named else enumerate(X))
+        if not found:
+            raise ValueError("X is an empty dict: give arrays by name")
+        for name, each in found.items():
+            if not _is_array(each) or not each.shape:
+                raise TypeError(
+                    f"X[{name!r}] is a {type(each).__name__}: of several inputs each must be an "
+                    "array of NumPy or Dask, with as many rows as the others"
+                )
+            if each.dtype.kind not in "fiub":
+                raise TypeError(f"X[{name!r}] holds {each.dtype}, which are no numbers")
+        shapes = tuple(tuple(map(int, each.shape[1:])) for each in found.values())
+        kinds = tuple(each.dtype.kind.replace("u", "i") for each in found.values())
+        return cls(shapes, kinds, tuple(map(str, found)) if named else ())
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of each."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def width(self) -> int:
+        """Columns of all."""
+        return sum(self.widths)
+
+    @property
+    def sizes(self) -> Any:
+        """The shape of a row, or those of all; an int of vectors."""
+        return self._given([shape[0] if len(shape) == 1 else shape for shape in self.shapes])
+
+    def __call__(self, X: Any) -> Any:
+        """Return the arrays of rows: a dict by name, a tuple, or a single one.
+
+        Parameters
+        ----------
+        X : ndarray of shape (rows, width)
+        """
+        found = []
+        places = zip(self.shapes, self.kinds, self.widths, accumulate(self.widths), strict=True)
+        for shape, kind, width, stop in places:
+            part = X[:, stop - width : stop].reshape(len(X), *shape)
+            found.append(part.astype(_KINDS[kind]) if kind in _KINDS else part)
+        return self._given(found)
+
+    def _given(self, each: Sequence[Any]) -> Any:
+        if self.names:
+            return dict(zip(self.names, each, strict=True))
+        return tuple(each) if len(each) > 1 else each[0]
+
+
+def _is_array(value: Any) -> bool:
+    """Of NumPy or Dask; a Delayed has every name, but no tuple."""
+    shaped = isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "reshape")
+    return shaped and not hasattr(value, "toarray")
