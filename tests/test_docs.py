@@ -65,7 +65,7 @@ def test_the_examples_of_the_page_on_saving_run(
     for example in blocks(ROOT / "docs" / "saving.md", "python"):
         exec(example, names)
     assert "MinMaxScaler" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx"}
+    assert {path.name for path in tmp_path.iterdir()} == {"iris", "iris.onnx", "machine.onnx"}
 
 
 @pytest.mark.slow

@@ -193,6 +193,28 @@ class _Machine(DistributedEstimator):
             return replace(carry, state=None, optimizer=None)
         return TrainState(self._params, self._machine)
 
+    def to_onnx(self) -> Any:
+        """The machine as ONNX, from the columns of an array or a dataframe on.
+
+        It needs onnx, and skl2onnx where a dataframe is encoded. An array is one input "X" (n,
+        n_features); of a dataframe each column is an input (n, 1) by its name: numbers as float32,
+        categories as text, or int64. Outputs are as skl2onnx names them: of a classifier "label"
+        and "probabilities", or "scores" where the loss has none; else "variable".
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        ValueError
+            The encoder does what ONNX has not, or the table is too long for dense rows.
+        """
+        check_is_fitted(self)
+        from dps.estimators.onnx_machine import onnx_machine
+
+        return onnx_machine(self)
+
     def embeddings(self) -> Any:
         """Weights and factors by what they stand for.
 

@@ -14,7 +14,7 @@ from dps.data.defects import places
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.features import Number, OneHot
 
-__all__ = ["plain_encoder"]
+__all__ = ["onnx_types", "plain_encoder"]
 
 #: Stands for a missing number, and is larger than any that there is, in float32, too.
 _FAR = 1e38
@@ -44,6 +44,21 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
         for what, step in _steps(feature).items()
     ]
     return ColumnTransformer(steps).fit(example)
+
+
+def onnx_types(encoder: FrameEncoder) -> list[tuple[str, Any]]:
+    """What skl2onnx is to know of the columns of a fitted encoder: names and types."""
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
+
+    features: tuple[Any, ...] = encoder.encode.features
+    if isinstance(plain_encoder(encoder).transformers[0][2][0], int):  # of an array
+        return [("X", FloatTensorType([None, len(features)]))]
+    types = {"i": Int64TensorType, "u": Int64TensorType, "f": FloatTensorType}
+    kinds = [_values(feature).dtype.kind for feature in features]
+    return [
+        (feature.name, types.get(kind, StringTensorType)([None, 1]))
+        for feature, kind in zip(features, kinds, strict=True)
+    ]
 
 
 def _is_plain(feature: Any) -> bool:

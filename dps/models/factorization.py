@@ -270,25 +270,29 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         """What a factor is of its element in the table."""
         return _DEEP_FACTOR_GAIN if self.hidden else _FACTOR_GAIN
 
+    @property
+    def layers(self) -> _Layers | None:
+        """What they are made of, where there are some."""
+        if not self.hidden:
+            return None
+        numbers, at = range(len(self.sizes) - 1), self.layout.offsets
+        return _Layers(
+            sizes=self.sizes,
+            weights=[at[f"weights_{number}"] - at["intercept"] for number in numbers],
+            biases=[at[f"biases_{number}"] - at["intercept"] for number in numbers],
+            gains=[size**-0.5 for size in self.sizes[:-1]],
+            activation=self.activation,
+            dropout=self.dropout,
+            bias_gain=_BIAS_GAIN,
+        )
+
     def _make_kernel(self) -> FactorizationGradient:
         assert self.loss.native is not None
         single = self.dtype == np.float32
         return FactorizationGradient(self._shape(), self.loss.native, single=single)
 
     def _shape(self) -> _Shape:
-        inputs, at, sizes = self.inputs, self.layout.offsets, self.sizes
-        first, layers = at["intercept"], None
-        if sizes:
-            numbers = range(len(sizes) - 1)
-            layers = _Layers(
-                sizes=sizes,
-                weights=[at[f"weights_{number}"] - first for number in numbers],
-                biases=[at[f"biases_{number}"] - first for number in numbers],
-                gains=[size**-0.5 for size in sizes[:-1]],
-                activation=self.activation,
-                dropout=self.dropout,
-                bias_gain=_BIAS_GAIN,
-            )
+        inputs, at, layers = self.inputs, self.layout.offsets, self.layers
         knots = [np.asarray(each, np.float64) for each in inputs.knots]
         gaps = [np.diff(each, append=np.inf) for each in knots]
         fields = None
@@ -312,7 +316,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
             steepness=np.concatenate([*(1 / np.where(g > TINY, g, np.inf) for g in gaps), []]),
             shift=self.output_shift,
             scale=self.output_scale,
-            mix_at=at.get("mix", first),
+            mix_at=at.get("mix", at["intercept"]),
             factor_gain=self.factor_gain,
             gain=inputs.gain,
             normalised=inputs.normalised,
