@@ -12,7 +12,7 @@ from distributed import Client
 
 import dps
 from dps.errors import ServerLostError
-from dps.transport import callers
+from dps.transport import callers, wires
 
 
 @pytest.fixture(params=["this process", "mapped", "stream", "calls"])
@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict
     if request.param != "mapped":
         monkeypatch.setattr(callers, "map_parts", lambda *args: None)
     if request.param == "calls":
-        monkeypatch.setattr(callers, "can_be_taken_over", lambda comm: False)
+        monkeypatch.setattr(wires, "can_be_taken_over", lambda comm: False)
     return {"client": request.getfixturevalue("client")}
 
 

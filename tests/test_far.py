@@ -34,6 +34,7 @@ from dps.transport import far as far_links
 from dps.transport.far import FarLink
 from dps.transport.remote import Remote
 from dps.transport.serving import ServedShard
+from dps.transport.wires import connected
 
 SIZE = 20_000  # some pieces of a socket's
 
@@ -142,11 +143,11 @@ def strangers(remote: Remote) -> None:
         link(remote)
     name = remote.call("ask", KEY, "admit", nothing, 0, timeout=10)
     for fence, reason in ((2, "attempt 2 refused"), (1, "second connection")):
-        other = FarLink(remote.call("ask", KEY, "card", timeout=10), remote, 0, fence, 10)
+        who = (0, fence), lambda: None, ServerLostError, 10
         with pytest.raises(FencedError, match=reason):
-            remote.submit(other._connect(name)).result(10)
+            remote.submit(connected(remote, name, *who)).result(10)
         with pytest.raises(ServerLostError, match="released"):
-            remote.submit(other._connect("dps-shard-of-yesterday")).result(10)
+            remote.submit(connected(remote, "dps-shard-of-yesterday", *who)).result(10)
     assert way.call(operations.version) == 0
     way.close()
 

@@ -28,7 +28,9 @@ from conditions import until
 from distributed import Client, LocalCluster
 
 import dps
-from dps._runtime.tensors import Ending, Order, TensorPart, TensorService
+from dps._runtime.message import Ending, Op
+from dps._runtime.service import Service
+from dps._runtime.tensors import TensorPart
 from dps._runtime.wire import SocketWire
 from dps.data.directories import read_directory, write_directory
 from dps.errors import (
@@ -42,7 +44,7 @@ from dps.optimizers import SGD, Adam, Momentum, Optimizer
 from dps.server.holding import Holding
 from dps.server.memory import folder
 from dps.tensors.arguments import initial_values, spec_of
-from dps.transport import callers
+from dps.transport import callers, wires
 from dps.transport.call import Mailbox
 from dps.transport.callers import RemoteAccess
 
@@ -59,7 +61,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param != "mapped":
         monkeypatch.setattr(callers, "map_parts", lambda *args: None)
     if request.param == "calls":
-        monkeypatch.setattr(callers, "can_be_taken_over", lambda comm: False)
+        monkeypatch.setattr(wires, "can_be_taken_over", lambda comm: False)
     yield {"client": client}
 
 
@@ -251,13 +253,13 @@ def test_a_read_in_mapped_memory_is_never_torn() -> None:
     def write() -> None:
         ones = np.ones(3000)
         while not ending.is_set():
-            held.do(Order.ADD, 0, None, ones, 1.0, None)
+            held.do(Op.ADD, 0, None, ones, 1.0, None)
 
     writer = threading.Thread(target=write)
     writer.start()
     out, seen = np.empty(3000), set()
     while len(seen) < 20:
-        if held.peek(0, None, out) == Ending.DONE:
+        if held.peek(0, None, out) == Ending.RAN:
             assert (out == out[0]).all()
             seen.add(out[0])
     ending.set()
@@ -368,11 +370,11 @@ def test_tasks_with_a_handle_each_share_the_connections_of_their_process(client:
 BY_CALLS = """
 import sys, dps
 from distributed import Client
-from dps.transport import callers
+from dps.transport import callers, wires
 
 if __name__ == "__main__":
     callers.map_parts = lambda *args: None
-    callers.can_be_taken_over = lambda comm: False
+    wires.can_be_taken_over = lambda comm: False
     server = dps.ParameterServer.connect("called", client=Client(sys.argv[1]))
     server.add("w", 1.0)
     print("there", flush=True)
@@ -880,10 +882,11 @@ def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()
     wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 1.0)
-    service = TensorService(Holding(spec, 0, shared=False).parts, wire)
-    ours.sendall(struct.pack("qqqqqd", Order.READ, 0, -1, n, 0, 1.0) + bytes(100))
-    with pytest.raises(ConnectionError, match="a request that is none"):
-        service.serve_all(lambda message: b"", lambda error: b"")
+    service = Service(wire, lambda message: b"", parts=Holding(spec, 0, shared=False).parts)
+    counts = [Op.READ, n, n, 0, 0, 0, 0, 0, *[0.0] * 9, 0, -1, 0, 1.0]
+    ours.sendall(struct.pack("8q9d3qd", *counts) + bytes(100))
+    service.run(lambda error: str(error).encode())
+    assert b"a request is refused: kind" in ours.recv(1000)
     ours.close()
     wire.close()
 

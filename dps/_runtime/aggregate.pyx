@@ -29,7 +29,8 @@ from libc.string cimport memcpy
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
-from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, End, RAN
+from dps._runtime.ends cimport End
+from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN
 from dps._runtime.words cimport R_ARRIVED, S_VERSION, add, load, rank_store
 
 cdef enum:

@@ -11,7 +11,8 @@ import numpy as np
 
 from dps._kernels.lazy cimport apply, flush, gather
 from dps._kernels.room cimport Room
-from dps._runtime.ends cimport BAD_UPDATE, End, MappedEnd, PUSH_KEYS, RAN, Request, Sparse
+from dps._runtime.ends cimport End, MappedEnd, Sparse
+from dps._runtime.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
 from dps._runtime.step cimport Step
 
 from dps._runtime.updates import bind

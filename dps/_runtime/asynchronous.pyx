@@ -31,9 +31,8 @@ import numpy as np
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
-from dps._runtime.ends cimport (
-    BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, PUSH_KEYS, RAN, Request, STOPPED
-)
+from dps._runtime.ends cimport End, MappedEnd
+from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
     R_ARRIVED, R_FREE, R_TICKET, S_VERSION, W_OPEN, W_STOP, W_TICKETS, W_TURN, add, load, rank_store

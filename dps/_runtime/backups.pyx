@@ -45,9 +45,8 @@ from dps._kernels.keys cimport need, next_batch
 from dps._kernels.reduce cimport BLOCK
 from dps._kernels.room cimport Room
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
-from dps._runtime.ends cimport (
-    BAD_GRADIENT, BAD_UPDATE, End, PULL, PULL_KEYS, RAN, Request, STOPPED
-)
+from dps._runtime.ends cimport End
+from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PULL, PULL_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.synchronous cimport SynchronousEnd
 from dps._runtime.words cimport (

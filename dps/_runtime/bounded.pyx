@@ -29,7 +29,8 @@ async, with the clock of before.
 from libc.stdint cimport int64_t
 
 from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
-from dps._runtime.ends cimport BROADCAST, End, MEAN, PULL, RAN, Request
+from dps._runtime.ends cimport End
+from dps._runtime.message cimport BROADCAST, MEAN, PULL, RAN, Request
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport R_CLOCK, R_GIVEN, rank_load, rank_store
 

@@ -23,7 +23,8 @@ from dps._kernels.optimizers cimport UNTRAINED
 from dps._kernels.room cimport Room
 from dps._runtime.asynchronous cimport AsynchronousEnd
 from dps._runtime.bounded cimport BoundedEnd
-from dps._runtime.ends cimport MappedEnd, RAN
+from dps._runtime.ends cimport MappedEnd
+from dps._runtime.message cimport RAN
 
 
 cdef class AgedEnd(BoundedEnd):

@@ -14,7 +14,7 @@ import numpy as np
 from dps._runtime.activity cimport COMPUTE
 from dps._kernels.checks cimport same_length, vector_of
 from dps._kernels.coordinates cimport Coordinates
-from dps._runtime.ends cimport NOTES, RAN
+from dps._runtime.message cimport NOTES, RAN
 from dps._runtime.passes cimport Pass
 from dps._runtime.step cimport Step
 from dps._kernels.quasi_newton cimport LBFGS

@@ -6,55 +6,10 @@ from dps._kernels.numbers cimport Numbers
 from dps._kernels.room cimport Room
 from dps._kernels.table cimport Table
 from dps._runtime.activity cimport Activity
+from dps._runtime.message cimport Answer, NOTES, Request
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.wire cimport Wire
 from dps._runtime.words cimport Words
-
-cdef enum:
-    # What a rank asks of a shard.
-    CALL            # a function, in Python
-    ACCOUNT         # nothing: it says what it has counted, and gets no answer
-    PULL            # the parameters
-    PUSH            # a gradient; what the mode answers
-    PULL_KEYS       # the parameters at some keys
-    PUSH_KEYS       # a gradient at those keys, or at others that come with it
-    MEAN            # a vector of each rank; their mean
-    BROADCAST       # rank 0's vector
-    RING            # nothing: it puts a message of a ring there, and gets no answer
-
-cdef enum:
-    # How that ended; what is below 0 is an exception.
-    RAN
-    BAD_GRADIENT
-    BAD_UPDATE
-    STOPPED
-    RAISED          # at a shard that is far: the exception follows
-
-cdef enum:
-    NOTES = 8       # doubles that go along with a message
-
-# A rank's request to a shard, as it crosses a wire; a payload of `nbytes` follows.
-cdef struct Request:
-    int64_t op
-    int64_t nbytes
-    int64_t sequence    # of what changes something, from 1
-    int64_t rows        # behind the gradient
-    int64_t step        # number of this update, or of the rank's own step
-    int64_t based       # in async: updates that the gradient's parameters are known to hold
-    int64_t epoch
-    int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
-    double rate
-    double notes[NOTES]
-
-# A shard's answer; a payload of `nbytes` follows.
-cdef struct Answer:
-    int64_t status
-    int64_t nbytes
-    int64_t waited      # nanoseconds
-    int64_t before      # updates of the shard before this push
-    int64_t version     # updates that what follows is known to hold
-    int64_t n_keys      # keys in front of the values
-    double notes[NOTES]
 
 # Keys in a shard's own numbers, and where their values are among those of all shards.
 cdef struct Picks:

@@ -35,6 +35,10 @@ from dps._kernels.reduce cimport BLOCK
 from dps._kernels.room cimport Room
 from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
+from dps._runtime.message cimport (
+    ACCOUNT, Answer, BAD_GRADIENT, BAD_UPDATE, BROADCAST, CALL, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
+    PUSH_KEYS, RAISED, RAN, Request, RING, STOPPED
+)
 from dps._runtime.wire cimport PARTS, Wire
 from dps._runtime.words cimport (
     Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_ANSWERED, W_STOP, is_ready,
@@ -735,7 +739,7 @@ cdef class HostEnd(MappedEnd):
         self.wait(-1, W_ANSWERED, self.request.sequence)
         memcpy(notes, answer, NOTES * sizeof(double))
         # What has gone wrong is the leader's to say.
-        return RAN if answer[NOTES] == RAN else STOPPED
+        return RAN if <int> answer[NOTES] == RAN else STOPPED
 
 
 cdef class FarEnd(End):

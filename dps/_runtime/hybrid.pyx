@@ -17,7 +17,8 @@ from libc.string cimport memcpy
 
 from dps._kernels.lazy cimport apply
 from dps._kernels.room cimport Room
-from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, MappedEnd, Picks, RAN, STOPPED
+from dps._runtime.ends cimport MappedEnd, Picks
+from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN, STOPPED
 from dps._runtime.synchronous cimport SynchronousEnd
 from dps._runtime.words cimport W_STOP, load
 

@@ -37,7 +37,8 @@ from dps._kernels.optimizers cimport UNTRAINED
 from dps._kernels.room cimport Room
 from dps._runtime.activity cimport COMPUTE
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport BAD_GRADIENT, BAD_UPDATE, End, MappedEnd, PUSH, RAN, STOPPED
+from dps._runtime.ends cimport End, MappedEnd
+from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, RAN, STOPPED
 from dps._runtime.words cimport W_STOP, load
 
 from dps._runtime.updates import bind

@@ -14,7 +14,7 @@ from dps._kernels.keys cimport next_batch
 from dps._kernels.numbers cimport Numbers, numbers_of
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows, Rows
-from dps._runtime.ends cimport RAN
+from dps._runtime.message cimport RAN
 from dps._runtime.step cimport Step
 
 from dps._runtime.step import ENDINGS as STEP_ENDINGS

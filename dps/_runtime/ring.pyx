@@ -22,7 +22,8 @@ import numpy as np
 
 from dps._runtime.activity cimport PUSH as PUSHING
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport BAD_GRADIENT, End, FarEnd, MappedEnd, PUSH, RAN, STOPPED
+from dps._runtime.ends cimport End, FarEnd, MappedEnd
+from dps._runtime.message cimport BAD_GRADIENT, PUSH, RAN, STOPPED
 from dps._runtime.words cimport R_RING, S_VERSION, W_STOP, load, store
 
 

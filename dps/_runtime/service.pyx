@@ -1,23 +1,27 @@
-"""The shard's side of a rank that is far: a thread that runs the rank's own steps in the window.
+"""The shard's side of a rank or a caller that is far: a thread that does what it asks for.
 
-Owns what crosses the wire and where it is put: a gradient into the rank's slot, an answer from
-where it lies. What a step does is the end's, which is the same class as that of a rank that has
-mapped the window. It must not know modes or Dask.
+Owns what crosses the wire and where it is put: of a rank a gradient into its slot, an answer from
+where it lies; of a caller keys and values, whole, before a part is touched. What a step does is the
+end's, which is the same class as that of a rank that has mapped the window; what a read or write
+does is the part's. It must not know modes or Dask.
 
-A request and its answer, in turn, until the rank closes the wire. What a crash leaves: of the rank,
-before its request is complete, half a gradient in the slot, which has not ARRIVED; later the step
-goes on as if the rank lived, and its answer finds nobody. Of the shard: a closed connection, on
-which the rank's next or present request is an error at once.
+A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
+its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on
+as if the rank lived, and its answer finds nobody. Of a caller: nothing, or a write that is whole.
+Of the shard: a closed connection, on which the next or present request is an error at once.
 """
 from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from dps._kernels.room cimport Room
 from dps._runtime.activity cimport EPOCH, WIDTH
-from dps._runtime.ends cimport (
-    ACCOUNT, Answer, BROADCAST, CALL, MEAN, MappedEnd, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED,
-    RAN, RING, Request
+from dps._runtime.ends cimport MappedEnd
+from dps._runtime.message cimport (
+    ACCOUNT, ASSIGN, Answer, BROADCAST, CALL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
+    READ, Request, RING
 )
+from dps._runtime.tensors cimport TensorPart
 from dps._runtime.wire cimport Wire
 
 from dps.errors import FencedError
@@ -25,42 +29,47 @@ from dps.errors import FencedError
 #: What is longer would not be counted in bytes.
 cdef int64_t MOST_KEYS = <int64_t> 1 << 40
 
+#: Elements that a request may speak of: whatever they are, their bytes can be counted.
+cdef int64_t MOST = <int64_t> 1 << 56
+
 #: Ids are below that.
 cdef int64_t MOST_IDS = <int64_t> 1 << 62
 
 
 cdef class Service:
-    """Serves one rank.
+    """See the stub."""
 
-    Parameters
-    ----------
-    end : MappedEnd
-        The rank's, in the window.
-    wire : Wire
-    answer : callable
-        ``answer(bytes)`` calls the function that a message of the rank means; what it returns is
-        sent back. It does not raise.
-    """
+    def __init__(self, Wire wire, respond, MappedEnd end=None, parts=()):
+        cdef int number
+        self.end, self.wire, self.respond = end, wire, respond
+        self.keys, self.sparse, self.values, self.results = Room(), Room(), Room(), Room()
+        self.request, self.answer = &self.own_request, &self.own_answer
+        if end is not None:
+            self.request, self.answer = &end.request, &end.answer
+            self.slot = end.slots + end.rank * end.slot_stride * end.numbers.itemsize
+            self.slot_size = end.size * end.numbers.itemsize
+        free(self.held)
+        self.parts = list(parts)
+        self.n_held = len(self.parts)
+        self.held = <void**> calloc(max(self.n_held, 1), sizeof(void*))
+        if self.held is NULL:
+            raise MemoryError
+        for number, part in enumerate(self.parts):
+            self.held[number] = <void*> (<TensorPart?> part)
 
-    def __init__(self, MappedEnd end, Wire wire, answer):
-        cdef Py_ssize_t itemsize = end.numbers.itemsize
-        self.end = end
-        self.wire = wire
-        self.answer = answer
-        self.slot = end.slots + end.rank * end.slot_stride * itemsize
-        self.slot_size = end.size * itemsize
-        self.keys, self.sparse = Room(), Room()
+    def __dealloc__(self):
+        free(self.held)
 
     def run(self, pickled):
-        """Serve until the rank closes the wire.
+        """Serve until the wire is closed.
 
         Parameters
         ----------
         pickled : callable
-            The bytes of an exception that a step has raised.
+            The bytes of an exception that was raised at work.
         """
         while True:
-            self.stepping = False
+            self.working = False
             try:
                 with nogil:
                     called = self._serve()
@@ -68,43 +77,85 @@ cdef class Service:
                 self._send(RAISED, pickled(error))
                 return
             except Exception as error:
-                if not self.stepping:
+                if not self.working:
                     raise
                 self._send(RAISED, pickled(error))
                 continue
             if not called:
                 return
-            self._send(RAN, self.answer(bytes(self.wire.receive_bytes(self.end.request.nbytes))))
+            self._send(RAN, self.respond(bytes(self.wire.receive_bytes(self.request.nbytes))))
 
     def _send(self, int64_t status, bytes payload):
-        memset(&self.end.answer, 0, sizeof(Answer))
-        self.end.answer.nbytes = len(payload)
-        self.end.result = <const char*> payload
+        cdef const char* result = payload
+        memset(self.answer, 0, sizeof(Answer))
+        self.answer.status, self.answer.nbytes = status, len(payload)
         with nogil:
-            self._reply(<int> status)
+            self._reply(result)
 
     cdef bint _serve(self) except -1 nogil:
-        """Answer what needs no interpreter; whether a call has come, else the rank has gone."""
+        """Answer what needs no interpreter; whether a call has come, else nobody is there."""
         cdef int64_t waited
         cdef int status
-        while self.wire.receive(&self.end.request, sizeof(Request)):
-            if self.end.request.op == CALL:
+        while self.wire.receive(self.request, sizeof(Request)):
+            if self.request.op == CALL:
                 return True
-            if self.end.request.op == ACCOUNT:
+            if READ <= self.request.op <= ASSIGN:
+                self._serve_part()
+                continue
+            if self.end is None:
+                self._refuse()
+            if self.request.op == ACCOUNT:
                 self._receive_account()
                 continue
-            if self.end.request.op == RING:
+            if self.request.op == RING:
                 self._receive_round()
                 continue
             self._receive()
             waited = self.end.activity.waited_so_far()
             self.end.activity.rest()
-            self.stepping = True
+            self.working = True
             status = self._step()
-            self.stepping = False
-            self.end.answer.waited = self.end.activity.waited_so_far() - waited
-            self._reply(status)
+            self.working = False
+            self.answer.waited = self.end.activity.waited_so_far() - waited
+            self.answer.status = status
+            if status == RAN and self.request.op == PUSH_KEYS and self.end.mean.n_parts:
+                self._reply_by_keys()
+            else:
+                self._reply(self.end.result)
         return False
+
+    cdef int _serve_part(self) except -1 nogil:
+        """Read or write a part, once all that it takes has come."""
+        if not 0 <= self.request.part < self.n_held:
+            self._refuse()
+        return self._use_part(<TensorPart> self.held[self.request.part])
+
+    cdef int _use_part(self, TensorPart part) except -1 nogil:
+        cdef Request* request = self.request
+        cdef int64_t n = request.n_keys, keyed = 0, size
+        if not 0 <= n <= MOST // max(part.width, 1):
+            self._refuse()
+        size = n * part.numbers.itemsize
+        if request.start < 0:
+            size *= part.width
+            keyed = n * <int64_t> sizeof(int64_t)
+        if request.nbytes != keyed + (0 if request.op == READ else size):
+            self._refuse()
+        self._take(self.keys.fit(keyed), keyed)
+        if request.op != READ:
+            self._take(self.values.fit(size), size)
+        if request.back:
+            self.results.fit(size)
+        self.working = True
+        part.run(request, <int64_t*> self.keys.at, self.values.at, self.results.at, self.answer)
+        self.working = False
+        return self._reply(self.results.at)
+
+    cdef int _take(self, void* place, Py_ssize_t nbytes) except -1 nogil:
+        if nbytes and not self.wire.receive(place, nbytes):
+            with gil:
+                raise ConnectionError("whoever asked has gone")
+        return 0
 
     cdef int _receive_account(self) except -1 nogil:
         """Take in what the rank says of itself; what comes before EPOCH is counted here."""
@@ -158,8 +209,8 @@ cdef class Service:
     cdef int _refuse(self) except -1 nogil:
         with gil:
             raise FencedError(
-                f"a request is refused: kind {self.end.request.op}, with "
-                f"{self.end.request.n_keys} keys and {self.end.request.nbytes} bytes"
+                f"a request is refused: kind {self.request.op}, with {self.request.n_keys} keys "
+                f"and {self.request.nbytes} bytes"
             )
 
     cdef int _step(self) except -1 nogil:
@@ -173,29 +224,30 @@ cdef class Service:
             self.end.answer.nbytes = 0
         return status
 
-    cdef int _reply(self, int status) except -1 nogil:
-        cdef const void* parts[2]
-        cdef Py_ssize_t sizes[2]
-        cdef Answer* answer = &self.end.answer
+    cdef int _reply_by_keys(self) except -1 nogil:
+        """Send a sparse mean: all its keys, and then all values."""
         cdef Py_ssize_t each = self.end.key_bytes, part, n = 0, count
         cdef char* values
-        answer.status = status
-        if status == RAN and self.end.request.op == PUSH_KEYS and self.end.mean.n_parts:
-            for part in range(self.end.mean.n_parts):
-                n += self.end.mean.counts[part]
-            answer.n_keys, answer.nbytes = n, n * (each + <Py_ssize_t> sizeof(int64_t))
-            self.end.result = self.sparse.fit(answer.nbytes)
-            values = self.sparse.at + n * sizeof(int64_t)
-            n = 0
-            for part in range(self.end.mean.n_parts):
-                count = self.end.mean.counts[part]
-                memcpy(
-                    self.sparse.at + n * sizeof(int64_t), self.end.mean.keys[part],
-                    count * sizeof(int64_t),
-                )
-                memcpy(values + n * each, self.end.mean.values[part], count * each)
-                n += count
-        parts[0], sizes[0] = answer, sizeof(Answer)
-        parts[1], sizes[1] = self.end.result, answer.nbytes
+        for part in range(self.end.mean.n_parts):
+            n += self.end.mean.counts[part]
+        self.answer.n_keys, self.answer.nbytes = n, n * (each + <Py_ssize_t> sizeof(int64_t))
+        self.sparse.fit(self.answer.nbytes)
+        values = self.sparse.at + n * sizeof(int64_t)
+        n = 0
+        for part in range(self.end.mean.n_parts):
+            count = self.end.mean.counts[part]
+            memcpy(
+                self.sparse.at + n * sizeof(int64_t), self.end.mean.keys[part],
+                count * sizeof(int64_t),
+            )
+            memcpy(values + n * each, self.end.mean.values[part], count * each)
+            n += count
+        return self._reply(self.sparse.at)
+
+    cdef int _reply(self, const char* result) except -1 nogil:
+        cdef const void* parts[2]
+        cdef Py_ssize_t sizes[2]
+        parts[0], sizes[0] = self.answer, sizeof(Answer)
+        parts[1], sizes[1] = result, self.answer.nbytes
         self.wire.send(parts, sizes, 2)
         return 0

@@ -5,7 +5,8 @@ from dps._kernels.numbers cimport Numbers
 from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
 from dps._runtime.activity cimport Activity
-from dps._runtime.ends cimport End, HostEnd, Picks, Request
+from dps._runtime.ends cimport End, HostEnd, Picks
+from dps._runtime.message cimport Request
 
 
 cdef class Step:

@@ -19,9 +19,10 @@ from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.table cimport dps_owner
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
-from dps._runtime.ends cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, End, FarEnd, HostEnd, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
-    PUSH_KEYS, RAN, Request, STOPPED
+from dps._runtime.ends cimport End, FarEnd, HostEnd
+from dps._runtime.message cimport (
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN,
+    Request, STOPPED
 )
 
 #: Keys where they are ids.

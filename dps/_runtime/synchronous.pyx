@@ -9,7 +9,8 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING
-from dps._runtime.ends cimport MappedEnd, RAN
+from dps._runtime.ends cimport MappedEnd
+from dps._runtime.message cimport RAN
 from dps._runtime.step cimport Step
 
 

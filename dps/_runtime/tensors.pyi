@@ -1,31 +1,7 @@
-from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dps._runtime.wire import Wire
-
-class Order(IntEnum):
-    """What a caller asks of a part."""
-
-    CALL = ...
-    READ = ...
-    PUSH = ...
-    ADD = ...
-    ASSIGN = ...
-
-class Ending(IntEnum):
-    """How that ended."""
-
-    DONE = ...
-    NOT_FINITE = ...
-    OUTSIDE = ...
-    FULL_TABLE = ...
-    GONE = ...
-    OVERFLOWN = ...
-    FAILED = ...
 
 Keys = NDArray[np.int64] | None
 
@@ -56,59 +32,11 @@ class TensorPart:
         """
     def do(
         self,
-        order: int,
+        op: int,
         start: int,
         keys: Keys,
         values: NDArray[np.floating] | None,
-        rows: float,
+        weight: float,
         out: NDArray[np.floating] | None,
     ) -> tuple[int, int]:
         """The same for a caller in the shard's process: `Ending`, and writes so far."""
-
-class TensorService:
-    """The shard's side of one caller.
-
-    Parameters
-    ----------
-    parts : sequence of TensorPart
-    wire : Wire
-    """
-
-    def __init__(self, parts: list[TensorPart], wire: Wire) -> None: ...
-    def serve_all(
-        self, respond: Callable[[bytes], bytes], pickled: Callable[[Exception], bytes]
-    ) -> None:
-        """Serve until the caller closes the wire: a thread's whole life.
-
-        ``respond(bytes)`` calls what a message means, and does not raise; `pickled` are the bytes
-        of an exception.
-        """
-
-class Caller:
-    """A caller's side of its wire to one shard; one request at a time.
-
-    Attributes
-    ----------
-    broken : bool
-        Whether a request has been sent whose answer has not come: the wire is of no use.
-    """
-
-    broken: bool
-    def __init__(self, wire: Wire) -> None: ...
-    def ask(
-        self,
-        order: int,
-        tensor: int,
-        start: int,
-        keys: Keys,
-        values: NDArray[np.floating] | None,
-        rows: float,
-        back: NDArray[np.floating] | None,
-    ) -> None:
-        """Send a request; `hear` has to follow, with `back` where the elements are wanted."""
-    def hear(self, out: NDArray[np.floating] | None) -> tuple[int, int, bytes | None]:
-        """Wait for the answer: `Ending`, writes so far, and a pickled exception."""
-    def call(self, message: bytes) -> tuple[int, bytearray]:
-        """Have a message answered in Python: `Ending`, bytes."""
-    def close(self) -> None:
-        """Leave."""

@@ -1,7 +1,7 @@
 """Parts of named tensors and tables at a shard, and how callers read and write them.
 
-Owns the order of reads and writes of one part, and a request as it crosses a wire. It must not know
-whose server it is, how many shards there are, or Dask.
+Owns the order of reads and writes of one part. It must not know whose server it is, how many shards
+there are, or Dask.
 
 Protocol. Only the process of the shard writes, but for READS: a caller hands its values over,
 whole, and a thread there writes them. So a caller that dies, at whatever point, leaves a write that
@@ -25,15 +25,17 @@ What a crash leaves: of a caller, nothing. Of the shard's process, memory that n
 may stay odd. Readers see that the file's lock is free, and that the part is lost.
 """
 from libc.stdint cimport int64_t, uintptr_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from dps._kernels.checks cimport vector_of
 from dps._kernels.numbers cimport numbers_of
 from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.room cimport Room
 from dps._kernels.table cimport FREE, LEFT, TableRows, draw, find, make
-from dps._runtime.wire cimport Wire
+from dps._runtime.message cimport (
+    Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, FULL_TABLE, OUTSIDE, RAN, READ, Request,
+    STOPPED
+)
 from dps._runtime.words cimport (
     Header, S_CLOSED, S_READS, S_VERSION, S_WRITES, add, load
 )
@@ -43,9 +45,6 @@ from dps.errors import ServerLostError, StalledError
 
 #: Seconds between looks at who holds a part.
 cdef double TICK = 0.1
-
-#: Elements that a request may speak of: whatever they are, their bytes can be counted.
-cdef int64_t MOST = <int64_t> 1 << 56
 
 cdef extern from *:
     """
@@ -183,10 +182,10 @@ cdef class TensorPart:
         cdef Py_ssize_t i
         if request.start >= 0:
             return (
-                self.table.n_rows == 0 and request.n >= 0 and request.start <= self.size
-                and request.n <= self.size - request.start
+                self.table.n_rows == 0 and request.n_keys >= 0 and request.start <= self.size
+                and request.n_keys <= self.size - request.start
             )
-        for i in range(request.n):
+        for i in range(request.n_keys):
             if keys[i] < 0 or (self.table.n_rows == 0 and keys[i] >= self.n_keys):
                 return False
         return True
@@ -196,29 +195,29 @@ cdef class TensorPart:
     ) except -1 nogil:
         """Do what is asked for; ``keys`` and ``values`` are written over."""
         cdef bint by_keys = request.start < 0
-        cdef Py_ssize_t n = request.n * (self.width if by_keys else 1)
+        cdef Py_ssize_t n = request.n_keys * (self.width if by_keys else 1)
         answer.nbytes = 0
-        answer.ending = DONE
+        answer.status = RAN
         if not self.fits(request, keys):
-            answer.ending = OUTSIDE
+            answer.status = OUTSIDE
             return 0
-        if request.order != READ and not self.numbers.is_finite(values, n):
-            answer.ending = NOT_FINITE
+        if request.op != READ and not self.numbers.is_finite(values, n):
+            answer.status = BAD_GRADIENT
             return 0
         if not self.hold():
-            answer.ending, answer.writes = GONE, 0
+            answer.status, answer.version = STOPPED, 0
             return 0
         try:
             if load(&self.words, S_CLOSED):
-                answer.ending = GONE
+                answer.status = STOPPED
             else:
-                if request.order != READ:
-                    answer.ending = self.write(request, keys, values)
-                if request.back and answer.ending == DONE:
+                if request.op != READ:
+                    answer.status = self.write(request, keys, values)
+                if request.back and answer.status == RAN:
                     self.copy(request, keys, back)
                     answer.nbytes = n * self.numbers.itemsize
                     add(&self.words, S_READS, 1)
-            answer.writes = load(&self.words, S_WRITES) // 2
+            answer.version = load(&self.words, S_WRITES) // 2
         finally:
             self.let_go()
         return 0
@@ -228,38 +227,38 @@ cdef class TensorPart:
         cdef int64_t at, step = load(&self.words, S_VERSION) + 1
         cdef bint finite = True
         if request.start < 0 and self.table.n_rows:
-            for i in range(request.n):
+            for i in range(request.n_keys):
                 dps_prefetch(self.table.ids + dps_home(keys[i], self.table.n_homes))
-            if not self.have_room(keys, request.n):
+            if not self.have_room(keys, request.n_keys):
                 return FULL_TABLE
-            for i in range(request.n):
+            for i in range(request.n_keys):
                 at = make(&self.table, keys[i], step)
                 if at < 0:
                     return FULL_TABLE
                 dps_prefetch(self.params + at * row)
-        if request.order == PUSH and request.rows != 1:
+        if request.op == APPLY and request.weight != 1:
             self.numbers.divide(
-                values, request.rows, request.n * (self.width if request.start < 0 else 1)
+                values, request.weight, request.n_keys * (self.width if request.start < 0 else 1)
             )
         add(&self.words, S_WRITES, 1)
         dps_fence()
         try:
-            if request.order == PUSH:
+            if request.op == APPLY:
                 add(&self.words, S_VERSION, 1)
             if request.start >= 0:
-                finite = self.change(request.order, NULL, values, request.n, request.start, step)
+                finite = self.change(request.op, NULL, values, request.n_keys, request.start, step)
             else:
-                for i in range(request.n):
+                for i in range(request.n_keys):
                     at = keys[i]
                     if self.table.n_rows:
                         at = find(&self.table, at)
                     finite &= self.change(
-                        request.order, NULL, values + i * row, self.width, at * self.width, step
+                        request.op, NULL, values + i * row, self.width, at * self.width, step
                     )
         finally:
             dps_fence()
             add(&self.words, S_WRITES, 1)
-        return DONE if finite else OVERFLOWN
+        return RAN if finite else BAD_UPDATE
 
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
         """Whether the table has room for rows of all ids that have none: else none is made.
@@ -282,16 +281,16 @@ cdef class TensorPart:
         return True
 
     cdef bint change(
-        self, int64_t order, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
+        self, int64_t op, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
         int64_t step
     ) except -1 nogil:
         """Change n elements from the first on; whether they are finite then."""
         at = self.params + first * self.numbers.itemsize
-        if order == PUSH:
+        if op == APPLY:
             return self.update.apply(
                 self.params, values, self.state, self.size, first, first + n, step, self.rate
             ) != 0
-        if order == ASSIGN:
+        if op == ASSIGN:
             memcpy(at, values, n * self.numbers.itemsize)
             return True
         self.numbers.add(at, values, n)
@@ -302,10 +301,10 @@ cdef class TensorPart:
         cdef Py_ssize_t i, j, n, row = self.width * self.numbers.itemsize
         if request.start >= 0:
             memcpy(out, self.params + request.start * self.numbers.itemsize,
-                   request.n * self.numbers.itemsize)
+                   request.n_keys * self.numbers.itemsize)
             return
-        for i from 0 <= i < request.n by AT_ONCE:
-            n = min(request.n - i, <Py_ssize_t> AT_ONCE)
+        for i from 0 <= i < request.n_keys by AT_ONCE:
+            n = min(request.n_keys - i, <Py_ssize_t> AT_ONCE)
             if self.table.n_rows:
                 for j in range(n):
                     dps_prefetch(self.table.ids + dps_home(keys[i + j], self.table.n_homes))
@@ -323,29 +322,34 @@ cdef class TensorPart:
                     memcpy(out + (i + j) * row, self.params + rows[j] * row, row)
 
     def peek(self, int64_t start, keys, out):
-        """Read without the shard; None where it must be asked, else how that ended."""
+        """Read without the shard; None where it must be asked, else how that ended.
+
+        As a plain number: an enum's member takes as long to look up as the read.
+        """
         cdef const int64_t[::1] picks = keys
         cdef const int64_t* wanted = &picks[0] if keys is not None and picks.shape[0] else NULL
         cdef char* into = <char*> <uintptr_t> out.ctypes.data
         cdef bint came
         cdef Request request
         request.start = start
-        request.n = picks.shape[0] if start < 0 else out.size
+        request.n_keys = picks.shape[0] if start < 0 else out.size
         if not self.fits(&request, wanted):
-            return OUTSIDE
-        if out.size != request.n * (self.width if start < 0 else 1) or not out.flags.c_contiguous:
-            raise ValueError(f"no room for {request.n} keys in {out.size} elements")
+            return <int> OUTSIDE
+        if not out.flags.c_contiguous or out.size != (
+            request.n_keys * (self.width if start < 0 else 1)
+        ):
+            raise ValueError(f"no room for {request.n_keys} keys in {out.size} elements")
         if out.size <= FEW:  # giving the interpreter up takes longer than that
             came = self.look(&request, wanted, into)
         else:
             with nogil:
                 came = self.look(&request, wanted, into)
         if load(&self.words, S_CLOSED):
-            return GONE
+            return <int> STOPPED
         if not came:
             return None
         add(&self.words, S_READS, 1)
-        return DONE
+        return <int> RAN
 
     cdef bint look(self, const Request* request, const int64_t* keys, char* out) noexcept nogil:
         """Copy one state, while others may write; whether there was time for that."""
@@ -364,16 +368,19 @@ cdef class TensorPart:
             tried += 1
         return False
 
-    def do(self, int64_t order, int64_t start, keys, values, double rows, out):
+    def do(self, int64_t op, int64_t start, keys, values, double weight, out):
         """The same for a caller in this process: how it ended, and writes so far."""
         cdef Room own_keys = Room(), own_values = Room()
         cdef Py_ssize_t n = len(keys) if start < 0 else (values if out is None else out).size
         cdef Py_ssize_t size = n * (self.width if start < 0 else 1)
         cdef const int64_t[::1] picks = keys
-        cdef Request request = Request(order, 0, start, n, out is not None, rows)
+        cdef Request request
         cdef Answer answer
         cdef char* back = NULL
         dtype = "float32" if self.numbers.single else "float64"
+        memset(&request, 0, sizeof(Request))
+        request.op, request.start, request.n_keys = op, start, n
+        request.back, request.weight = out is not None, weight
         own_keys.fit(n * 8)
         own_values.fit(size * self.numbers.itemsize)
         if start < 0 and n:
@@ -385,171 +392,4 @@ cdef class TensorPart:
             back = vector_of("out", out, dtype, size)
         with nogil:
             self.run(&request, <int64_t*> own_keys.at, own_values.at, back, &answer)
-        return answer.ending, answer.writes
-
-
-cdef class TensorService:
-    """See the stub."""
-
-    def __init__(self, parts, Wire wire):
-        cdef int number
-        free(self.parts)
-        self.n_parts = len(parts)
-        self.parts = <void**> calloc(max(self.n_parts, 1), sizeof(void*))
-        if self.parts is NULL:
-            raise MemoryError
-        self._kept = []
-        for number, part in enumerate(parts):
-            self.parts[number] = <void*> (<TensorPart?> part)
-            self._kept.append(part)
-        self.wire = wire
-        self.keys, self.values, self.results = Room(), Room(), Room()
-
-    def __dealloc__(self):
-        free(self.parts)
-
-    def serve_all(self, respond, pickled):
-        """Serve until the caller closes the wire; see the stub."""
-        cdef bytes result
-        while True:
-            self.working = False
-            try:
-                with nogil:
-                    called = self.serve()
-                if not called:
-                    return
-                result = respond(bytes(self.wire.receive_bytes(self.request.n)))
-                self.answer.ending = DONE
-            except Exception as error:
-                if not self.working:
-                    raise
-                result = pickled(error)
-                self.answer.ending = FAILED
-            self.answer.nbytes, self.answer.writes = len(result), 0
-            self.reply(<const char*> result)
-
-    cdef bint serve(self) except -1 nogil:
-        """Answer what needs no interpreter; whether a call has come, else the caller has gone."""
-        cdef Py_ssize_t size
-        cdef int at
-        while self.wire.receive(&self.request, sizeof(Request)):
-            if self.request.order == CALL:
-                return True
-            at = <int> self.request.tensor
-            if (
-                not 0 <= self.request.tensor < self.n_parts
-                or not READ <= self.request.order <= ASSIGN
-                or not 0 <= self.request.n <= MOST // max((<TensorPart> self.parts[at]).width, 1)
-            ):
-                with gil:
-                    raise ConnectionError("a request that is none has come")
-            size = self.request.n * (<TensorPart> self.parts[at]).numbers.itemsize
-            if self.request.start < 0:
-                size *= (<TensorPart> self.parts[at]).width
-                self.keys.fit(self.request.n * 8)
-                self._expect(self.keys.at, self.request.n * 8)
-            if self.request.order != READ:
-                self.values.fit(size)
-                self._expect(self.values.at, size)
-            if self.request.back:
-                self.results.fit(size)
-            self.working = True
-            (<TensorPart> self.parts[at]).run(
-                &self.request, <int64_t*> self.keys.at, self.values.at, self.results.at,
-                &self.answer,
-            )
-            self.working = False
-            self.reply(self.results.at)
-        return False
-
-    cdef int _expect(self, void* place, Py_ssize_t nbytes) except -1 nogil:
-        if nbytes and not self.wire.receive(place, nbytes):
-            with gil:
-                raise ConnectionError("the caller has gone")
-        return 0
-
-    cdef int reply(self, const char* result) except -1 nogil:
-        cdef const void* parts[2]
-        cdef Py_ssize_t sizes[2]
-        parts[0], parts[1] = &self.answer, result
-        sizes[0], sizes[1] = sizeof(Answer), self.answer.nbytes
-        self.wire.send(parts, sizes, 2)
-        return 0
-
-
-cdef class Caller:
-    """See the stub."""
-
-    def __init__(self, Wire wire):
-        self.wire = wire
-        self.broken = False
-
-    cdef int begin(
-        self, Request* request, const void* keys, const void* values, Py_ssize_t n
-    ) except -1:
-        cdef const void* parts[3]
-        cdef Py_ssize_t sizes[3]
-        parts[0], parts[1], parts[2] = request, keys, values
-        sizes[0], sizes[1], sizes[2] = sizeof(Request), 0, n
-        if keys is not NULL:
-            sizes[1] = request.n * 8
-        self.broken = True  # until the answer has come
-        with nogil:
-            self.wire.send(parts, sizes, 3)
-        return 0
-
-    def ask(
-        self, int64_t order, int64_t tensor, int64_t start, keys, values, double rows, back
-    ):
-        """Send a request, see the stub."""
-        cdef int64_t n = len(keys) if start < 0 else (values if back is None else back).size
-        cdef Request request = Request(order, tensor, start, n, back is not None, rows)
-        cdef const void* chosen = NULL
-        cdef const void* given = NULL
-        cdef Py_ssize_t nbytes = 0
-        if start < 0:
-            chosen = vector_of("keys", keys, "int64", n)
-        if values is not None:
-            given = vector_of("values", values, values.dtype.name, values.size)
-            nbytes = values.nbytes
-        self.begin(&request, chosen, given, nbytes)
-
-    def hear(self, out):
-        """Wait for the answer, see the stub."""
-        cdef void* place = NULL
-        cdef Py_ssize_t room = 0
-        cdef bint came = False
-        if out is not None:
-            place = vector_of("out", out, out.dtype.name, out.size)
-            room = out.nbytes
-        with nogil:
-            came = self.wire.receive(&self.answer, sizeof(Answer))
-            if came and self.answer.ending == DONE and room and self.answer.nbytes == room:
-                came = self.wire.receive(place, room)
-        if not came:
-            raise self.wire.lost("it has been released")
-        if self.answer.ending == FAILED:
-            result = bytes(self.wire.receive_bytes(self.answer.nbytes))
-        elif self.answer.nbytes != (room if self.answer.ending == DONE else 0):
-            raise self.wire.lost("its answer is none")
-        else:
-            result = None
-        self.broken = False
-        return self.answer.ending, self.answer.writes, result
-
-    def call(self, bytes message):
-        """Have a function called, see the stub."""
-        cdef Request request = Request(CALL, 0, 0, len(message), False, 1)
-        self.begin(&request, NULL, <const char*> message, len(message))
-        with nogil:
-            came = self.wire.receive(&self.answer, sizeof(Answer))
-        if not came:
-            raise self.wire.lost("it has been released")
-        result = self.wire.receive_bytes(self.answer.nbytes)
-        self.broken = False
-        return self.answer.ending, result
-
-    def close(self):
-        """Leave."""
-        self.broken = True
-        self.wire.close()
+        return answer.status, answer.version

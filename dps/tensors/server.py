@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.tensors import Ending, Order
+from dps._runtime.message import Ending, Op
 from dps.errors import NonFiniteError, ServerLostError, TableFullError
 from dps.optimizers import Optimizer, get_optimizer
 from dps.server.holding import Taken
@@ -318,7 +318,7 @@ class ParameterServer:
             See `pull`; nothing has been applied where the arguments are wrong.
         """
         done: Handle | None = self._run(
-            wait, self._write, Order.PUSH, name, gradient, keys, rows, False
+            wait, self._write, Op.APPLY, name, gradient, keys, rows, False
         )
         return done
 
@@ -326,7 +326,7 @@ class ParameterServer:
         self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
     ) -> NDArray[np.floating] | Handle | Any:
         """Push, and return the same rows as they are then, in one trip; see `push` and `pull`."""
-        return self._run(wait, self._write, Order.PUSH, name, gradient, keys, rows, True)
+        return self._run(wait, self._write, Op.APPLY, name, gradient, keys, rows, True)
 
     def add(self, name: str, values: Any, keys: Any = None, *, wait: bool = True) -> Handle | None:
         """Add to a tensor, or to some of its rows; a key that comes twice is added to twice.
@@ -343,7 +343,7 @@ class ParameterServer:
         ------
         Errors of `push`.
         """
-        args = Order.ADD, name, values, keys, 1, False
+        args = Op.ADD, name, values, keys, 1, False
         done: Handle | None = self._run(wait, self._write, *args)
         return done
 
@@ -354,7 +354,7 @@ class ParameterServer:
 
         The optimizer's state stays as it is.
         """
-        args = Order.ASSIGN, name, values, keys, 1, False
+        args = Op.ASSIGN, name, values, keys, 1, False
         done: Handle | None = self._run(wait, self._write, *args)
         return done
 
@@ -765,7 +765,7 @@ class ParameterServer:
                 access, number = self._access(tensor, piece.part)
                 ended = access.peek(number, piece.start, piece.keys, into)
                 if ended is None:
-                    sent = access.begin(Order.READ, number, piece.start, piece.keys, None, 1, into)
+                    sent = access.begin(Op.READ, number, piece.start, piece.keys, None, 1, into)
                     pending.append((piece, None, into, sent))
                     continue
                 self._judge(tensor, piece, ended)
@@ -776,30 +776,30 @@ class ParameterServer:
         return found.reshape(chosen.shape)
 
     def _write(
-        self, order: Order, name: str, values: Any, keys: Any, rows: Any, back: bool
+        self, op: Op, name: str, values: Any, keys: Any, rows: Any, back: bool
     ) -> NDArray[np.floating] | None:
         tensor = self._tensor(name)
         chosen = choose(tensor, keys)
-        given = values_for(tensor, chosen, values, spread=order != Order.PUSH)
+        given = values_for(tensor, chosen, values, spread=op != Op.APPLY)
         if isinstance(rows, bool) or not isinstance(rows, int | float | np.number):
             raise TypeError(f"rows must be a number above 0, got {rows!r}")
         if not 0 < rows < np.inf:
             raise ValueError(f"rows must be a number above 0, got {rows!r}")
         if not np.isfinite(given).all():
-            self._judge(tensor, None, Ending.NOT_FINITE)
+            self._judge(tensor, None, Ending.BAD_GRADIENT)
         found = np.empty_like(given) if back else None
         pending = []
         try:
             # A write is counted at every part that is there, so that all have had as many.
             for piece in chosen.pieces:
                 own, picks, again = given[piece.at], piece.keys, None
-                if order == Order.PUSH and picks is not None:
+                if op == Op.APPLY and picks is not None:
                     picks, own, again = summed(picks, own)
                 own = np.ascontiguousarray(own)
                 into = None if found is None else np.empty_like(own)
                 try:
                     access, number = self._access(tensor, piece.part)
-                    sent = access.begin(order, number, piece.start, picks, own, float(rows), into)
+                    sent = access.begin(op, number, piece.start, picks, own, float(rows), into)
                 except ServerLostError:
                     if piece.n or self._closed:
                         raise
@@ -833,15 +833,15 @@ class ParameterServer:
 
     def _judge(self, tensor: TensorSpec, piece: Piece | None, ended: int) -> None:
         """Raise unless a request ended well."""
-        if ended == Ending.DONE:
+        if ended == Ending.RAN:
             return
-        if ended == Ending.NOT_FINITE:
+        if ended == Ending.BAD_GRADIENT:
             raise NonFiniteError(
                 f"what was given for {tensor.name!r} is NaN or infinite; nothing has been changed"
             )
         assert piece is not None
         where = f"{tensor.where(piece.part)} on shard {tensor.parts[piece.part][0]}"
-        if ended == Ending.OVERFLOWN:
+        if ended == Ending.BAD_UPDATE:
             raise NonFiniteError(
                 f"elements of {where}, are infinite after this write: assign finite values to "
                 "them, and after a push lower learning_rate, too"
@@ -851,6 +851,6 @@ class ParameterServer:
                 f"{where}, has no room for another row: make it with more than "
                 f"rows={tensor.shape[0]}"
             )
-        if ended == Ending.GONE:
+        if ended == Ending.STOPPED:
             raise ServerLostError(f"{self._spec} has been closed")
         raise IndexError(f"what was asked for is outside of {where}")

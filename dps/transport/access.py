@@ -32,7 +32,7 @@ class Access(Protocol):
 
     def begin(
         self,
-        order: int,
+        op: int,
         part: int,
         start: int,
         keys: Keys,
@@ -76,7 +76,7 @@ class LocalAccess:
 
     def begin(
         self,
-        order: int,
+        op: int,
         part: int,
         start: int,
         keys: Keys,
@@ -85,7 +85,7 @@ class LocalAccess:
         out: Values,
     ) -> Done:
         """Do what is asked for at once, see `Access.begin`."""
-        return Done(self._holding.parts[part].do(order, start, keys, values, rows, out))
+        return Done(self._holding.parts[part].do(op, start, keys, values, rows, out))
 
     def call(self, method: str, *args: Any) -> Any:
         """Call it, see `Access.call`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 from distributed.protocol.pickle import dumps
 
+from dps.errors import DPSError
 from dps.transport.remote import PendingCall, Remote
 
 __all__ = ["CallingWire", "Mailbox", "Presence"]
@@ -24,7 +26,7 @@ _ASK_EVERY = 5.0
 
 
 class CallingWire:
-    """The rank's end, as an `ObjectWire` uses it.
+    """The end of whoever asks, as an `ObjectWire` uses it.
 
     Parameters
     ----------
@@ -75,7 +77,9 @@ class CallingWire:
         """Nothing is held."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Have the thread at the shard end, if the shard is there."""
+        with contextlib.suppress(DPSError):
+            self._remote.start("leave", *self._sender)
 
 
 class Presence:

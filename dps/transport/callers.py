@@ -15,26 +15,23 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
 from distributed import Client
-from distributed.comm import connect
 from distributed.protocol import pickle
 from numpy.typing import NDArray
 
-from dps._runtime.tensors import Caller, Ending
-from dps._runtime.wire import ObjectWire, Wire
+from dps._runtime.message import Caller, Ending
+from dps._runtime.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError
 from dps.server.holding import HoldingCard, find_holding, map_parts
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
 from dps.transport.access import Access, Keys, LocalAccess, Values
-from dps.transport.call import CallingWire
-from dps.transport.far import Patience
 from dps.transport.remote import Remote
-from dps.transport.stream import TICK, can_be_taken_over, wire_of
+from dps.transport.wires import Patience, called, connected
 
 __all__ = ["RemoteAccess", "access_to"]
 
@@ -60,7 +57,7 @@ class _Sent:
             ended, writes, error = self._caller.hear(self._out)
         finally:
             self._access.give_back(self._caller)
-        if ended == Ending.FAILED:
+        if ended == Ending.RAISED:
             assert error is not None
             raise pickle.loads(error)
         return ended, writes
@@ -107,7 +104,7 @@ class RemoteAccess:
 
     def begin(
         self,
-        order: int,
+        op: int,
         part: int,
         start: int,
         keys: Keys,
@@ -118,7 +115,7 @@ class RemoteAccess:
         """Send a request, see `Access.begin`."""
         caller = self._take()
         try:
-            caller.ask(order, part, start, keys, values, rows, out)
+            caller.ask(op, part, start, keys, values, rows, out)
         except BaseException:
             self.give_back(caller)
             raise
@@ -132,9 +129,7 @@ class RemoteAccess:
             ended, answer = caller.call(message)
         finally:
             self.give_back(caller)
-        done, value = (
-            pickle.loads(answer) if ended == Ending.DONE else (False, pickle.loads(answer))
-        )
+        done, value = pickle.loads(answer) if ended == Ending.RAN else (False, pickle.loads(answer))
         if not done:
             raise value
         return value
@@ -206,52 +201,27 @@ class RemoteAccess:
             say = known[1]()
             return ServerLostError(what) if say is None else say(what)
 
-        name = _name()
-        wire = None
+        handler = self._card.handler
+        assert handler is not None
+
+        remote, wire, name = self._remote, None, _name()
         if not self._calls:
-            pending = self._remote.submit(self._connection(name, look, lost))
-            wire = pending.result(self._timeout)
+            within = min(self._timeout, _CONNECTING)
+            opening = self._opened(connected(remote, handler, name, look, lost, within))
+            wire = remote.submit(opening).result(self._timeout)
         if wire is None:
             self._calls = True
             name = f"{name} {uuid.uuid4().hex[:8]}"
-            sender = self._remote.node.id
-            self._remote.call("serve_calls", name, sender, timeout=self._timeout)
-            over = _LeavingWire(self._remote, (name,), TICK)
-            wire = ObjectWire(over, look, lost)
+            wire = called(remote, None, name, look, lost, self._timeout)
         return Caller(wire)
 
-    async def _connection(
-        self, name: str, look: Callable[[], None], lost: Callable[[str], DPSError]
-    ) -> Wire | None:
-        """A connection to the shard; None where there is none to be had from here."""
-        remote, self._looping = self._remote, threading.current_thread()
+    async def _opened(self, opening: Coroutine[Any, Any, Wire | None]) -> Wire | None:
+        """A connection; None where there is none to be had from here."""
+        self._looping = threading.current_thread()
         try:
-            comm = await connect(
-                remote.address, timeout=min(self._timeout, _CONNECTING),
-                **remote.node.connection_args,
-            )  # fmt: skip
+            return await opening
         except (OSError, ValueError):  # a client need not have a way to workers
             return None
-        try:
-            if not can_be_taken_over(comm):
-                comm.abort()
-                return None
-            await comm.write({"op": self._card.handler, "caller": name})
-            answer = await comm.read()
-            if not isinstance(answer, tuple | list) or not answer[0]:
-                raise self.lost(_CLOSED)
-            return wire_of(comm, look, lost, min(TICK, self._timeout / 4))
-        except BaseException:
-            comm.abort()
-            raise
-
-
-class _LeavingWire(CallingWire):
-    """Actor calls that end in good order."""
-
-    def close(self) -> None:
-        """Have the thread at the shard end."""
-        self._remote.start("leave", *self._sender)
 
 
 def _leave(idle: list[Caller]) -> None:

@@ -1,16 +1,9 @@
-"""A shard that ranks reach which cannot map its window: a thread for each, at the shard.
+"""A shard that others reach who cannot map its memory: a thread for each, at the shard.
 
-It owns the handler that ranks connect to and the threads. What a thread does is in
-``_runtime/service.pyx``: it blocks, reads a gradient into the rank's slot, runs the step that a
-rank here would run, and writes what comes of it. What a step does, and who waits for whom, is
+It owns the handler that ranks and callers connect to (``wires.py`` has the protocol) and the
+threads. What a thread does is native (``_runtime/service.pyx``): it runs the steps that a rank here
+would run, or reads and writes parts of tensors. What a step does, and who waits for whom, is
 nothing to it.
-
-Protocol of a connection, one a rank and shard
-    rank    ``{op, rank, fence}``, as one message of Dask's; `fence` must own the rank, once
-    shard   answer: ``(True, None)``, or ``(False, pickled exception)``; both take the socket over
-    rank    a request
-    shard   its answer
-    ...     in turn, until either side closes
 
 Nobody reads a connection again that has been left in the middle of anything: where its bytes belong
 is no longer known. The threads end when the shard goes, also one that nobody closes because its
@@ -19,6 +12,7 @@ client has died.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -41,7 +35,7 @@ from dps.server.window import Field, Window
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
 
-__all__ = ["ServedGroup", "ServedShard", "pickled", "serve_rank"]
+__all__ = ["ServedGroup", "ServedShard", "Services", "answering", "pickled", "serve_rank"]
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
@@ -51,7 +45,8 @@ class ServedGroup(ShardGroup):
 
     def __init__(self, spec: GroupSpec, store: Store) -> None:
         super().__init__(spec, store)
-        self._services: _Services | None = None
+        self._services: Services | None = None
+        self._taken: set[int] = set()
 
     def admit(self, operation: Callable[..., Any], rank: int, *args: Any) -> str | None:
         """Run the operation by which a rank is taken; the handler that it may connect to."""
@@ -60,17 +55,21 @@ class ServedGroup(ShardGroup):
         return self.services.name
 
     @property
-    def services(self) -> _Services:
+    def services(self) -> Services:
         """The threads, from the first rank on that needs one."""
         if self._services is None:
-            spec = self.spec
-            self._services = _Services(get_worker(), self.window, spec.end, spec.timeout)
+            self._services = Services(get_worker(), self.window.token, self._check, self._serve)
         return self._services
 
-    def serve_calls(self, rank: int, fence: int, sender: str) -> None:
-        """Begin to serve a rank by Actor calls, as long as its sender is there."""
+    def _check(self, who: Any) -> None:
+        rank, fence = who
         check_fence(self.window, rank, fence)
-        self.services.serve_calls(rank, sender)
+        if rank in self._taken:
+            raise FencedError("a second connection is refused", rank=rank)
+        self._taken.add(rank)
+
+    def _serve(self, who: Any, wire: Wire) -> None:
+        serve_rank(self.window, self.spec.end, who[0], self.spec.timeout, wire)
 
     def abandon(self) -> None:
         """Stop the group, have the threads end, and give the window back."""
@@ -90,74 +89,121 @@ class ServedShard(ParameterShard):
 
     group_kind = ServedGroup
 
-    async def relay(
-        self, key: tuple[str, int], rank: int, fence: int, message: bytes, answered: bool = True
-    ) -> bytes:
-        """The answer to a rank's request, see `Mailbox.relay`."""
-        group = self.group(key)
-        assert isinstance(group, ServedGroup)
-        check_fence(group.window, rank, fence)
-        return await group.services.mailboxes[rank].relay(message, answered)
+    def services(self, group: Any) -> Services:
+        """The threads that serve a group's ranks."""
+        found = self.group(group)
+        assert isinstance(found, ServedGroup)
+        return found.services
+
+    def serve_calls(self, group: Any, who: Any, sender: str) -> None:
+        """Begin to serve somebody by Actor calls, as long as its sender is there."""
+        self.services(group).serve_calls(who, sender)
+
+    async def relay(self, group: Any, who: Any, message: bytes, answered: bool = True) -> bytes:
+        """The answer to a request, see `Mailbox.relay`."""
+        return await self.services(group).mailboxes[who].relay(message, answered)
+
+    def leave(self, group: Any, who: Any) -> None:
+        """End what serves somebody by Actor calls."""
+        self.services(group).leave(who)
 
 
-class _Services:
-    """The threads of a shard, one a far rank."""
+class Services:
+    """The threads of a shard, one for each connection.
 
-    def __init__(self, worker: Any, window: Window, kind: EndKind, timeout: float) -> None:
-        self.name = f"dps-shard-{window.token.hex()}"
-        self.mailboxes: dict[int, Mailbox] = {}
-        self._worker = worker
-        self._window = window
-        self._kind = kind
-        self._timeout = timeout
-        self._wires: dict[int, Wire] = {}
-        self._threads: list[threading.Thread] = []
+    Parameters
+    ----------
+    worker : distributed.Worker
+    token : bytes
+        From which its handler has a name.
+    check : callable
+        ``check(who)`` raises where somebody is not to be served.
+    serve : callable
+        ``serve(who, wire)`` is a thread's whole life; it ends when the wire does.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        token: bytes,
+        check: Callable[[Any], None],
+        serve: Callable[[Any, Wire], None],
+    ) -> None:
+        self.name = f"dps-shard-{token.hex()}"
+        self.mailboxes: dict[Any, Mailbox] = {}
+        self._worker, self._check, self._serve = worker, check, serve
+        self._served: dict[Wire, tuple[Any, threading.Thread]] = {}
+        self._lock = threading.Lock()
         self._closed = False
         worker.handlers[self.name] = handler_of(self._take)
 
-    async def _take(self, comm: Any, rank: int, fence: int) -> Status:
-        """Dask's handler: take a rank's connection over, or refuse it."""
+    async def _take(self, comm: Any, who: Any) -> Status:
+        """Dask's handler: take a connection over, or refuse it."""
+        who = tuple(who) if isinstance(who, list) else who
         try:
-            check_fence(self._window, rank, fence)
-            if rank in self._wires:
-                raise FencedError("a second connection is refused", rank=rank)
+            self._check(who)
             if not can_be_taken_over(comm):
-                raise FencedError("a connection without a socket is refused", rank=rank)
+                raise FencedError("a connection without a socket is refused")
         except DPSError as error:
-            await comm.write((False, pickle.dumps(error)))
+            with contextlib.suppress(OSError):  # whoever asks has gone
+                await comm.write((False, pickle.dumps(error)))
             comm.abort()
             return Status.dont_reply
         wire = await accept(comm)
         if wire is not None:
-            self._start(rank, wire)
+            self._start(who, wire)
         return Status.dont_reply
 
-    def serve_calls(self, rank: int, sender: str) -> None:
-        mailbox = self.mailboxes[rank] = Mailbox(TICK)
-        self._start(rank, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
+    def serve_calls(self, who: Any, sender: str) -> None:
+        """Begin to serve somebody by Actor calls, as long as its sender is there."""
+        self._check(who)
+        mailbox = self.mailboxes[who] = Mailbox(TICK)
+        self._start(who, ObjectWire(mailbox, Presence(self._worker, sender), ConnectionError))
 
-    def _start(self, rank: int, wire: Wire) -> None:
-        self._wires[rank] = wire
-        args = self._window, self._kind, rank, self._timeout, wire
+    def leave(self, who: Any) -> None:
+        """End that."""
+        mailbox = self.mailboxes.pop(who, None)
+        if mailbox is not None:
+            mailbox.shut()
+
+    def callers(self) -> list[Any]:
+        """Who is connected."""
+        with self._lock:
+            return sorted(who for who, _ in self._served.values())
+
+    def _start(self, who: Any, wire: Wire) -> None:
         thread = threading.Thread(
-            target=serve_rank, args=args, name=f"dps-rank-{rank}", daemon=True
+            target=self._run, args=(who, wire), name=f"dps-service-{who}", daemon=True
         )
-        self._threads.append(thread)
+        with self._lock:
+            self._served[wire] = who, thread
         thread.start()
         if self._closed:  # meanwhile
             wire.shut()
+
+    def _run(self, who: Any, wire: Wire) -> None:
+        try:
+            self._serve(who, wire)
+        finally:
+            with self._lock:
+                del self._served[wire]
+            self.mailboxes.pop(who, None)
+            wire.close()
 
     def close(self) -> None:
         """End the threads; it does not wait for them."""
         self._closed = True
         self._worker.loop.add_callback(self._worker.handlers.pop, self.name, None)
-        for wire in list(self._wires.values()):
-            wire.shut()
+        with self._lock:
+            for wire in self._served:
+                wire.shut()
 
     def join(self) -> None:
         """Wait a moment until the threads have ended: all Actors of a worker share this one."""
         deadline = time.monotonic() + _MOMENT
-        for thread in self._threads:
+        with self._lock:
+            threads = [thread for _, thread in self._served.values()]
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
@@ -170,21 +216,25 @@ def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: W
     end = kind(window, rank, 0, ranges, watch.go_on, watch.tick, activity)
     access = Access(window, rank, watch, end)
 
-    def answer(message: bytes) -> bytes:
-        try:
-            operation, args = pickle.loads(message)
-            return pickled((True, operation(access, *args)))
-        except Exception as error:
-            return pickled((False, error))
-
     try:
-        Service(end, wire, answer).run(pickled)
+        Service(wire, answering(lambda call, args: call(access, *args)), end).run(pickled)
     except OSError:  # the rank has gone
         return
     finally:
         if window.words.rank_load(rank, Field.LEASE) != LEFT:
             window.words.rank_store(rank, Field.LEASE, LOST)
-        wire.close()
+
+
+def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
+    """What answers a message by ``call(function, args)``; an exception is an answer, too."""
+
+    def answer(message: bytes) -> bytes:
+        try:
+            return pickled((True, call(*pickle.loads(message))))
+        except Exception as error:
+            return pickled((False, error))
+
+    return answer
 
 
 def pickled(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,12 @@ class LoopbackLink(FarLink):
             ours = socket.create_connection(listening.getsockname())
             theirs, _ = listening.accept()
         wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 0.2)
-        args = window, mode.end, rank, timeout, wire
-        self._thread = threading.Thread(target=serve_rank, args=args, daemon=True)
+
+        def serve() -> None:
+            with closing(wire):
+                serve_rank(window, mode.end, rank, timeout, wire)
+
+        self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
         self._wire = SocketWire(ours, b"", self._tick, ServerLostError, 0.2)
 

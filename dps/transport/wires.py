@@ -1,0 +1,118 @@
+"""A wire to a shard, for ranks and callers: a connection that is taken over, or Actor calls.
+
+Protocol of a connection
+    client  ``{op, who}``, as one message of Dask's: who it is, as the shard wants to know it
+    shard   ``(True, None)``, or ``(False, pickled exception)``; both take the socket over
+    client  a request
+    shard   its answer
+    ...     in turn, until either side closes
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from distributed.comm import connect
+from distributed.protocol import pickle
+
+from dps._runtime.wire import ObjectWire, Wire
+from dps.errors import DPSError, ServerLostError
+from dps.transport.call import CallingWire
+from dps.transport.remote import PendingCall, Remote
+from dps.transport.stream import TICK, can_be_taken_over, wire_of
+
+__all__ = ["Patience", "called", "connected"]
+
+#: Seconds between probes of a shard whose answer is awaited.
+_PROBE_EVERY = 5.0
+
+
+async def connected(
+    remote: Remote,
+    handler: str,
+    who: Any,
+    look: Callable[[], None],
+    lost: Callable[[str], DPSError],
+    timeout: float,
+) -> Wire | None:
+    """A connection to a shard's handler; None where its kind has no socket to be served.
+
+    Parameters
+    ----------
+    remote : Remote
+        The shard's Actor.
+    handler : str
+    who : Any
+        Who asks.
+    look, lost
+        See `wire_of`.
+    timeout : float
+        Seconds without an answer that count as a loss.
+    """
+    node = remote.node
+    comm = await connect(remote.address, timeout=timeout, **node.connection_args)
+    try:
+        if not can_be_taken_over(comm):
+            comm.abort()
+            return None
+        await comm.write({"op": handler, "who": who})
+        answer = await comm.read()
+        if not isinstance(answer, tuple | list):  # Dask's, where there is no such handler
+            raise lost("it has been released")
+        admitted, value = answer
+        if not admitted:
+            raise pickle.loads(value)
+        return wire_of(comm, look, lost, min(TICK, timeout / 4))
+    except BaseException:
+        comm.abort()
+        raise
+
+
+def called(
+    remote: Remote,
+    group: Any,
+    who: Any,
+    look: Callable[[], None],
+    lost: Callable[[str], DPSError],
+    timeout: float,
+) -> Wire:
+    """A wire of Actor calls, `group` being that of a rank; see `connected`."""
+    remote.call("serve_calls", group, who, remote.node.id, timeout=timeout)
+    return ObjectWire(CallingWire(remote, (group, who), TICK), look, lost)
+
+
+class Patience:
+    """Whether it makes sense to go on waiting for a shard's answer: as long as the Actor lives.
+
+    A shard may wait for others as long as it likes; one that has not answered a probe for
+    `timeout` seconds counts as lost.
+    """
+
+    def __init__(self, remote: Remote, timeout: float, alive: Callable[[], None] | None) -> None:
+        self._remote = remote
+        self._timeout = timeout
+        self._alive = alive
+        self._probe: PendingCall | None = None
+        self._looked = self._answered = 0.0
+
+    def __call__(self) -> None:
+        """Raise if it makes none."""
+        if self._alive is not None:
+            self._alive()
+        now = time.monotonic()
+        if now - self._looked > 3 * TICK:  # another wait
+            self._answered = now
+            self._probe = None
+        self._looked = now
+        if self._probe is not None and self._probe.done:
+            self._probe.result(0)
+            self._probe, self._answered = None, now
+        elif self._probe is None and now - self._answered >= min(_PROBE_EVERY, self._timeout / 2):
+            self._probe = self._remote.start("version")
+        elif now - self._answered >= self._timeout:
+            raise ServerLostError(
+                f"shard {self._remote.key} did not answer for {self._timeout:g} s",
+                worker=self._remote.address,
+            )
