@@ -8,7 +8,15 @@ from dps._kernels.checks cimport index_t
 
 
 def renumber(const index_t[::1] indices, Py_ssize_t total):
-    """The columns below ``total`` that occur, ascending, and the indices among these."""
+    """The columns below `total` that occur, ascending, and the indices among these.
+
+    `indices` are contiguous int32 or int64; the result is of the same dtype.
+
+    Raises
+    ------
+    IndexError
+        One is outside [0, total).
+    """
     cdef Py_ssize_t n = indices.shape[0], p
     cdef unsigned char[::1] occurs = np.zeros(total, np.uint8)
     cdef size_t column, width = <size_t> total

@@ -19,12 +19,13 @@ cdef const double* _numbers(str name, array, Py_ssize_t n) except? NULL:
 
 
 cdef class Coordinates:
-    """The parameters themselves; see the stub."""
+    """The parameters themselves as coordinates of a search, `size` of them."""
 
     def __init__(self, Py_ssize_t size):
         self.size = size
 
     def params(self, point):
+        """The flat parameters at a point."""
         result = np.empty(self.size)
         self.to_params(
             _numbers("point", point, self.size), <double*> <uintptr_t> result.ctypes.data
@@ -32,6 +33,7 @@ cdef class Coordinates:
         return result
 
     def point(self, params):
+        """The point of flat parameters."""
         result = np.empty(self.size)
         self.to_point(
             _numbers("params", params, self.size), <double*> <uintptr_t> result.ctypes.data
@@ -39,6 +41,7 @@ cdef class Coordinates:
         return result
 
     def gradient(self, gradient):
+        """The gradient with respect to the point, from that of the parameters."""
         result = np.empty(self.size)
         self.to_gradient(
             _numbers("gradient", gradient, self.size), <double*> <uintptr_t> result.ctypes.data
@@ -59,7 +62,22 @@ cdef class Coordinates:
 
 
 cdef class Standardised(Coordinates):
-    """Those of the features ``(x - mean) / scale``; see the stub."""
+    """The point u with ``coef = u / scale`` and ``intercept = u_0 / scale_0 - mean . coef``.
+
+    These are the coefficients of the features ``(x - mean) / scale``; no row is touched.
+
+    Parameters
+    ----------
+    mean : (n_features,) float64 array
+        Zeros without an intercept.
+    scale : (n_features,) float64 array
+        Not zero.
+    scale_0 : float
+        Not zero.
+    n_outputs : int
+    intercept : bool
+        Whether there is one: the last `n_outputs` parameters.
+    """
 
     def __init__(self, mean, scale, double scale_0, Py_ssize_t n_outputs, bint intercept):
         cdef Py_ssize_t n_features = len(mean)

@@ -21,6 +21,7 @@ cdef void compensate(
 def compensate_delay(
     floating[::1] grad, const floating[::1] now, const floating[::1] pulled, double strength
 ):
+    """``grad += strength * grad**2 * (now - pulled)``, in place; (n,) of one dtype each."""
     same_length("now", now.shape[0], grad.shape[0])
     same_length("pulled", pulled.shape[0], grad.shape[0])
     if grad.shape[0]:

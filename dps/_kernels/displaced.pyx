@@ -46,6 +46,7 @@ cdef void multiplied(
 def displacement(
     const floating[::1] old, const floating[::1] new, double rows, floating[::1] out
 ):
+    """``out = rows * (old - new)``, of vectors of one length and dtype."""
     cdef Py_ssize_t n = out.shape[0]
     same_length("old", old.shape[0], n)
     same_length("new", new.shape[0], n)
@@ -54,6 +55,7 @@ def displacement(
 
 
 def multiple(const floating[::1] x, double by, floating[::1] out):
+    """``out = by * x``."""
     cdef Py_ssize_t n = out.shape[0]
     same_length("x", x.shape[0], n)
     if n:

@@ -172,7 +172,11 @@ cdef const char* _address(array):
 
 
 cdef class RowEncoder:
-    """Pieces of rows, in the order in which they are stored; arrays are kept alive."""
+    """Pieces of rows, in the order in which they are stored in CSR.
+
+    Codes are int8, int16 or int32 and begin at -1, which stands for a missing value; `table`
+    (int32) says the column of each, from -1 on.
+    """
 
     cdef Piece* pieces
     cdef Py_ssize_t n_pieces, n_looked_up, most, n_tokens
@@ -288,7 +292,10 @@ cdef class RowEncoder:
         piece.table = <const int32_t*> _address(table)
 
     def add_sequence(self, starts, tokens, values, int32_t first, Py_ssize_t most):
-        """The values of a row's tokens, side by side from column ``first`` on, ``most`` of them."""
+        """`values[token]` of a row's tokens, side by side from column `first` on, at most `most`.
+
+        Tokens below 0 are none.
+        """
         cdef Piece* piece
         values = np.require(values, np.float64, "CA")
         piece = self._add_lists(SEQUENCE, starts, tokens, len(values))

@@ -482,7 +482,7 @@ cdef void _raw_touched(
 
 
 cdef class FactorizationGradient(WaitingGradient):
-    """Of a factorization machine under a loss; see the stub."""
+    """Of a factorization machine under a loss, shaped as `dps.models.factorization` says."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
         cdef Machine* machine = &self.machine

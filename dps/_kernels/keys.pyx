@@ -60,7 +60,10 @@ cdef int grow(Keys* keys, Py_ssize_t more) except -1 nogil:
 
 
 cdef class KeyList:
-    """A list of distinct keys below ``size``, in the order in which they come."""
+    """A list of distinct keys below `size`, in the order in which they come.
+
+    Memory is for as many as there are, and some MB at the most for what is below `size`.
+    """
 
     def __cinit__(self, Py_ssize_t size, *args):
         self.keys.batch = 1
@@ -204,6 +207,11 @@ def deliver_keys(
     const int64_t[::1] keys, const floating[::1] values, Py_ssize_t width, int64_t[::1] slot_keys,
     floating[::1] slot, int64_t[::1] counts, Py_ssize_t size, Py_ssize_t each=1,
 ):
+    """Fill a slot, slice by slice of `width` keys; True if all values are finite.
+
+    `keys` (m,) int64 are distinct and below `size`, `values` (m * each,); `counts` (n_ranks,) int64
+    becomes how many keys are of each slice.
+    """
     cdef Py_ssize_t n = keys.shape[0]
     cdef bint finite = True
     same_length("values", values.shape[0], n * each)
@@ -229,6 +237,11 @@ def merge_keys(
     const int64_t[::1] rows, Py_ssize_t rank, KeyList merged, floating[::1] sums, double total,
     Py_ssize_t each=1,
 ):
+    """The mean over all ranks' slots in the slice of one; its number of keys.
+
+    `keys` are (n_ranks, stride), `slots` (n_ranks, stride * each), `counts` (n_ranks, n_ranks),
+    `rows` (n_ranks,); in `sums` there is room for as many values as the slice has in all slots.
+    """
     cdef Py_ssize_t n, n_ranks = rows.shape[0], most = 0, r
     for length in (keys.shape[0], slots.shape[0], counts.shape[0], counts.shape[1]):
         same_length("ranks", length, n_ranks)

@@ -157,7 +157,12 @@ cdef char* _backward(
 
 
 cdef class Layers:
-    """See the stub."""
+    """Dense layers of `shape`, for `block` rows at a time.
+
+    `shape` has sizes (from the inputs to the outputs), weights and biases (where those of each
+    layer lie in the parameters), gains, activation, dropout and bias_gain. `widest` elements of a
+    row have room in what is passed back.
+    """
 
     def __cinit__(self, shape, Py_ssize_t block, Py_ssize_t widest, *, bint single):
         cdef Py_ssize_t layer

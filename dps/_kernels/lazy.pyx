@@ -507,7 +507,21 @@ cdef char* _address(array) except? NULL:
 
 
 cdef class LazyUpdate:
-    """See the stub."""
+    """Updates at the keys of sparse gradients; all other coordinates follow when needed.
+
+    Updates are counted over the life of the parameters; ``since`` (n,) int64 says up to which a
+    coordinate is up to date.
+
+    Parameters
+    ----------
+    kernel : UpdateKernel
+        One whose `lazy` is true.
+    l1, l2 : float
+    runs : sequence of (int, int, bool)
+        Runs of coordinates and whether they are penalised, ascending, without gaps.
+    single : bool
+        Whether vectors are float32.
+    """
 
     def __init__(self, UpdateKernel kernel, double l1, double l2, runs, bint single):
         if not kernel.lazy:
@@ -526,6 +540,7 @@ cdef class LazyUpdate:
         self.begin(np.zeros(0), 0)
 
     def begin(self, rates, int64_t before):
+        """Take in the learning rates of the updates behind so many."""
         cdef Py_ssize_t n = len(rates), i
         cdef int exponent = 0
         cdef int64_t scale = 0
@@ -591,6 +606,7 @@ cdef class LazyUpdate:
         return 0
 
     def gather(self, params, state, since, keys, out, *, int64_t now):
+        """``out`` = the parameters at ``keys`` (m,) int64 after update `now`; they stay."""
         cdef Held held = self._held(params, state, since)
         cdef const int64_t* at = <const int64_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
@@ -603,6 +619,7 @@ cdef class LazyUpdate:
     def apply(
         self, params, state, since, keys, grad, *, int64_t now
     ):
+        """Update `now`, with its rate, at distinct keys; True if all are finite."""
         cdef Held held = self._held(params, state, since)
         cdef const int64_t* at = <const int64_t*> _address(keys)
         cdef Py_ssize_t n = keys.shape[0]
@@ -619,6 +636,7 @@ cdef class LazyUpdate:
     def flush(
         self, params, state, since, Py_ssize_t start, Py_ssize_t stop, *, int64_t now
     ):
+        """Bring ``[start, stop)`` up to update `now`; True if finite."""
         cdef Held held = self._held(params, state, since)
         cdef bint finite
         self._check(np.empty(0, np.int64), held.size, now)

@@ -107,7 +107,10 @@ cdef void _any(
 def column_moments(
     BlockRows block, const int64_t[::1] order, centre, double[::1] sums, double[::1] squares,
 ):
-    """Add the sums over rows ``order`` of w (x - centre) and of w (x - centre)^2."""
+    """Add the weighted sums over rows `order` of ``x - centre`` and of its square.
+
+    `centre`, `sums`, `squares` are (n_features,) in double; a `centre` of None is zero.
+    """
     cdef Py_ssize_t f = block.rows.n_features
     cdef double[::1] room = np.zeros(max(1, 2 * f))
     cdef const double[::1] middle = np.zeros(f) if centre is None else centre

@@ -319,7 +319,7 @@ cdef void _take(
 
 
 cdef class NetworkGradient(WaitingGradient):
-    """Of a network under a loss; see the stub."""
+    """Of a network under a loss, whose shape is that of :class:`dps.models.network.Shape`."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
         cdef Network* net = &self.net

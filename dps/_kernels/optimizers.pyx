@@ -96,7 +96,10 @@ cdef class UpdateKernel:
         self, floating[::1] params, const floating[::1] grad, floating[:, :] state, *,
         int64_t step, double lr, double l1=0.0, double l2=0.0,
     ):
-        """Apply update ``step``, from 1, in place; True if all updated params are finite."""
+        """Apply update `step`, from 1, in place; True if all updated params are finite.
+
+        `params` and `grad` are (n,), `state` is (state_rows, n).
+        """
         cdef Py_ssize_t n = params.shape[0], rows = self.spec.state_rows
         cdef Py_ssize_t stride = state.strides[0] // <Py_ssize_t> sizeof(floating)
         cdef floating* held = NULL

@@ -24,6 +24,7 @@ cdef class CurvaturePairs:
     """
 
     def __init__(self, Py_ssize_t size, Py_ssize_t memory, double cosine):
+        """`cosine`: of the angle between a step and its change, below which a pair is left out."""
         if size < 0 or memory < 1:
             raise ValueError(f"there is no memory of {memory} pairs in {size} dimensions")
         self.size = size

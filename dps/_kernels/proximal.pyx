@@ -55,7 +55,17 @@ cdef bint _invert(double* m, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
 
 
 cdef class ProximalStep:
-    """See the stub."""
+    """Steps to where ``g . d + d . B d / 2 + |weights * (at + d)|_1`` is least.
+
+    `B` is the Hessian's estimate that the pairs make, in compact form. Coordinates that are
+    zero, and that the gradient does not move, stay: the others are descended along one by one.
+
+    Parameters
+    ----------
+    pairs : CurvaturePairs
+    weights : (n,) array
+        Of the L1 norm; 0 where there is none.
+    """
 
     def __init__(self, CurvaturePairs pairs, weights):
         self._weights = np.ascontiguousarray(weights, np.float64)
@@ -71,13 +81,16 @@ cdef class ProximalStep:
         self.free, self.wide, self.turned, self.work = Room(), Room(), Room(), Room()
 
     def norm_of(self, const double[::1] point):
+        """The L1 norm of a point, with its weights."""
         same_length("point", point.shape[0], self.pairs.size)
         return self.norm(&point[0]) if point.shape[0] else 0.0
 
     def take_in_pair(self):
+        """Take note of a pair; called after each one that is kept."""
         self.take_in()
 
     def direction(self, const double[::1] at, const double[::1] gradient, double[::1] out):
+        """Write the step; by how much it changes the norm and what is linear, which is negative."""
         for name, length in (
             ("at", at.shape[0]), ("gradient", gradient.shape[0]), ("out", out.shape[0])
         ):

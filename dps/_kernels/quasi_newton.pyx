@@ -32,7 +32,27 @@ cdef enum:
 
 
 cdef class LBFGS:
-    """See the stub."""
+    """Limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.4) with backtracking.
+
+    A step is shortened by quadratic interpolation until the decrease is sufficient, and
+    followed by a longer one where the slope has hardly changed. For a convex function
+    ``s . y`` is never negative; a pair in which it vanishes is left out. Coordinates should
+    be such that the function curves by about one: the first step relies on it.
+
+    With an L1 norm the steps are proximal ones, see `ProximalStep`, and end at exact zeros.
+
+    Parameters
+    ----------
+    start : (n,) array
+    tolerance : float
+        The gain that the quadratic model must still promise for another step.
+    precision : float
+        Relative error of the values told.
+    relative : float, default=inf
+        The same, as a share of the value, where that is less; a hundredth of it at least.
+    weights : (n,) array, optional
+        Of an L1 norm, which is minimised with the function.
+    """
 
     def __init__(
         self, start, double tolerance, double precision, double relative=INFINITY, weights=None,
@@ -57,13 +77,16 @@ cdef class LBFGS:
 
     @property
     def point(self):
+        """Where the function is to be evaluated next, (n,); a copy."""
         return self._vectors[0].copy()
 
     @property
     def best(self):
+        """The best point so far, (n,); a copy."""
         return self._vectors[1].copy()
 
     def resume(self, double tolerance):
+        """Go on from the best point, on another function that curves alike."""
         self.tolerance = tolerance
         self.restart()
 
@@ -74,6 +97,20 @@ cdef class LBFGS:
         memcpy(self.next, self.optimum, self.size * sizeof(double))
 
     def tell(self, double value, gradient):
+        """Take the function's value and gradient at `point`, and choose the next point.
+
+        Parameters
+        ----------
+        value : float
+            Infinite or NaN where the function has no value.
+        gradient : (n,) array or None
+            None where there is none.
+
+        Returns
+        -------
+        bool
+            Whether the point has become the best one.
+        """
         if gradient is None:
             return bool(self.take(value, NULL))
         gradient = np.require(gradient, np.float64, ["C", "A"])

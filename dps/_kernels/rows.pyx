@@ -65,7 +65,12 @@ cdef int _look_at_indices(const Rows* rows, Py_ssize_t stored) except -1:
 
 
 cdef class BlockRows:
-    """Made by one of its static methods; the arrays are kept alive and must not change."""
+    """Rows of a block with their targets and weights, as kernels read them.
+
+    Arrays are kept alive and must not change. `y` is (n,) or (n, width) in the
+    model's dtype, `weight` (n,) or None; both are in the order of the
+    one batch that is made if `picked`, else in the block's.
+    """
 
     @staticmethod
     def dense(values, y, weight=None, bint picked=False):
@@ -299,7 +304,10 @@ cdef class Gradient:
     def touch_batch(
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys
     ):
-        """Have in ``keys`` rows ``order[start:stop]``, or ``start:stop``, and what they touch."""
+        """Have in `keys` CSR rows `order[start:stop]`, or `start:stop`, and what they touch.
+
+        Where `keyed` is true, a gradient of rows of a sparse block has no others.
+        """
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
         keys.begin_rows()
@@ -312,7 +320,10 @@ cdef class Gradient:
     def add_touched_batch(
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys, params, out
     ):
-        """Add the gradient of the rows of the last `touch_batch`, at its keys."""
+        """As `add_batch`, of the rows of the last `touch_batch`.
+
+        `params` and `out` are of the keys, `key_width` elements each, side by side, in their order.
+        """
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
         cdef const char* at
@@ -349,7 +360,10 @@ cdef class Gradient:
         self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, params, out,
         uint64_t key=0,
     ):
-        """Add the gradient of rows ``order[start:stop]``, or ``start:stop``; the sum of losses."""
+        """Add the gradient of rows `order[start:stop]`, or `start:stop`; the sum of losses.
+
+        What a model draws by chance follows from `key`.
+        """
         cdef const int64_t[::1] picks = order
         cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
         cdef double loss

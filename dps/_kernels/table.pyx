@@ -167,6 +167,7 @@ cdef void expire(
 
 
 def homes(const int64_t[::1] ids, Py_ssize_t n_rows):
+    """Where each id would like to lie among a shard's rows."""
     cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
     cdef Py_ssize_t i
     for i in range(ids.shape[0]):
@@ -175,6 +176,7 @@ def homes(const int64_t[::1] ids, Py_ssize_t n_rows):
 
 
 def owners(const int64_t[::1] ids, Py_ssize_t n_rows):
+    """One of all shards' rows for each id: the shard that has it has the id."""
     cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
     cdef Py_ssize_t i
     for i in range(ids.shape[0]):
@@ -187,7 +189,35 @@ cdef char* _address(array) except? NULL:
 
 
 cdef class TableRows:
-    """See the stub."""
+    """The rows of a shard's part of a table, in memory that others may share.
+
+    Parameters
+    ----------
+    params : (size,) array
+        Of which the first elements are the table's.
+    state : (state_rows, size) array
+    ids : (n_rows,) int64 array
+        One more than the id of a row; zeros at first.
+    counts : (n_rows,) or (0,) int32 array
+        Where an id needs to be seen more than once.
+    seen : (n_rows,) or (0,) int64 array
+        Where rows expire.
+    since : (>= n_rows,) int64 array
+        The update that each row is up to date with, see `LazyUpdate`.
+    width : int
+        Elements of a row.
+    region : int
+        Rows of which one rank has charge.
+    zeros : int
+        Elements of a new row that are zero; those after them are drawn, evenly up to `scale`.
+    scale : float
+    seed : int
+    min_count : int
+    start : sequence of float
+        State of a new row, a number a row of state.
+    normal : bool, default=False
+        Whether elements are drawn from a normal distribution of that scale instead.
+    """
 
     def __init__(
         self, params, state, ids, counts, seen, since, *, Py_ssize_t width, Py_ssize_t region,
@@ -224,6 +254,7 @@ cdef class TableRows:
         table.params, table.state = _address(params), _address(state)
 
     def find(self, ids):
+        """The row of each id, -1 where it has none."""
         cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
         cdef const int64_t[::1] wanted = ids
         cdef Py_ssize_t i
@@ -232,6 +263,10 @@ cdef class TableRows:
         return rows.base
 
     def make(self, ids, int64_t now=0, *, bint admit=False):
+        """The same for update `now`, made if need be; -2 where there is no room, -3: not yet.
+
+        With `admit` they are made however seldom they have been seen.
+        """
         cdef int64_t[::1] rows = np.empty(len(ids), np.int64)
         cdef const int64_t[::1] wanted = ids
         cdef Table table = self.table
@@ -244,6 +279,7 @@ cdef class TableRows:
         return rows.base
 
     def expire(self, Py_ssize_t first, Py_ssize_t last, int64_t before):
+        """Give up the rows of some regions that were last touched before update `before`."""
         if not 0 <= first <= last <= self.table.n_rows or first % self.table.region:
             raise ValueError(f"[{first}, {last}) are no regions of {self.table.n_rows} rows")
         expire(&self.table, first, last, before)

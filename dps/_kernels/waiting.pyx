@@ -42,7 +42,7 @@ cdef void take_targets(
 
 
 cdef class WaitingGradient(Gradient):
-    """See the stub."""
+    """A gradient whose rows wait until a block of them is full; by one thread at a time."""
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
         array = np.zeros(max(1, elements) * (itemsize or (4 if self.single else 8)), "u1")

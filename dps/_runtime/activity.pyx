@@ -49,7 +49,11 @@ cdef enum:
 
 
 cdef class Activity:
-    """A rank's account; see the stub for what its methods take."""
+    """A rank's account: its row in the window of each shard, and a stop watch.
+
+    `rows` are (WIDTH,) int64, one a shard; the first has what is said once. `timed` is false
+    where only events are counted and no clock is read.
+    """
 
     def __init__(self, rows, bint timed=True):
         cdef int number
@@ -182,6 +186,7 @@ cdef class Activity:
             dps_set(self._rows[shard] + LEAD_MAX, steps)
 
     def lap(self, int phase):
+        """Give the time since the last lap to LOAD, COMPUTE, PULL, PUSH or WAIT."""
         if not LOAD <= phase <= WAIT:
             raise ValueError(f"no phase has the number {phase}")
         self._skip = 0
@@ -189,23 +194,28 @@ cdef class Activity:
         memset(self._part, 0, sizeof(self._part))
 
     def waited(self, int64_t nanoseconds):
+        """Time since the last lap was spent waiting, and is no part of the phase."""
         if self.timed:
             dps_bump(self._row + WAIT, nanoseconds)
             self._mark += nanoseconds
 
     def worked(self, int shard, int64_t nanoseconds):
+        """Time was spent on a shard's memory."""
         if self.timed:
             dps_bump(self._rows[shard] + APPLY, nanoseconds)
 
     def begin_epoch(self, int64_t epoch):
+        """Begin an epoch, counted from 1."""
         dps_set(self._row + LOSS, 0)
         dps_set(self._row + EPOCH_ROWS, 0)
         dps_set(self._row + EPOCH, epoch)
 
     def stepped(self, int64_t rows, int64_t epoch_rows, double loss):
+        """A gradient of so many rows was handed over; rows and loss of the epoch so far."""
         self.step(rows, epoch_rows, loss)
 
     def pushed_late(self, int shard, int64_t staleness):
+        """A push to a shard was based on parameters that lacked so many updates."""
         if staleness < 0:
             raise ValueError(f"staleness is not negative, got {staleness}")
         self.age(shard, staleness)

@@ -47,7 +47,10 @@ cdef int64_t NEVER = <int64_t> 1 << 62
 
 
 cdef class GatheringEnd(AsynchronousEnd):
-    """A rank's end of a shard that gathers gradients; see the stub for the options."""
+    """A rank's end of a shard that applies the mean of `aggregate` gradients.
+
+    A gradient that misses more than `drop_after` updates is dropped; None: none is.
+    """
 
     def __init__(self, window, *given, int64_t aggregate, drop_after):
         AsynchronousEnd.__init__(self, window, *given)

@@ -39,7 +39,7 @@ cdef int64_t UNBOUNDED = <int64_t> 1 << 62
 
 
 cdef class BoundedEnd(AsynchronousEnd):
-    """A rank's end of a shard where nobody is too far ahead; see the stub for ``max_delay``."""
+    """A rank's end of a shard where nobody is over `max_delay` steps ahead; None: no bound."""
 
     def __init__(self, *given, max_delay):
         AsynchronousEnd.__init__(self, *given)
@@ -99,7 +99,7 @@ cdef class BoundedEnd(AsynchronousEnd):
 
 
 cdef class BoundedStep(AsynchronousStep):
-    """A rank's pushes where ranks count their steps; see the stub."""
+    """A rank's pushes where ranks count their steps; `epoch_steps` are of the longest epoch."""
 
     def __init__(self, *given, int64_t epoch_steps):
         AsynchronousStep.__init__(self, *given)

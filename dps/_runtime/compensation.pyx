@@ -51,7 +51,7 @@ cdef class AgedEnd(BoundedEnd):
 
 
 cdef class DelayedEnd(BoundedEnd):
-    """A rank's end of a shard that moves gradients to the present; see the stub for options."""
+    """A rank's end of a shard that moves gradients to the present; `strength` is lambda."""
 
     def __init__(self, window, *given, max_delay, double strength):
         BoundedEnd.__init__(self, window, *given, max_delay=max_delay)

@@ -56,7 +56,40 @@ cdef void _narrow(floating* out, double* x, Py_ssize_t n) noexcept nogil:
 
 
 cdef class Search:
-    """See the stub."""
+    """L-BFGS on a penalised mean loss, told sums over all ranks.
+
+    Parameters
+    ----------
+    start : (n,) float32 or float64 array
+        The parameters to begin at; all others have its dtype.
+    coordinates : Coordinates
+        Where steps are taken.
+    penalty : (n,) float64 array
+        The objective has half the sum of its products with the squares of the parameters.
+    tolerance : float
+        The gain in the objective that another pass must promise.
+    precision : float
+        Relative error of the sums.
+    least : float
+        A gain in the objective that counts.
+    patience : int
+        Accepted steps in a row of less than that which are enough.
+    relative : float, default=inf
+        The gain that another pass must promise as a share of the objective, where that is less.
+    l1 : (n,) float64 array, optional
+        The objective has the sum of its products with the sizes of the parameters.
+    width : float, default=0.0
+        Of the parabolas that stand for kinks of the loss at first; 0: it has none.
+    near : float, default=0.0
+        The share of the objective that these may take in the end, as is proven, see `LossKernel`.
+
+    Attributes
+    ----------
+    width : float
+        Of the parabolas at the point that is looked at next.
+    gap : bool
+        Whether what they take is to be given to `tell`, in place of the loss.
+    """
 
     cdef readonly bint enough
     cdef readonly double width  # of the rounded kinks
@@ -107,6 +140,10 @@ cdef class Search:
         self.patience = patience
 
     def resume(self, double rows, double share):
+        """Go on from the best point, on one row of each `share`, `rows` in all; also to begin.
+
+        What is told next is of that point: after a first time, of the one that `write` gives.
+        """
         if not (rows > 0 and share > 0):
             raise ValueError(f"nothing can be learned of {rows} rows, one of each {share}")
         self.rows, self.share = rows, share
@@ -118,12 +155,17 @@ cdef class Search:
         self.enough = False
 
     def tell(self, double total, mean):
+        """Take the sum of losses and the mean gradient at the point; whether it is now the best.
+
+        `total` is infinite or NaN, and `mean` None, where there is no value.
+        """
         cdef const char* given = NULL
         if mean is not None:
             given = self._look_at("mean", mean)
         return bool(self.take(total, given))
 
     def write(self, out):
+        """Write the parameters that are looked at next, (n,)."""
         self.put(self._look_at("out", out))
 
     cdef char* _look_at(self, str name, array) except? NULL:
@@ -192,7 +234,19 @@ cdef class Search:
 
 
 cdef class DescentStep:
-    """See the stub."""
+    """Steps of a rank; `search` is told on rank 0 alone.
+
+    Parameters
+    ----------
+    rows : Pass
+    ranks : Step
+        Which says whose rank it is, and is used by nobody else meanwhile.
+    search : Search
+    point : (n,) array
+        Where the rows are looked at, of the search's dtype; afterwards the next one.
+    best : (n,) array
+        Where the best point is put whenever there is a new one.
+    """
 
     cdef readonly double loss
     cdef readonly bint accepted
@@ -227,6 +281,7 @@ cdef class DescentStep:
         self._arrays = [point, best, ahead]
 
     def run(self):
+        """Take a step; how it ended: `start` is that there is no value where the search begins."""
         cdef int status
         with nogil:
             status = self._run()

@@ -55,7 +55,10 @@ cdef void _share(Part* parts, Py_ssize_t n, Py_ssize_t wanted, Py_ssize_t left) 
 
 
 def shares(lefts, Py_ssize_t wanted):
-    """How many of ``wanted`` rows come from each part, of which ``lefts`` are left."""
+    """How many of `wanted` rows come from each part, in proportion to what is left of each.
+
+    What rounding leaves over goes to the largest remainders, one row each.
+    """
     cdef Py_ssize_t p, n = len(lefts)
     cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
     if parts is NULL:
@@ -71,7 +74,7 @@ def shares(lefts, Py_ssize_t wanted):
 
 
 cdef class StepLoop:
-    """Steps of epochs of one rank; see the stub for what its methods take."""
+    """Steps of epochs of one rank."""
 
     cdef Gradient gradient
     cdef Step push
@@ -115,6 +118,11 @@ cdef class StepLoop:
         self, Py_ssize_t rows, double[::1] rates, uint64_t key=0, Py_ssize_t step=0,
         double loss=0, Py_ssize_t seen=0, Py_ssize_t pushes=0,
     ):
+        """Begin an epoch of `rows` rows, with a learning rate for each step.
+
+        What the model draws by chance follows from `key` and the step. An epoch of which some
+        steps are behind goes on at `step`, with what they had summed up to.
+        """
         self.rows = rows
         self.key = key
         self.rates = rates
@@ -126,6 +134,7 @@ cdef class StepLoop:
 
     @property
     def done(self):
+        """Whether all steps of the epoch are behind."""
         return self.step == self.steps
 
     cdef Py_ssize_t _size(self, Py_ssize_t step) noexcept nogil:
@@ -134,6 +143,12 @@ cdef class StepLoop:
         return self.rows * (step + 1) // self.steps - self.rows * step // self.steps
 
     def run(self, group):
+        """Use up parts of blocks, `(block, order or None, start, stop)`.
+
+        It ends before step `until` at the latest; `rest` is what is then left of the parts.
+
+        Returns what was not finite, or that the window was stopped, or "ran".
+        """
         cdef Py_ssize_t n = len(group), p
         cdef Part* parts = <Part*> calloc(max(n, 1), sizeof(Part))
         cdef const int64_t[::1] picks

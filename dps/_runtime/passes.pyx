@@ -36,9 +36,10 @@ cdef void _round(floating* part, const double* whole, Py_ssize_t n) noexcept nog
 
 
 cdef class GradientSum:
-    """Adds up a pass; see the stub for what its methods take."""
+    """Adds up a pass."""
 
     def __init__(self, Gradient gradient, Py_ssize_t most, beat, double every):
+        """`beat` is called while rows are added, where the last time is `every` seconds ago."""
         if most < 1:
             raise ValueError(f"a sum is of one row at least, got {most}")
         self.gradient = gradient
@@ -51,6 +52,7 @@ cdef class GradientSum:
         gradient.owner = beat, self._part  # the channel has the points
 
     def begin(self, params):
+        """Begin a pass at a point, (n,), which must not change until its end."""
         cdef const char* point = vector_of(
             "params", params, "float32" if self.gradient.single else "float64", self.gradient.size
         )
@@ -58,6 +60,7 @@ cdef class GradientSum:
         self.start(point)
 
     def add(self, block, order, Py_ssize_t start, Py_ssize_t stop):
+        """Add rows `order[start:stop]`, or `start:stop`."""
         cdef Part part
         cdef BlockRows rows = self.gradient.rows_of(block)
         if self.params is NULL:
@@ -67,6 +70,7 @@ cdef class GradientSum:
             self.add_rows(part.rows, part.order, start, stop, part.limit)
 
     def end(self):
+        """The sums of losses and of gradients, the latter in the model's type."""
         self.finish()
         self._params, self.params = None, NULL
         return self.loss, self._part.copy()
@@ -147,6 +151,7 @@ cdef class Pass:
     """The same rows again and again; see the stub."""
 
     def __init__(self, GradientSum sum, parts):
+        """Each part is what `GradientSum.add` takes."""
         free(self.parts)  # of an earlier call
         self.sum = sum
         self.parts = <Part*> calloc(max(len(parts), 1), sizeof(Part))
@@ -186,7 +191,7 @@ cdef class Pass:
 
 
 cdef class StreamedPass(Pass):
-    """Rows that are read anew in each pass; see the stub."""
+    """Rows that are read anew in each pass: `rows` gives what `GradientSum.add` takes."""
 
     def __init__(self, GradientSum sum, rows, Py_ssize_t count):
         Pass.__init__(self, sum, [])

@@ -14,7 +14,7 @@ from dps._runtime.updates cimport view
 
 
 cdef class PythonGradient(Gradient):
-    """The gradient of a model written in Python; see the stub."""
+    """The gradient of a model written in Python, which is given `most` rows at a time, or all."""
 
     cdef object model
     cdef object dtype

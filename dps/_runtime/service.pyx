@@ -37,7 +37,10 @@ cdef int64_t MOST_IDS = <int64_t> 1 << 62
 
 
 cdef class Service:
-    """See the stub."""
+    """Serves whoever is far: a rank through its end in the window, a caller by parts of tensors.
+
+    ``respond(bytes)`` calls the function that a message means, and does not raise.
+    """
 
     def __init__(self, Wire wire, respond, MappedEnd end=None, parts=()):
         cdef int number

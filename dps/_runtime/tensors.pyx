@@ -107,7 +107,19 @@ cdef enum:
 
 
 cdef class TensorPart:
-    """See the stub."""
+    """A tensor's or table's part at a shard: it is read and written through this.
+
+    As a context it is held still. Where `store` is mapped, and another process writes, it is for
+    `peek` alone.
+
+    Parameters
+    ----------
+    store : Store
+    rate : float
+        Learning rate of pushes.
+    patience : float
+        Seconds for which somebody may hold it still while others wait.
+    """
 
     def __cinit__(self, *args, **kwargs):
         if dps_new_mutex(&self.mutex):

@@ -147,6 +147,12 @@ cdef int wait_for(
 
 
 cdef class Header:
+    """The atomic words of a window.
+
+    `memory` is int64; it holds a bell, `n_global` words and `n_fields` words for
+    each of `n_ranks` ranks, each on a line of 128 bytes. `stop` is the number of
+    the word that ends every wait when it is not zero.
+    """
     # The first two lines belong to the bell, its sleepers, and threads that want cores.
     def __cinit__(self, int64_t[::1] memory, int n_ranks, int n_global, int n_fields,
                   int stop):
@@ -190,6 +196,7 @@ cdef class Header:
         return 0
 
     def want_core(self):
+        """Say that a thread takes part that has no core of its own: others spin less."""
         dps_add(self.words.base + LINE + 1, 1)
 
     def load(self, int word):
@@ -201,12 +208,14 @@ cdef class Header:
         store(&self.words, word, value)
 
     def store_once(self, int word, int64_t value):
+        """Set a word if it is zero; whether it was."""
         self._check(word)
         cdef bint stored = dps_claim(_word(&self.words, word), value)
         _ring(&self.words)
         return stored
 
     def add(self, int word, int64_t value):
+        """Add to a word; the new value."""
         self._check(word)
         return add(&self.words, word, value)
 
@@ -219,14 +228,17 @@ cdef class Header:
         rank_store(&self.words, rank, field, value)
 
     def rank_add(self, int rank, int field, int64_t value):
+        """Add to a rank's word without ringing; the new value."""
         self._check_rank(rank, field)
         return dps_add(_rank_word(&self.words, rank, field), value)
 
     def rank_claim(self, int rank, int field, int64_t value):
+        """Set a rank's word if it is zero; whether it was."""
         self._check_rank(rank, field)
         return bool(dps_claim(_rank_word(&self.words, rank, field), value))
 
     def ready(self, int field, int64_t value):
+        """Whether the field of every rank is at least `value`."""
         self._check_rank(0, field)
         return bool(is_ready(&self.words, field, 0, value))
 
@@ -235,6 +247,7 @@ cdef class Header:
         return bool(is_ready(&self.words, -1, word, value))
 
     def wait(self, int field, int64_t value, double seconds):
+        """Wait until the field of every rank is at least `value`: READY, STOPPED or LATE."""
         self._check_rank(0, field)
         cdef int result
         with nogil:
@@ -242,6 +255,7 @@ cdef class Header:
         return result
 
     def word_wait(self, int word, int64_t value, double seconds):
+        """Wait until a word is at least `value`: READY, STOPPED or LATE."""
         self._check(word)
         cdef int result
         with nogil:

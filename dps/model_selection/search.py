@@ -69,7 +69,7 @@ class _OnDask:
         """
         X, y = as_pandas(X), as_pandas(y)
         if not is_dask(X):
-            return super().fit(X, y, **params)  # type: ignore[misc, no-any-return]
+            return super().fit(X, y, **params)  # type: ignore[misc]
         self._validate_params()  # type: ignore[attr-defined]
         scorer = scorer_of(self.scoring)
         several = isinstance(scorer, dict)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dps._kernels import linear as kernels
+import dps._kernels.linear as kernels
 from dps._kernels.coordinates import Standardised
 from dps._kernels.linear_gradient import LinearGradient
 from dps._native import written_in_python
