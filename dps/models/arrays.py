@@ -60,7 +60,7 @@ class Arrays:
         TypeError, ValueError
             What is in a dict is no array, or no numbers; or there is nothing.
         """
-        named = isinstance(X, Mapping)
+        named = isinstance(X, Mapping) and not hasattr(X, "toarray")  # one of SciPy's is a dict
         if not named and not (isinstance(X, tuple) and X and all(map(_is_array, X))):
             shape = tuple(map(int, X.shape[1:])) if getattr(X, "ndim", 0) > 2 else ()
             return cls((shape,), ("f",)) if shape else None
