@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ServedModel,
         load,
     )
-    from dps.tensors import ParameterServer, Table
+    from dps.parameter_server import ParameterServer, Table
     from dps.training.checkpoint import Checkpoint
 
 __version__ = "0.1.0"
@@ -70,7 +70,7 @@ _FACE = {
         ),
         "dps.estimators",
     ),
-    **dict.fromkeys(("ParameterServer", "Table"), "dps.tensors"),
+    **dict.fromkeys(("ParameterServer", "Table"), "dps.parameter_server"),
     "Checkpoint": "dps.training.checkpoint",
 }
 

@@ -28,7 +28,7 @@ from ranks import MODES
 from uneven import Slow, uneven
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
-from dps.tensors import ParameterServer, Table
+from dps.parameter_server import ParameterServer, Table
 from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 

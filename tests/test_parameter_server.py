@@ -41,9 +41,9 @@ from dps.errors import (
     TableFullError,
 )
 from dps.optimizers import SGD, Adam, Momentum, Optimizer
+from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
 from dps.server.memory import folder
-from dps.tensors.arguments import initial_values, spec_of
 from dps.transport import callers, wires
 from dps.transport.call import Mailbox
 from dps.transport.callers import RemoteAccess

@@ -41,7 +41,7 @@ from dps.estimators.validation import ValidationData, check_targets, look_at_val
 from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
-from dps.tensors import ParameterServer
+from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord, History
 from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of

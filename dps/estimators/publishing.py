@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dps.errors import DPSError
 from dps.estimators.family import Family, Recipe
-from dps.tensors import ParameterServer
+from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord
 from dps.training.job import Trained
 

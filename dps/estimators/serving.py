@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from dps.errors import StalledError
 from dps.estimators.publishing import NOTE, row_of
 from dps.estimators.saving import unpacked
-from dps.tensors import ParameterServer
+from dps.parameter_server import ParameterServer
 from dps.training.state import TrainState
 
 __all__ = ["ServedModel"]

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,35 @@ from dps.server.regions import MemoryCard
 from dps.server.store import Store, StoreWord
 from dps.server.tensors import ServerSpec, TensorSpec
 
-__all__ = ["CALLABLE", "Holding", "HoldingCard", "Taken", "find_holding", "map_parts"]
+__all__ = [
+    "CALLABLE",
+    "Done",
+    "Holding",
+    "HoldingCard",
+    "Keys",
+    "Taken",
+    "Values",
+    "find_holding",
+    "map_parts",
+]
+
+Keys = NDArray[np.int64] | None
+Values = NDArray[np.floating] | None
 
 #: What callers may have called.
 CALLABLE = frozenset(
-    {"apply", "begin", "counts", "fill", "note", "notes", "put_note", "put_rows", "take", "writes"}
+    {
+        "apply",
+        "count_from",
+        "counts",
+        "fill",
+        "note",
+        "notes",
+        "put_note",
+        "put_rows",
+        "take",
+        "writes",
+    }
 )
 
 
@@ -74,8 +98,18 @@ class Taken:
     version: int
 
 
+class Done(NamedTuple):
+    """The answer to a request, at once."""
+
+    ended: tuple[int, int]
+
+    def result(self) -> tuple[int, int]:
+        """How it ended (`Ending`), and writes to the part so far; what is read is in place."""
+        return self.ended
+
+
 class Holding:
-    """What a shard holds.
+    """What a shard holds; whoever is in its process asks it itself.
 
     Parameters
     ----------
@@ -147,6 +181,16 @@ class Holding:
         """How callers find it."""
         with self._lock:
             return HoldingCard(self.token, host_id(), tuple(store.card for store in self.stores))
+
+    def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
+        """Read in memory, see `TensorPart.peek`; None where the shard must be asked."""
+        return self.parts[part].peek(start, keys, out)
+
+    def begin(
+        self, op: int, part: int, start: int, keys: Keys, values: Values, weight: float, out: Values
+    ) -> Done:
+        """Do what is asked for, see `TensorPart.do`; parts are in the order of their tensors."""
+        return Done(self.parts[part].do(op, start, keys, values, weight, out))
 
     def call(self, method: str, *args: Any) -> Any:
         """Call one of `CALLABLE`."""
@@ -235,7 +279,7 @@ class Holding:
         except TableFullError as error:
             raise TableFullError(f"{tensor.where(number)}: {error}") from None
 
-    def begin(self, at: int, version: int) -> None:
+    def count_from(self, at: int, version: int) -> None:
         """Count pushes from there on."""
         self.stores[at].words.store(StoreWord.VERSION, version)
 

@@ -26,14 +26,13 @@ from numpy.typing import NDArray
 from dps._runtime.message import Caller, Ending
 from dps._runtime.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError
-from dps.server.holding import HoldingCard, find_holding, map_parts
+from dps.server.holding import Holding, HoldingCard, Keys, Values, find_holding, map_parts
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
-from dps.transport.access import Access, Keys, LocalAccess, Values
 from dps.transport.remote import Remote
 from dps.transport.wires import Patience, called, connected
 
-__all__ = ["RemoteAccess", "access_to"]
+__all__ = ["RemoteAccess", "Sent", "access_to"]
 
 #: Seconds for which a file is believed to have an owner.
 _BELIEVED = 0.1
@@ -45,14 +44,14 @@ _KEPT = 5.0
 _CLOSED = "the server has been closed, or whoever made it has gone"
 
 
-class _Sent:
+class Sent:
     """A request on a wire."""
 
     def __init__(self, access: RemoteAccess, caller: Caller, out: Values) -> None:
         self._access, self._caller, self._out = access, caller, out
 
     def result(self) -> tuple[int, int]:
-        """See `Pending`."""
+        """Wait for the answer, see `Done`."""
         try:
             ended, writes, error = self._caller.hear(self._out)
         finally:
@@ -91,7 +90,7 @@ class RemoteAccess:
         self.used = 0.0
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
-        """Read in mapped memory, see `Access.peek`."""
+        """Read in mapped memory, see `Holding.peek`."""
         if self._mapped is None:
             return None
         held, store = self._mapped[part]
@@ -109,20 +108,20 @@ class RemoteAccess:
         start: int,
         keys: Keys,
         values: Values,
-        rows: float,
+        weight: float,
         out: Values,
-    ) -> _Sent:
-        """Send a request, see `Access.begin`."""
+    ) -> Sent:
+        """Send a request, see `Holding.begin`."""
         caller = self._take()
         try:
-            caller.ask(op, part, start, keys, values, rows, out)
+            caller.ask(op, part, start, keys, values, weight, out)
         except BaseException:
             self.give_back(caller)
             raise
-        return _Sent(self, caller, out)
+        return Sent(self, caller, out)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call it, see `Access.call`."""
+        """Call it, see `Holding.call`."""
         message = bytes(pickle.dumps((method, args)))
         caller = self._take()
         try:
@@ -243,11 +242,11 @@ _lock = threading.Lock()
 
 def access_to(
     spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
-) -> Access:
+) -> Holding | RemoteAccess:
     """The way to a shard, found out by trying."""
     holding = find_holding(card)
     if holding is not None and card.host == host_id():
-        return LocalAccess(holding)
+        return holding
     node = remote.node
     key = spec.id, len(spec.tensors), shard, node.id
     with _lock:

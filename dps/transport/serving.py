@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ from dps.server.window import Field, Window
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
 
-__all__ = ["ServedGroup", "ServedShard", "Services", "answering", "pickled", "serve_rank"]
+__all__ = ["Served", "ServedGroup", "ServedShard", "Services", "answering", "pickled", "serve_rank"]
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
@@ -84,16 +85,12 @@ class ServedGroup(ShardGroup):
             self._services.join()
 
 
-class ServedShard(ParameterShard):
-    """A slice of the parameters on a Dask Actor, and threads for ranks that are far."""
+class Served(ABC):
+    """An Actor that serves by its methods those to whom there is no connection."""
 
-    group_kind = ServedGroup
-
+    @abstractmethod
     def services(self, group: Any) -> Services:
-        """The threads that serve a group's ranks."""
-        found = self.group(group)
-        assert isinstance(found, ServedGroup)
-        return found.services
+        """The threads that serve a group's ranks, or callers, who have none."""
 
     def serve_calls(self, group: Any, who: Any, sender: str) -> None:
         """Begin to serve somebody by Actor calls, as long as its sender is there."""
@@ -106,6 +103,18 @@ class ServedShard(ParameterShard):
     def leave(self, group: Any, who: Any) -> None:
         """End what serves somebody by Actor calls."""
         self.services(group).leave(who)
+
+
+class ServedShard(Served, ParameterShard):
+    """A slice of the parameters on a Dask Actor, and threads for ranks that are far."""
+
+    group_kind = ServedGroup
+
+    def services(self, group: Any) -> Services:
+        """The threads that serve a group's ranks."""
+        found = self.group(group)
+        assert isinstance(found, ServedGroup)
+        return found.services
 
 
 class Services:

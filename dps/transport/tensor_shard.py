@@ -19,12 +19,12 @@ from dps._runtime.service import Service
 from dps._runtime.wire import Wire
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
-from dps.transport.serving import Services, answering, pickled
+from dps.transport.serving import Served, Services, answering, pickled
 
 __all__ = ["TensorShard"]
 
 
-class TensorShard:
+class TensorShard(Served):
     """A shard of a server of named tensors, as a Dask Actor.
 
     Parameters
@@ -63,17 +63,9 @@ class TensorShard:
         """Whether callers are still served."""
         return self._close.alive
 
-    def serve_calls(self, group: None, who: str, sender: str) -> None:
-        """Begin to serve a caller by Actor calls, as long as its sender is there."""
-        self._services.serve_calls(who, sender)
-
-    async def relay(self, group: None, who: str, message: bytes, answered: bool = True) -> bytes:
-        """The answer to a caller's request, see `Mailbox.relay`."""
-        return await self._services.mailboxes[who].relay(message, answered)
-
-    def leave(self, group: None, who: str) -> None:
-        """End what serves a caller by Actor calls."""
-        self._services.leave(who)
+    def services(self, group: None) -> Services:
+        """The threads that serve callers."""
+        return self._services
 
     def close(self) -> None:
         """Refuse all callers, and give the memory back."""

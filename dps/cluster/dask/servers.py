@@ -19,6 +19,7 @@ from distributed import Client, Future, get_client, get_worker
 from distributed.protocol import pickle
 
 from dps.cluster.base import until_known
+from dps.cluster.dask import active_client, inside_task
 from dps.cluster.dask.calls import (
     ask,
     await_futures,
@@ -34,28 +35,13 @@ from dps.data.sealed import sealed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard
-from dps.server.holding import HoldingCard
+from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
-from dps.transport.access import Access
-from dps.transport.callers import access_to
+from dps.transport.callers import RemoteAccess, access_to
 from dps.transport.remote import Remote
 from dps.transport.tensor_shard import TensorShard
 
-__all__ = [
-    "ServerCard",
-    "choose_workers",
-    "close",
-    "connect",
-    "extend",
-    "find",
-    "forget",
-    "names",
-    "publish",
-    "start",
-    "status",
-    "task_client",
-    "through",
-]
+__all__ = ["ServerShards", "choose_workers", "find", "names", "start", "task_client"]
 
 #: What the names of published datasets begin with.
 _PREFIX = "dps-server-"
@@ -136,8 +122,8 @@ def start(
     spec: ServerSpec,
     workers: Sequence[str],
     timeout: float,
-) -> tuple[ServerCard, list[Future]]:
-    """Make the shards; the Futures that hold them.
+) -> ServerShards:
+    """Make the shards.
 
     Raises
     ------
@@ -172,62 +158,7 @@ def start(
     except ServerLostError:
         until_known(check)
         raise
-    return ServerCard(spec, remotes, cards, timeout), futures
-
-
-def publish(client: Client, card: ServerCard, futures: Sequence[Future]) -> None:
-    """Have the scheduler hold a server by its name.
-
-    Raises
-    ------
-    ValueError
-        There is one of that name.
-    """
-    held = {f"{_PREFIX}{card.spec.name}": (list(futures), pickle.dumps(card))}
-    taken = f"there is a server with name={card.spec.name!r}: connect to it, or close it"
-    if card.spec.name in names(client):  # Dask would have a traceback in its log
-        raise ValueError(taken)
-    try:
-        with reaching(client):
-            client.publish_dataset(held, callback_timeout=card.timeout)
-    except KeyError as error:
-        raise ValueError(taken) from error
-
-
-def extend(card: ServerCard, spec: ServerSpec) -> ServerCard:
-    """Have all shards hold the tensors of `spec`, or those that somebody else has made first.
-
-    The first shard decides who was first. To ask with what is known brings what is there, of the
-    shards that are not lost.
-
-    Raises
-    ------
-    ServerLostError
-        A shard is lost, and there are to be others; or all are, or the server has been closed.
-    """
-    alive, asks = _alive(card), spec.tensors == card.spec.tensors
-    there = [remote.address in alive for remote in card.remotes]
-    if not (any(there) if asks else all(there)):
-        shard = there.index(False)
-        raise spec.lost(shard, "its worker has died", card.remotes[shard].address)
-    found, cards = spec, list(card.cards)
-    for shard in np.flatnonzero(there).tolist():
-        remote = card.remotes[shard]
-        try:
-            answer = remote.call("extend", found, timeout=card.timeout)
-            if found is spec:
-                found = answer
-                if found.tensors == card.spec.tensors:
-                    return card
-            cards[shard] = remote.call("card", timeout=card.timeout)
-        except ServerLostError as error:
-            raise spec.lost(shard, error.message, remote.address) from error
-    return replace(card, spec=found, cards=tuple(cards))
-
-
-def connect(card: ServerCard, shard: int) -> Access:
-    """The way to a shard."""
-    return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
+    return ServerShards(client, ServerCard(spec, remotes, cards, timeout), futures)
 
 
 def task_client() -> Client:
@@ -252,7 +183,7 @@ def names(client: Client) -> list[str]:
     )
 
 
-def find(client: Client, name: str) -> ServerCard:
+def find(client: Client, name: str) -> ServerShards:
     """A server by its name.
 
     Raises
@@ -268,10 +199,160 @@ def find(client: Client, name: str) -> ServerCard:
             f"there is no server with name={name!r} on {client.scheduler.address}; "
             f"there are {names(client)}"
         )
-    return cards[0]
+    if inside_task():
+        return ServerShards(None, cards[0])
+    return ServerShards(client, _through(cards[0], client))
 
 
-def through(card: ServerCard, client: Client | None) -> ServerCard:
+class ServerShards:
+    """The shards of a server on Actors of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        None: it is found out where it is first asked.
+    card : ServerCard
+    futures : sequence of Future
+        What holds the Actors.
+    """
+
+    def __init__(
+        self, client: Client | None, card: ServerCard, futures: Sequence[Future] = ()
+    ) -> None:
+        self._client, self._given, self._futures = client, card, list(futures)
+        self._known = client is not None
+
+    def __reduce__(self) -> Any:
+        return ServerShards, (None, self._given)
+
+    @property
+    def spec(self) -> ServerSpec:
+        """What it is made of."""
+        return self._given.spec
+
+    @property
+    def _card(self) -> ServerCard:
+        """The server, as it can be asked from here.
+
+        The scheduler unpickles what is on its way to tasks, and asks nothing.
+        """
+        if not self._known:
+            client = None if inside_task() else active_client()
+            self._client, self._given = client, _through(self._given, client)
+            self._known = True
+        return self._given
+
+    def connect(self, shard: int) -> Holding | RemoteAccess:
+        """The way to a shard."""
+        card = self._card
+        return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What has been done at each shard, and who is connected; of a lost one, why.
+
+        Raises
+        ------
+        ServerLostError
+            All shards are lost.
+        """
+        card = self._card
+        alive = _alive(card)
+        found = []
+        for shard, remote in enumerate(card.remotes):
+            try:
+                if remote.address not in alive:
+                    raise ServerLostError("its worker has died")
+                answer = remote.call("status", timeout=card.timeout)
+            except ServerLostError as error:
+                lost = card.spec.lost(shard, error.message, remote.address)
+                answer = {"parts": {}, "callers": [], "lost": str(lost)}
+            found.append({"worker": remote.address, **answer})
+        if all("lost" in shard for shard in found):
+            raise lost
+        return found
+
+    def extend(self, spec: ServerSpec) -> None:
+        """Have all shards hold the tensors of `spec`, or those that somebody else has made first.
+
+        The first shard decides who was first. To ask with what is known brings what is there, of
+        the shards that are not lost.
+
+        Raises
+        ------
+        ServerLostError
+            A shard is lost, and there are to be others; or all are, or the server has been closed.
+        """
+        card = self._card
+        alive, asks = _alive(card), spec.tensors == card.spec.tensors
+        there = [remote.address in alive for remote in card.remotes]
+        if not (any(there) if asks else all(there)):
+            shard = there.index(False)
+            raise spec.lost(shard, "its worker has died", card.remotes[shard].address)
+        found, cards = spec, list(card.cards)
+        for shard in np.flatnonzero(there).tolist():
+            remote = card.remotes[shard]
+            try:
+                answer = remote.call("extend", found, timeout=card.timeout)
+                if found is spec:
+                    found = answer
+                    if found.tensors == card.spec.tensors:
+                        return
+                cards[shard] = remote.call("card", timeout=card.timeout)
+            except ServerLostError as error:
+                raise spec.lost(shard, error.message, remote.address) from error
+        self._given = replace(card, spec=found, cards=tuple(cards))
+
+    def publish(self) -> None:
+        """Have the scheduler hold it by its name, until it is closed.
+
+        Raises
+        ------
+        ValueError
+            There is one of that name.
+        """
+        client, name = self._client, self.spec.name
+        assert client is not None
+        held = {f"{_PREFIX}{name}": (self._futures, pickle.dumps(self._card))}
+        taken = f"there is a server with name={name!r}: connect to it, or close it"
+        if name in names(client):  # Dask would have a traceback in its log
+            raise ValueError(taken)
+        try:
+            with reaching(client):
+                client.publish_dataset(held, callback_timeout=self._card.timeout)
+        except KeyError as error:
+            raise ValueError(taken) from error
+
+    def abandon(self) -> None:
+        """End the shards, also where one is lost.
+
+        Raises
+        ------
+        ClusterError
+            The scheduler is gone.
+        """
+        card = self._card
+        try:
+            alive = _alive(card)
+            for remote in card.remotes:
+                if remote.address in alive:
+                    with contextlib.suppress(ServerLostError):  # it has gone
+                        remote.call("close", timeout=card.timeout)
+        finally:
+            for future in self._futures:
+                future.release()
+
+    def close(self) -> None:
+        """End the shards, and have the scheduler hold the name no longer."""
+        self.abandon()
+        if self.spec.name is None:
+            return
+        client = self._client or task_client()
+        if self.spec.id in (card.spec.id for card in _cards(client, self.spec.name)):
+            with reaching(client):
+                client.unpublish_dataset(f"{_PREFIX}{self.spec.name}", callback_timeout=_ASKING)
+
+
+def _through(card: ServerCard, client: Client | None) -> ServerCard:
     """The same, to be asked through a client; without one by the worker whose task this is.
 
     That is asked now: other threads of the task would not know.
@@ -279,49 +360,6 @@ def through(card: ServerCard, client: Client | None) -> ServerCard:
     node = client or get_worker()
     remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
     return replace(card, remotes=remotes)
-
-
-def status(card: ServerCard) -> list[dict[str, Any]]:
-    """What has been done at each shard, and who is connected; of a lost one, why.
-
-    Raises
-    ------
-    ServerLostError
-        All shards are lost.
-    """
-    alive = _alive(card)
-    found = []
-    for shard, remote in enumerate(card.remotes):
-        try:
-            if remote.address not in alive:
-                raise ServerLostError("its worker has died")
-            answer = remote.call("status", timeout=card.timeout)
-        except ServerLostError as error:
-            lost = card.spec.lost(shard, error.message, remote.address)
-            answer = {"parts": {}, "callers": [], "lost": str(lost)}
-        found.append({"worker": remote.address, **answer})
-    if all("lost" in shard for shard in found):
-        raise lost
-    return found
-
-
-def close(card: ServerCard, futures: Sequence[Future]) -> None:
-    """End the shards, also where one is lost.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler is gone.
-    """
-    try:
-        alive = _alive(card)
-        for remote in card.remotes:
-            if remote.address in alive:
-                with contextlib.suppress(ServerLostError):  # it has gone
-                    remote.call("close", timeout=card.timeout)
-    finally:
-        for future in futures:
-            future.release()
 
 
 def _alive(card: ServerCard) -> dict[str, int]:
@@ -336,19 +374,6 @@ def _alive(card: ServerCard) -> dict[str, int]:
     except ServerLostError as error:
         raise ClusterError(f"the scheduler cannot be reached ({error.message})") from error
     return found
-
-
-def forget(client: Client, spec: ServerSpec) -> None:
-    """Have the scheduler hold a server no longer.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler is gone.
-    """
-    if spec.id in (card.spec.id for card in _cards(client, spec.name)):
-        with reaching(client):
-            client.unpublish_dataset(f"{_PREFIX}{spec.name}", callback_timeout=_ASKING)
 
 
 def _cards(client: Client, name: str | None) -> list[ServerCard]:

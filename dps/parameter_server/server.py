@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from dps._runtime.message import Ending, Op
 from dps.errors import NonFiniteError, ServerLostError, TableFullError
 from dps.optimizers import Optimizer, get_optimizer
-from dps.server.holding import Taken
-from dps.server.tensors import Rule, ServerSpec, TensorSpec
-from dps.tensors import places
-from dps.tensors.arguments import (
+from dps.parameter_server import places
+from dps.parameter_server.arguments import (
     Initial,
     check_name,
     check_shards,
@@ -33,12 +31,20 @@ from dps.tensors.arguments import (
     learning_rate_of,
     spec_of,
 )
-from dps.tensors.choosing import Piece, choose, ids_of, summed, values_for
-from dps.tensors.handles import Handle
-from dps.tensors.reports import report
-from dps.tensors.saved import read_server, write_server
-from dps.tensors.whole import restore, unknown_part, whole_of
-from dps.transport.access import Access, Pending
+from dps.parameter_server.choosing import Piece, choose, ids_of, summed, values_for
+from dps.parameter_server.handles import Handle
+from dps.parameter_server.reports import report
+from dps.parameter_server.saved import read_server, write_server
+from dps.parameter_server.whole import restore, unknown_part, whole_of
+from dps.server.holding import Done, Holding, Taken
+from dps.server.tensors import Rule, ServerSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from dps.parameter_server.places import Place
+    from dps.transport.callers import RemoteAccess, Sent
+
+    Way = Holding | RemoteAccess
+    Answer = Done | Sent
 
 __all__ = ["ParameterServer"]
 
@@ -179,14 +185,14 @@ class ParameterServer:
         return cls._of(places.find(places.known(client), name))
 
     @classmethod
-    def _of(cls, place: places.Place) -> Self:
+    def _of(cls, place: Place) -> Self:
         made = cls.__new__(cls)
         made._begin(place)
         return made
 
-    def _begin(self, place: places.Place) -> None:
+    def _begin(self, place: Place) -> None:
         self._place = place
-        self._accesses: dict[int, Access] = {}
+        self._accesses: dict[int, Way] = {}
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = self._ended = False
@@ -730,12 +736,12 @@ class ParameterServer:
             f"there is no tensor {name!r} on {self._spec}; there are {sorted(self._tensors)}"
         )
 
-    def _access(self, tensor: TensorSpec, part: int) -> tuple[Access, int]:
+    def _access(self, tensor: TensorSpec, part: int) -> tuple[Way, int]:
         """The way to the shard that has a part, and the part's number there."""
         shard, number = self._numbers[tensor.name, part]
         return self._reach(shard), number
 
-    def _reach(self, shard: int) -> Access:
+    def _reach(self, shard: int) -> Way:
         access = self._accesses.get(shard)
         if access is None:
             with self._lock:
@@ -813,7 +819,7 @@ class ParameterServer:
         self,
         tensor: TensorSpec,
         pending: Sequence[
-            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Pending]
+            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Answer]
         ],
         found: NDArray[np.floating] | None,
     ) -> None:

@@ -16,11 +16,11 @@ from dps.data.directories import read_directory, write_directory
 from dps.data.records import RecordReader, RecordWriter, dataclass_kind
 from dps.errors import NonFiniteError
 from dps.optimizers import OPTIMIZERS, Optimizer
+from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
+from dps.parameter_server.table import Table
+from dps.parameter_server.whole import joined
 from dps.server.holding import Taken
 from dps.server.tensors import ServerSpec
-from dps.tensors.arguments import Initial, initial_values, learning_rate_of
-from dps.tensors.table import Table
-from dps.tensors.whole import joined
 
 __all__ = ["SavedServer", "read_server", "write_server"]
 

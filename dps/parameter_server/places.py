@@ -7,51 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dps.cluster.choice import here
 from dps.errors import ClusterError
 from dps.server.holding import Holding
 from dps.server.tensors import ServerSpec
-from dps.transport.access import Access, LocalAccess
 
-__all__ = ["HERE", "Place", "client_for", "find", "known", "make", "names", "shards_for"]
+__all__ = ["HERE", "client_for", "find", "known", "make", "names", "shards_for"]
 
 #: The name of this process where a worker is named.
 HERE = "this process"
-
-
-class Place(Protocol):
-    """The shards of one server."""
-
-    @property
-    def spec(self) -> ServerSpec:
-        """What it is made of."""
-        ...
-
-    def connect(self, shard: int) -> Access:
-        """The way to a shard."""
-        ...
-
-    def status(self) -> list[dict[str, Any]]:
-        """What has been done at each shard, and who is connected."""
-        ...
-
-    def extend(self, spec: ServerSpec) -> None:
-        """Have the shards hold the tensors of `spec`, and hear of what others have made."""
-        ...
-
-    def publish(self) -> None:
-        """Let it be found by its name, until it is closed."""
-        ...
-
-    def abandon(self) -> None:
-        """End the shards."""
-        ...
-
-    def close(self) -> None:
-        """End the shards, and forget the name."""
-        ...
 
 
 class _Here:
@@ -61,8 +27,8 @@ class _Here:
         self.spec = spec
         self._holdings = [Holding(spec, shard, shared=False) for shard in range(spec.n_shards)]
 
-    def connect(self, shard: int) -> Access:
-        return LocalAccess(self._holdings[shard])
+    def connect(self, shard: int) -> Holding:
+        return self._holdings[shard]
 
     def status(self) -> list[dict[str, Any]]:
         return [{"worker": HERE, "callers": [], **each.counts()} for each in self._holdings]
@@ -94,70 +60,13 @@ class _Here:
         )
 
 
+if TYPE_CHECKING:
+    from dps.cluster.dask.servers import ServerShards
+
+    Place = _Here | ServerShards
+
 #: Servers of this process, by name.
 _named: dict[str, _Here] = {}
-
-
-class _OnCluster:
-    """Shards on Actors."""
-
-    def __init__(self, client: Any, card: Any, futures: Sequence[Any] = ()) -> None:
-        self._client, self._given, self._futures = client, card, list(futures)
-        self._known = client is not None
-
-    @property
-    def _card(self) -> Any:
-        """The server, as it can be asked from here: found out when it is first asked.
-
-        The scheduler unpickles what is on its way to tasks, and asks nothing.
-        """
-        from dps.cluster.dask import active_client, inside_task, servers
-
-        if not self._known:
-            client = None if inside_task() else active_client()
-            self._client, self._given = client, servers.through(self._given, client)
-            self._known = True
-        return self._given
-
-    @property
-    def spec(self) -> ServerSpec:
-        spec: ServerSpec = self._given.spec
-        return spec
-
-    def connect(self, shard: int) -> Access:
-        from dps.cluster.dask import servers
-
-        return servers.connect(self._card, shard)
-
-    def status(self) -> list[dict[str, Any]]:
-        from dps.cluster.dask import servers
-
-        return servers.status(self._card)
-
-    def extend(self, spec: ServerSpec) -> None:
-        from dps.cluster.dask import servers
-
-        self._given = servers.extend(self._card, spec)
-
-    def publish(self) -> None:
-        from dps.cluster.dask import servers
-
-        servers.publish(self._client, self._card, self._futures)
-
-    def abandon(self) -> None:
-        from dps.cluster.dask import servers
-
-        servers.close(self._card, self._futures)
-
-    def close(self) -> None:
-        from dps.cluster.dask import servers
-
-        self.abandon()
-        if self.spec.name is not None:
-            servers.forget(self._client or servers.task_client(), self.spec)
-
-    def __reduce__(self) -> Any:
-        return _OnCluster, (None, self._given)
 
 
 def client_for(given: Any) -> Any:
@@ -219,7 +128,7 @@ def make(client: Any, spec: ServerSpec, workers: Sequence[str], timeout: float) 
         return _Here(spec)
     from dps.cluster.dask import servers
 
-    return _OnCluster(client, *servers.start(client, spec, workers, timeout))
+    return servers.start(client, spec, workers, timeout)
 
 
 def find(client: Any, name: str) -> Place:
@@ -236,12 +145,9 @@ def find(client: Any, name: str) -> Place:
                 f"there is no server with name={name!r} in this process; there are {sorted(_named)}"
             )
         return _named[name]
-    from dps.cluster.dask import inside_task, servers
+    from dps.cluster.dask import servers
 
-    card = servers.find(client, name)
-    if inside_task():
-        return _OnCluster(None, card)
-    return _OnCluster(client, servers.through(card, client))
+    return servers.find(client, name)
 
 
 def names(client: Any) -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.optimizers import Optimizer
+from dps.parameter_server.table import Table
 from dps.server.tensors import Rule, ServerSpec, TensorSpec, parts_of, table_parts
-from dps.tensors.table import Table
 
 __all__ = [
     "Initial",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from dps.optimizers import Optimizer
+from dps.parameter_server.table import Table
 from dps.server.holding import Taken
 from dps.server.tensors import TensorSpec
-from dps.tensors.table import Table
 
 __all__ = ["joined", "restore", "unknown_part", "whole_of"]
 
@@ -56,7 +56,7 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
                 for start in range(0, len(flat), _PIECE):
                     call(tensor, part, "fill", row, start, flat[start : start + _PIECE])
         if whole.version:
-            call(tensor, part, "begin", whole.version)
+            call(tensor, part, "count_from", whole.version)
 
 
 def unknown_part(tensor: TensorSpec, part: int, optimizer: Optimizer) -> Taken:

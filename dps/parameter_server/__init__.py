@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dps.tensors.handles import Handle
-from dps.tensors.server import ParameterServer
-from dps.tensors.table import Table
+from dps.parameter_server.handles import Handle
+from dps.parameter_server.server import ParameterServer
+from dps.parameter_server.table import Table
 
 __all__ = ["Handle", "ParameterServer", "Table"]
