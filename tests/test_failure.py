@@ -33,7 +33,7 @@ import scipy.sparse
 from cases import slow
 from conditions import until
 from distributed import Client, LocalCluster, Status, get_worker
-from endless import EndlessFit, fits_end_when_told
+from endless import EndlessFit, end_all, fits_end_when_told
 from raising import Holding, Raising, Speechless, TwoArguments
 from ranks import MODES
 
@@ -151,7 +151,7 @@ def _fits_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A :class:`Fit` knows whether its steps go by keys, and when an epoch is closed."""
     decide = launch.rates_of
 
@@ -166,6 +166,8 @@ def _fits_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "rates_of", decided)
     monkeypatch.setattr("dps.estimators.viewers.showing", lambda *_: nullcontext(closed))
     fits_end_when_told(monkeypatch)
+    yield
+    end_all()
 
 
 _fits: list[str] = []

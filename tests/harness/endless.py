@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import weakref
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,8 +26,12 @@ class EndlessFit(threading.Thread):
         What it ended with.
     """
 
+    #: All that may still run.
+    made: ClassVar[weakref.WeakSet[EndlessFit]] = weakref.WeakSet()
+
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:
         super().__init__()
+        self.made.add(self)
         self.stopping = threading.Event()
         self.recoveries: list[Loss] = []
         self.error: BaseException | None = None
@@ -49,6 +54,15 @@ class EndlessFit(threading.Thread):
         records = self.estimator.history_
         assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))
         assert {record["rows"] for record in records} == {self.rows}
+
+
+def end_all() -> None:
+    """End what a test that has failed has left: it would slow all that follow."""
+    running = [fit for fit in EndlessFit.made if fit.is_alive()]
+    for fit in running:
+        fit.stopping.set()
+    for fit in running:
+        fit.join(60)
 
 
 def fits_end_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
