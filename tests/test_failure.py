@@ -397,7 +397,7 @@ def test_a_server_whose_scheduler_has_been_killed_says_so(
 ) -> None:
     monkeypatch.setattr("dps.cluster.dask.servers._ASKING", 2.0)
     with scheduler_apart(tmp_path) as (client, processes):
-        own = {"client": client, "timeout": 2.0}
+        own = {"client": client, "timeout": 5.0}
         server = dps.ParameterServer({"w": np.zeros(4)}, name="s", n_shards=2, **own)
         server.push("w", np.ones(4))
         other = dps.ParameterServer.connect("s", client=client)
