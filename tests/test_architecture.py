@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +105,12 @@ def test_dask_is_imported_where_it_may_be() -> None:
 def test_numerics_know_no_protocol() -> None:
     for path in sorted((PACKAGE / "_kernels").glob("*.p[yx]*")):
         assert "_runtime" not in path.read_text(), path.name
+
+
+def test_no_class_has_a_word_of_its_own_where_the_field_has_one() -> None:
+    unwanted = {"Room", "Numbers", "Watched", "Standing", "Happenings", "Patience", "Serving"}
+    for path in sorted(PACKAGE.rglob("*.py*")):
+        if path.suffix in (".py", ".pyx", ".pxd") and "preprocessing" not in path.parts:
+            named = set(re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE))
+            ends = {name for name in named if name.endswith("End")}
+            assert not named & unwanted | ends, path

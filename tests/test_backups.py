@@ -14,7 +14,7 @@ from ranks import Group, at_once
 
 import dps
 from dps import Sync
-from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
+from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.group import Channel
 from dps.optimizers import Constant
 from dps.optimizers.update import Rates
@@ -280,7 +280,7 @@ def test_rows_of_a_table_are_made_by_whoever_closes_a_step() -> None:
 
 
 def test_without_backups_it_is_sync_as_it_always_was() -> None:
-    assert Sync(backups=0).end is SynchronousEnd
+    assert Sync(backups=0).channel is SynchronousChannel
     assert Sync(backups=0).deterministic
     assert not Sync(backups=1).deterministic
     with Group(Sync(), 2, SIZE) as group:

@@ -23,7 +23,7 @@ from ranks import MODES
 
 import dps
 from dps._runtime.activity import WIDTH
-from dps._runtime.synchronous import SynchronousEnd
+from dps._runtime.synchronous import SynchronousChannel
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
 from dps.monitor import events
@@ -35,7 +35,7 @@ from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.shard import ReportingShard
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
-from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
+from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
 from dps.server.store import StoreSpec
 from dps.server.window import WindowSpec
 from dps.transport.remote import Remote
@@ -481,7 +481,7 @@ def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: C
     update = Update(SGD(), 0.0, 0.0, ((0, 40, False),))
     spec = ShardSpec(store, Initial(40, "float64", (0.0,)), 0, update)
     window = WindowSpec("dead", 1, store, 16)
-    group = GroupSpec(window, SynchronousEnd, 30.0, Watched(("here",), True))
+    group = GroupSpec(window, SynchronousChannel, 30.0, MonitorInfo(("here",), True))
 
     def told_of() -> int:
         return sum(event["fit"] == "dead" for _, event in client.get_events("dps"))

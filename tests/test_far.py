@@ -19,7 +19,7 @@ from distributed.security import Security
 import dps
 from dps._runtime.activity import Activity
 from dps._runtime.step import Step
-from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
+from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.cluster.dask import cluster, work
 from dps.errors import FencedError, ServerLostError
 from dps.monitor.shard import ReportingShard
@@ -54,7 +54,7 @@ class Shard:
         store = StoreSpec("f00d", 0, SIZE, "float64")
         update = Update(SGD(), 0.0, 0.0, ((0, SIZE, False),))
         spec = ShardSpec(store, Initial(SIZE, "float64", (0.0,)), 0, update)
-        group = GroupSpec(WindowSpec("f00d", n_ranks, store, 16), SynchronousEnd, 30.0)
+        group = GroupSpec(WindowSpec("f00d", n_ranks, store, 16), SynchronousChannel, 30.0)
         self.client = client
         self.home, self.far = sorted(client.nthreads())
         self.actor = client.submit(ServedShard, spec, actor=True, workers=self.home, key=name)
@@ -103,7 +103,7 @@ def step_of(*links: FarLink, rank: int = 0) -> Step:
     """The steps of a rank whose vector is as long as those of all shards together."""
     activity = Activity([link.counts for link in links])
     ends = [
-        link.end(SynchronousEnd, number, ((SIZE * number, SIZE * (number + 1)),), activity)
+        link.channel(SynchronousChannel, number, ((SIZE * number, SIZE * (number + 1)),), activity)
         for number, link in enumerate(links)
     ]
     params = np.zeros(SIZE * len(links))

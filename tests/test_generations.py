@@ -54,7 +54,7 @@ class Shard:
 
     def open(self, generation: int, n_ranks: int, mode: Mode | None = None) -> WindowCard:
         window = WindowSpec(FIT, n_ranks, self.store, 16, generation=generation)
-        return self.actor.open(GroupSpec(window, (mode or Sync()).end, FOREVER))
+        return self.actor.open(GroupSpec(window, (mode or Sync()).channel, FOREVER))
 
     def window(self, generation: int) -> Window:
         return self.actor.group((FIT, generation)).window

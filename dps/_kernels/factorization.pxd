@@ -1,10 +1,10 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from dps._kernels.block_gradient cimport BlockGradient
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
-from dps._kernels.waiting cimport WaitingGradient
 
 
 cdef struct Machine:
@@ -38,13 +38,13 @@ cdef struct Machine:
     LossSpec loss
 
 
-cdef class FactorizationGradient(WaitingGradient):
+cdef class FactorizationGradient(BlockGradient):
     cdef Machine machine
     cdef Layers layers          # or None
     cdef bint lays              # whether there is room for dense rows
-    cdef Room values            # (stored,)
-    cdef Room found             # (stored,) int: places
-    cdef Room ids               # of a batch's keys, where these are of a table whose rows come
+    cdef Buffer values            # (stored,)
+    cdef Buffer found             # (stored,) int: places
+    cdef Buffer ids               # of a batch's keys, where these are of a table whose rows come
     cdef char* starts           # (block + 1,) int
     cdef char* x                # (laid, n_features): dense rows; or (n_numbers,) of a sparse one
     cdef char* linear           # (block, n_outputs)

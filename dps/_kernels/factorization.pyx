@@ -22,15 +22,15 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
+from dps._kernels.block_gradient cimport BlockGradient, take_targets
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport index_t, same_length
 from dps._kernels.gather cimport fill_rows
 from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
 from dps._kernels.prefetch cimport dps_prefetch
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, KeyedRows, Rows
-from dps._kernels.waiting cimport WaitingGradient, take_targets
 
 cdef extern from "factorization.h" nogil:
     void dps_pool_float(
@@ -481,7 +481,7 @@ cdef void _raw_touched(
         )
 
 
-cdef class FactorizationGradient(WaitingGradient):
+cdef class FactorizationGradient(BlockGradient):
     """Of a factorization machine under a loss, shaped as `dps.models.factorization` says."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
@@ -548,7 +548,7 @@ cdef class FactorizationGradient(WaitingGradient):
             machine.first_layer = shape.layers.first
             machine.layer_gain = shape.layers.gains[0]
         machine.laid = max(1, min(rows, LAID // max(1, machine.n_features)))
-        self.values, self.found, self.ids = Room(), Room(), Room()
+        self.values, self.found, self.ids = Buffer(), Buffer(), Buffer()
         self.starts = self._room(rows + 1, 4)
         self.x = self._room(max(machine.n_numbers, 1))
         self.linear = self._room(rows * many)
@@ -561,7 +561,7 @@ cdef class FactorizationGradient(WaitingGradient):
         self.weight = self._room(rows)
 
     cdef int check(self, BlockRows block) except -1:
-        WaitingGradient.check(self, block)
+        BlockGradient.check(self, block)
         if block.rows.kind not in (CSR, CSR_WIDE) and not self.lays:
             self.x = self._room(self.machine.laid * self.n_features)
             self.lays = True

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from dps._kernels.block_gradient cimport BlockGradient
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.layers cimport Layers
 from dps._kernels.losses cimport LossSpec
-from dps._kernels.room cimport Room
-from dps._kernels.waiting cimport WaitingGradient
 
 
 cdef struct Network:
@@ -32,12 +32,12 @@ cdef struct Network:
     LossSpec loss
 
 
-cdef class NetworkGradient(WaitingGradient):
+cdef class NetworkGradient(BlockGradient):
     cdef Network net
     cdef Layers layers
     cdef bint prepared          # whether what follows from the parameters has been made
-    cdef Room plain_columns     # (stored,) int64
-    cdef Room plain_values      # (stored,)
+    cdef Buffer plain_columns     # (stored,) int64
+    cdef Buffer plain_values      # (stored,)
     cdef char* plain_starts     # (block + 1,) int64
     cdef char* x                # (block, n_numbers)
     cdef char* inputs           # (block, n_dense)

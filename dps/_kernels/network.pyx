@@ -18,15 +18,15 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport same_length
 from dps._kernels.gather cimport fill_rows
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport (
     COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, Rows
 )
-from dps._kernels.waiting cimport WaitingGradient, row_of, take_targets
+from dps._kernels.block_gradient cimport BlockGradient, row_of, take_targets
 
 cdef enum:
     MOST = 512              # rows of a block
@@ -318,7 +318,7 @@ cdef void _take(
     self.count += n
 
 
-cdef class NetworkGradient(WaitingGradient):
+cdef class NetworkGradient(BlockGradient):
     """Of a network under a loss, whose shape is that of :class:`dps.models.network.Shape`."""
 
     def __cinit__(self, shape, LossKernel loss, *, bint single):
@@ -365,7 +365,7 @@ cdef class NetworkGradient(WaitingGradient):
         widest = max(net.n_dense, int(fixed["sizes"][1:].max()), 1)
         # A multiple of four, as places share a hash.
         net.block = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))
-        self.plain_columns, self.plain_values = Room(), Room()
+        self.plain_columns, self.plain_values = Buffer(), Buffer()
         self.layers = Layers(shape, net.block, net.n_dense, single=single)
         self._make_room()
 
@@ -387,13 +387,13 @@ cdef class NetworkGradient(WaitingGradient):
         return 0
 
     cdef int check(self, BlockRows block) except -1:
-        WaitingGradient.check(self, block)
+        BlockGradient.check(self, block)
         if self.net.n_plain and block.rows.kind not in (CSR, CSR_WIDE):
             raise ValueError("a network with plain columns takes CSR rows")
         return 0
 
     cdef void begin(self, uint64_t key) noexcept nogil:
-        WaitingGradient.begin(self, key)
+        BlockGradient.begin(self, key)
         self.prepared = False
 
     cdef double add(

@@ -1,5 +1,5 @@
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.pairs cimport CurvaturePairs
-from dps._kernels.room cimport Room
 
 
 cdef class ProximalStep:
@@ -15,10 +15,10 @@ cdef class ProximalStep:
     cdef double curvature       # of the model where no pair says more
     cdef Py_ssize_t count       # of the coordinates that may move
     cdef Py_ssize_t width       # of the compact form, twice the pairs
-    cdef Room free              # numbers of the coordinates that may move
-    cdef Room wide              # the pairs there
-    cdef Room turned            # times the inverse, and the curvature along the coordinate
-    cdef Room work
+    cdef Buffer free              # numbers of the coordinates that may move
+    cdef Buffer wide              # the pairs there
+    cdef Buffer turned            # times the inverse, and the curvature along the coordinate
+    cdef Buffer work
 
     cdef double norm(self, const double* point) noexcept nogil
     cdef void take_in(self) noexcept nogil

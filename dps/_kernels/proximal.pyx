@@ -11,9 +11,9 @@ from libc.string cimport memset
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport same_length
 from dps._kernels.pairs cimport CurvaturePairs
-from dps._kernels.room cimport Room
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
@@ -78,7 +78,7 @@ cdef class ProximalStep:
         self.inverse = np.zeros((2 * pairs.rows, 2 * pairs.rows))
         self.along = np.zeros(2 * pairs.rows)
         self.across = np.zeros(2 * pairs.rows)
-        self.free, self.wide, self.turned, self.work = Room(), Room(), Room(), Room()
+        self.free, self.wide, self.turned, self.work = Buffer(), Buffer(), Buffer(), Buffer()
 
     def norm_of(self, const double[::1] point):
         """The L1 norm of a point, with its weights."""

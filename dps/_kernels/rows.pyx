@@ -7,11 +7,11 @@ block, or rows ``start .. start + m`` where there is no order.
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport DPS_DEBUG, contiguous_rows, index_t, indices_below, same_length
 from dps._kernels.gather cimport ColumnTable
 from dps._kernels.keys cimport KeyList, Keys, need, touch as touch_key
 from dps._kernels.prefetch cimport dps_prefetch
-from dps._kernels.room cimport Room
 
 cdef enum:
     SOON = 16           # rows ahead of that which is touched, which are asked for
@@ -127,7 +127,7 @@ cdef class KeyedRows(KeyList):
     """What a batch touches, and its CSR rows with places among these keys instead of columns."""
 
     def __cinit__(self, Py_ssize_t size, *args):
-        self.values, self.places, self.starts = Room(), Room(), Room()
+        self.values, self.places, self.starts = Buffer(), Buffer(), Buffer()
 
     cdef void begin_rows(self) noexcept nogil:
         """Forget the rows; the keys stay."""

@@ -31,7 +31,7 @@ cdef extern from "table.h" nogil:
     void dps_wait_a_little(int tries)
 
 cdef enum:
-    PATIENCE = 10000    # tries at an entry whose row is being made
+    MAX_TRIES = 10000    # tries at an entry whose row is being made
     FEW = 64            # rows of a last region, below which it would often be full
 
 
@@ -39,7 +39,7 @@ cdef inline int64_t _read(const int64_t* at, int64_t id) noexcept nogil:
     """What an entry holds, once nobody writes the row of this id there."""
     cdef int64_t found = dps_get(at)
     cdef int tries = 0
-    while found == MAKING - id and tries < PATIENCE:
+    while found == MAKING - id and tries < MAX_TRIES:
         dps_wait_a_little(tries)
         found = dps_get(at)
         tries += 1

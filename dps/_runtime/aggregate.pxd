@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t
 
-from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
+from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
 
 
-cdef class GatheringEnd(AsynchronousEnd):
+cdef class GatheringChannel(AsynchronousChannel):
     cdef readonly int64_t aggregate
     cdef readonly int64_t drop_after
     cdef double* gathered           # see `Window`

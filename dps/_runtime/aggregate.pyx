@@ -28,8 +28,8 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from dps._kernels.lazy cimport apply
-from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
-from dps._runtime.ends cimport End
+from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
+from dps._runtime.channels cimport ShardChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN
 from dps._runtime.words cimport R_ARRIVED, S_VERSION, add, load, rank_store
 
@@ -46,14 +46,14 @@ cdef enum:
 cdef int64_t NEVER = <int64_t> 1 << 62
 
 
-cdef class GatheringEnd(AsynchronousEnd):
-    """A rank's end of a shard that applies the mean of `aggregate` gradients.
+cdef class GatheringChannel(AsynchronousChannel):
+    """A rank's channel to a shard that applies the mean of `aggregate` gradients.
 
     A gradient that misses more than `drop_after` updates is dropped; None: none is.
     """
 
     def __init__(self, window, *given, int64_t aggregate, drop_after):
-        AsynchronousEnd.__init__(self, window, *given)
+        AsynchronousChannel.__init__(self, window, *given)
         self.aggregate = aggregate
         self.drop_after = NEVER if drop_after is None else drop_after
         self.gathered = <double*> self.keep(window.gathered)
@@ -176,7 +176,7 @@ cdef class GatheringEnd(AsynchronousEnd):
         self.gathered[KEYS] = <double> known
 
     def flush(self, int64_t epoch):
-        """See `MappedEnd.flush`; what has been gathered comes first."""
+        """See `MappedChannel.flush`; what has been gathered comes first."""
         cdef int finite = True
         self.request.epoch = epoch
         if self.lazy is not None:
@@ -185,7 +185,7 @@ cdef class GatheringEnd(AsynchronousEnd):
             self.request.rate = self.gathered[RATE]
             with nogil:
                 finite = self._apply_gathered()
-        finite = AsynchronousEnd.flush(self, epoch) and finite
+        finite = AsynchronousChannel.flush(self, epoch) and finite
         self.gathered[CLOSED] = <double> (epoch + 1)
         self.gathered[VERSION] = <double> load(&self.kept, S_VERSION)
         return bool(finite)
@@ -213,8 +213,8 @@ cdef class GatheringStep(AsynchronousStep):
     cdef int _collect(self, int number) except -1 nogil:
         cdef bint waiting = self.waiting[number]
         cdef int status = AsynchronousStep._collect(self, number)
-        cdef int64_t rows = <int64_t> (<End> self._ends[number]).answer.notes[0]
-        cdef int64_t sequence = (<End> self._ends[number]).request.sequence
+        cdef int64_t rows = <int64_t> (<ShardChannel> self._channels[number]).answer.notes[0]
+        cdef int64_t sequence = (<ShardChannel> self._channels[number]).request.sequence
         # Rows are dropped where any shard has dropped them; they are counted once.
         if waiting and status == RAN and rows and sequence != self.last_dropped:
             self.last_dropped = sequence

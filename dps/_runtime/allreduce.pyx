@@ -1,25 +1,25 @@
 """Allreduce: every rank holds the parameters and applies the same mean gradient.
 
 The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
-same lines (ends.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy: all
-ranks hold the same bits, and they are those of sync.
+same lines (channels.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
+all ranks hold the same bits, and they are those of sync.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport apply, flush, gather
-from dps._kernels.room cimport Room
-from dps._runtime.ends cimport End, MappedEnd, Sparse
+from dps._runtime.channels cimport ShardChannel, MappedChannel, Sparse
 from dps._runtime.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
 from dps._runtime.step cimport Step
 
 from dps._runtime.updates import bind
 
 
-cdef class AllReduceEnd(MappedEnd):
-    """A rank's end of a shard that lends slots."""
+cdef class AllReduceChannel(MappedChannel):
+    """A rank's channel to a shard that lends slots."""
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
         self.lay_out(n)
@@ -27,7 +27,7 @@ cdef class AllReduceEnd(MappedEnd):
 
     cdef int pushed_keys(self) except -1 nogil:
         cdef Py_ssize_t first
-        cdef int place, status = MappedEnd.pushed_keys(self)
+        cdef int place, status = MappedChannel.pushed_keys(self)
         self.mean.n_parts = self.n_places
         for place in range(self.n_places):
             first = min(self.n_keys, place * self.slice_keys)
@@ -48,8 +48,8 @@ cdef class AllReduceStep(Step):
         How a gradient is applied to them.
     """
 
-    def __init__(self, rank, ends, held, total, version, activity, update, host=None):
-        Step.__init__(self, rank, ends, held[0], total, version, activity, update.rates, host)
+    def __init__(self, rank, channels, held, total, version, activity, update, host=None):
+        Step.__init__(self, rank, channels, held[0], total, version, activity, update.rates, host)
         self.update = bind(update, held.dtype, self.size, self._kept)
         self.state = self.keep(held[1:])
         self.means = self.keep(np.empty(self.size, held.dtype))
@@ -61,7 +61,7 @@ cdef class AllReduceStep(Step):
             self.held.since = <int64_t*> self.keep(
                 np.full(self.size // self.key_width, version, np.int64)
             )
-            self.renumbered = Room()
+            self.renumbered = Buffer()
 
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit."""
@@ -79,7 +79,7 @@ cdef class AllReduceStep(Step):
     cdef Request* request(self, int number, int64_t op) noexcept nogil:
         cdef Request* request = Step.request(self, number, op)
         if op == PUSH_KEYS:  # no shard has been asked for what lies at them
-            request.n_keys = (<End> self._ends[number]).picks.n
+            request.n_keys = (<ShardChannel> self._channels[number]).picks.n
         return request
 
     cdef int pull_keys(self) except -1 nogil:
@@ -107,16 +107,16 @@ cdef class AllReduceStep(Step):
         cdef int number
         if self.host is None:
             for number in range(self.n_shards):
-                finite &= self._apply_mean(<End> self._ends[number], not self.whole)
+                finite &= self._apply_mean(<ShardChannel> self._channels[number], not self.whole)
         else:
             finite = self._apply_mean(self.host, False)
         if now == self.lazy.lazy.before + self.lazy.lazy.steps:
             finite &= flush(&self.lazy.lazy, self.numbers.single, &self.held, 0, self.size, now)
         return RAN if finite else BAD_UPDATE
 
-    cdef bint _apply_mean(self, End end, bint local) except -1 nogil:
+    cdef bint _apply_mean(self, ShardChannel channel, bint local) except -1 nogil:
         """Apply what has come of a push, whose keys may be the shard's own; is all finite?"""
-        cdef Sparse* mean = &end.mean
+        cdef Sparse* mean = &channel.mean
         cdef const int64_t* keys
         cdef bint finite = True
         cdef Py_ssize_t part, nbytes
@@ -126,7 +126,7 @@ cdef class AllReduceStep(Step):
                 nbytes = mean.counts[part] * sizeof(int64_t)
                 keys = <int64_t*> self.renumbered.fit(nbytes)
                 memcpy(self.renumbered.at, mean.keys[part], nbytes)
-                end._globalise(<int64_t*> self.renumbered.at, mean.counts[part])
+                channel._globalise(<int64_t*> self.renumbered.at, mean.counts[part])
             finite &= apply(
                 &self.lazy.lazy, self.numbers.single, &self.held, keys, mean.counts[part],
                 self.version + self.sequence, mean.values[part],

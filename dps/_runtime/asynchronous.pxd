@@ -1,10 +1,10 @@
 from libc.stdint cimport int64_t
 
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.step cimport Step
 
 
-cdef class AsynchronousEnd(MappedEnd):
+cdef class AsynchronousChannel(MappedChannel):
     cdef int _enter(self) except -1 nogil
     cdef void _leave(self) noexcept nogil
     cdef int begin_turn(self) except -1 nogil

@@ -31,7 +31,7 @@ import numpy as np
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
-from dps._runtime.ends cimport End, MappedEnd
+from dps._runtime.channels cimport ShardChannel, MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
@@ -39,8 +39,8 @@ from dps._runtime.words cimport (
 )
 
 
-cdef class AsynchronousEnd(MappedEnd):
-    """A rank's end of a shard that applies what comes."""
+cdef class AsynchronousChannel(MappedChannel):
+    """A rank's channel to a shard that applies what comes."""
 
     cdef int _enter(self) except -1 nogil:
         """Begin to write, once no snapshot wants quiet."""
@@ -149,7 +149,7 @@ cdef class AsynchronousEnd(MappedEnd):
         return self.answer_with(NULL, 0)
 
     def flush(self, int64_t epoch):
-        """See `MappedEnd.flush`."""
+        """See `MappedChannel.flush`."""
         cdef int64_t version = load(&self.kept, S_VERSION)
         cdef bint finite
         if self.lazy is None:
@@ -166,15 +166,15 @@ cdef class AsynchronousEnd(MappedEnd):
 cdef class AsynchronousStep(Step):
     """A rank's pushes; `params` is its copy."""
 
-    def __init__(self, rank, ends, params, total, version, activity, rates=None):
-        Step.__init__(self, rank, ends, params, total, version, activity, rates)
-        marks = np.zeros((3, len(ends)), np.int64)
+    def __init__(self, rank, channels, params, total, version, activity, rates=None):
+        Step.__init__(self, rank, channels, params, total, version, activity, rates)
+        marks = np.zeros((3, len(channels)), np.int64)
         self.current = <int64_t*> self.keep(marks)
-        self.based = self.current + len(ends)
-        self.waiting = (self.based + len(ends))
+        self.based = self.current + len(channels)
+        self.waiting = (self.based + len(channels))
         self.ahead = False
-        for end in ends:
-            self.ahead = self.ahead or (end.far and end.n_ranks > 1)
+        for channel in channels:
+            self.ahead = self.ahead or (channel.far and channel.n_ranks > 1)
 
     @property
     def busy(self):
@@ -191,7 +191,7 @@ cdef class AsynchronousStep(Step):
         """Take the parameters as they are."""
         ended = Step.pull(self)
         for number in range(self.n_shards):
-            self.current[number] = (<End> self._ends[number]).answer.version
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
         return ended
 
     cdef int pull_keys(self) except -1 nogil:
@@ -200,7 +200,7 @@ cdef class AsynchronousStep(Step):
             return status
         self.batch = self.keys.keys.batch
         for number in range(self.n_shards):
-            self.current[number] = (<End> self._ends[number]).answer.version
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
         return status
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
@@ -222,12 +222,12 @@ cdef class AsynchronousStep(Step):
             request.rows = rows
             request.rate = rate
             request.based = self.based[number]
-            status = (<End> self._ends[number]).begin(grad)
+            status = (<ShardChannel> self._channels[number]).begin(grad)
             if status != RAN:
                 return status
             self.waiting[number] = True
         for number in range(self.n_shards):
-            if not (self.ahead and (<End> self._ends[number]).far):
+            if not (self.ahead and (<ShardChannel> self._channels[number]).far):
                 status = self._collect(number)
                 if status != RAN:
                     return status
@@ -248,16 +248,16 @@ cdef class AsynchronousStep(Step):
         if not self.waiting[number]:
             return RAN
         self.waiting[number] = False
-        status = (<End> self._ends[number]).finish(self.params)
+        status = (<ShardChannel> self._channels[number]).finish(self.params)
         if status != RAN:
             return status
-        stale = (<End> self._ends[number]).answer.before - self.based[number]
+        stale = (<ShardChannel> self._channels[number]).answer.before - self.based[number]
         self.activity.age(number, stale)
         if number == 0:  # it stands for all in an epoch's record
             self.stale_sum += <double> stale
             self.stale_max = max(self.stale_max, <double> stale)
         if self.keys is None:
-            self.current[number] = (<End> self._ends[number]).answer.version
-        if (<End> self._ends[number]).far:
+            self.current[number] = (<ShardChannel> self._channels[number]).answer.version
+        if (<ShardChannel> self._channels[number]).far:
             self.activity.spend(PUSHING, -1)
         return RAN

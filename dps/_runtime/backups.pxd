@@ -1,16 +1,16 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.room cimport Room
+from dps._kernels.buffer cimport Buffer
 from dps._runtime.step cimport Step
-from dps._runtime.synchronous cimport SynchronousEnd
+from dps._runtime.synchronous cimport SynchronousChannel
 
 
-cdef class BackupsEnd(SynchronousEnd):
+cdef class BackupsChannel(SynchronousChannel):
     cdef int quorum
     cdef int64_t counted            # the step in which the last gradient counts; 0: in none
     cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
     cdef int64_t* taken_keys        # (2 n_ranks, 2 n_ranks), of which the first column
-    cdef Room copied                # parameters, as they were at one time
+    cdef Buffer copied                # parameters, as they were at one time
 
     cdef int _offer(self, bint by_keys) except -1 nogil
     cdef int _offer_late(self, int64_t last, bint by_keys) except -1 nogil

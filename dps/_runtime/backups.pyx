@@ -41,14 +41,14 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.keys cimport need, next_batch
 from dps._kernels.reduce cimport BLOCK
-from dps._kernels.room cimport Room
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
-from dps._runtime.ends cimport End
+from dps._runtime.channels cimport ShardChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PULL, PULL_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
-from dps._runtime.synchronous cimport SynchronousEnd
+from dps._runtime.synchronous cimport SynchronousChannel
 from dps._runtime.words cimport (
     R_ARRIVED, R_DONE, R_LATE, R_LATE_ROWS, R_ROWS, S_VERSION, W_STEP, W_STOP, W_TAKEN, add, load,
     rank_load, rank_store, replace, store
@@ -63,11 +63,11 @@ cdef enum:
     MANY = 4095     # of each
 
 
-cdef class BackupsEnd(SynchronousEnd):
-    """A rank's end of a shard whose updates are of the first gradients."""
+cdef class BackupsChannel(SynchronousChannel):
+    """A rank's channel to a shard whose updates are of the first gradients."""
 
     def __init__(self, window, rank, shard, ranges, until, tick, activity):
-        SynchronousEnd.__init__(self, window, rank, shard, ranges, until, tick, activity)
+        SynchronousChannel.__init__(self, window, rank, shard, ranges, until, tick, activity)
         self.quorum = window.spec.quorum
         self.start, self.stop = 0, self.size  # who closes a step works for all
         self.block = max(BLOCK, min(self.update.most, self.size))
@@ -76,7 +76,7 @@ cdef class BackupsEnd(SynchronousEnd):
         self.taken_keys = <int64_t*> self.keep(
             np.zeros((2 * self.n_ranks, 2 * self.n_ranks), np.int64)
         )
-        self.copied = Room()
+        self.copied = Buffer()
 
     cdef int push(self) except -1 nogil:
         cdef int status
@@ -206,7 +206,7 @@ cdef class BackupsEnd(SynchronousEnd):
 
     cdef int finish(self, char* taken) except -1 nogil:
         if self.request.op != PULL:
-            return SynchronousEnd.finish(self, taken)
+            return SynchronousChannel.finish(self, taken)
         self.wait(-1, W_STEP, self.request.sequence << DONE)
         return self._read(taken)
 
@@ -270,14 +270,14 @@ cdef class BackupsStep(Step):
 
     Parameters
     ----------
-    rank, ends, params, total, version, activity, rates
+    rank, channels, params, total, version, activity, rates
         As of a `Step`.
     late : bool
         Whether a gradient that comes too late counts in the step at work.
     """
 
-    def __init__(self, rank, ends, params, total, version, activity, rates, bint late):
-        Step.__init__(self, rank, ends, params, total, version, activity, rates)
+    def __init__(self, rank, channels, params, total, version, activity, rates, bint late):
+        Step.__init__(self, rank, channels, params, total, version, activity, rates)
         self.late = late
 
     def lost(self):
@@ -305,8 +305,8 @@ cdef class BackupsStep(Step):
         cdef int64_t counted, ahead = self.sequence
         cdef int number
         for number in range(self.n_shards):
-            counted = (<End> self._ends[number]).answer.before
-            ahead = max(ahead, (<End> self._ends[number]).answer.version)
+            counted = (<ShardChannel> self._channels[number]).answer.before
+            ahead = max(ahead, (<ShardChannel> self._channels[number]).answer.version)
             if self.late and counted:
                 self.activity.age(number, counted - self.sequence)
             if number == 0:  # it stands for all
@@ -328,14 +328,14 @@ cdef class BackupsStep(Step):
         if self.keys is not None:
             self._split(self.keys.keys.list, 0)
         for number in range(self.n_shards):
-            if (<End> self._ends[number]).answer.version >= self.sequence:
+            if (<ShardChannel> self._channels[number]).answer.version >= self.sequence:
                 continue
             self.request(number, op)
             if op == PULL_KEYS:
-                (<End> self._ends[number]).request.n_keys = 0
-            status = (<End> self._ends[number]).begin(NULL)
+                (<ShardChannel> self._channels[number]).request.n_keys = 0
+            status = (<ShardChannel> self._channels[number]).begin(NULL)
             if status == RAN:
-                status = (<End> self._ends[number]).finish(self.params)
+                status = (<ShardChannel> self._channels[number]).finish(self.params)
             if status != RAN:
                 return status
         return RAN

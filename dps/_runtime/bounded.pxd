@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t
 
-from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
+from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
 
 
-cdef class BoundedEnd(AsynchronousEnd):
+cdef class BoundedChannel(AsynchronousChannel):
     cdef readonly int64_t max_delay
 
     cdef int await_others(self, int64_t clock) except -1 nogil

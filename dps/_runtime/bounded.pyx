@@ -28,8 +28,8 @@ async, with the clock of before.
 """
 from libc.stdint cimport int64_t
 
-from dps._runtime.asynchronous cimport AsynchronousEnd, AsynchronousStep
-from dps._runtime.ends cimport End
+from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
+from dps._runtime.channels cimport ShardChannel
 from dps._runtime.message cimport BROADCAST, MEAN, PULL, RAN, Request
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport R_CLOCK, R_GIVEN, rank_load, rank_store
@@ -38,11 +38,11 @@ from dps._runtime.words cimport R_CLOCK, R_GIVEN, rank_load, rank_store
 cdef int64_t UNBOUNDED = <int64_t> 1 << 62
 
 
-cdef class BoundedEnd(AsynchronousEnd):
-    """A rank's end of a shard where nobody is over `max_delay` steps ahead; None: no bound."""
+cdef class BoundedChannel(AsynchronousChannel):
+    """A rank's channel to a shard where nobody is over `max_delay` steps ahead; None: no bound."""
 
     def __init__(self, *given, max_delay):
-        AsynchronousEnd.__init__(self, *given)
+        AsynchronousChannel.__init__(self, *given)
         self.max_delay = UNBOUNDED if max_delay is None else max_delay
 
     cdef int await_others(self, int64_t clock) except -1 nogil:
@@ -58,7 +58,7 @@ cdef class BoundedEnd(AsynchronousEnd):
     cdef int finish(self, char* taken) except -1 nogil:
         if self.request.op == PULL:
             self.await_others(self.request.step - 1)
-        return AsynchronousEnd.finish(self, taken)
+        return AsynchronousChannel.finish(self, taken)
 
     cdef int give(self) except -1 nogil:
         """Come with a gradient to apply; where all do so at once, wait for this rank's turn."""
@@ -78,22 +78,22 @@ cdef class BoundedEnd(AsynchronousEnd):
 
     cdef int push(self) except -1 nogil:
         self.give()
-        return self.gave(AsynchronousEnd.push(self))
+        return self.gave(AsynchronousChannel.push(self))
 
     cdef int pushed(self, char* taken) except -1 nogil:
         self.await_others(self.request.step)
-        return AsynchronousEnd.pushed(self, taken)
+        return AsynchronousChannel.pushed(self, taken)
 
     cdef int pull_keys(self, char* taken) except -1 nogil:
         self.await_others(self.request.step - 1)
-        return AsynchronousEnd.pull_keys(self, taken)
+        return AsynchronousChannel.pull_keys(self, taken)
 
     cdef int push_keys(self) except -1 nogil:
         self.give()
-        return self.gave(AsynchronousEnd.push_keys(self))
+        return self.gave(AsynchronousChannel.push_keys(self))
 
     def rest(self, int64_t clock):
-        """See `MappedEnd.rest`."""
+        """See `MappedChannel.rest`."""
         rank_store(&self.words, self.rank, R_GIVEN, clock)
         rank_store(&self.words, self.rank, R_CLOCK, clock)
 
@@ -141,7 +141,7 @@ cdef class BoundedStep(AsynchronousStep):
         cdef double ahead
         cdef int number
         for number in range(self.n_shards):
-            ahead = (<End> self._ends[number]).answer.notes[0]
+            ahead = (<ShardChannel> self._channels[number]).answer.notes[0]
             self.activity.lead(number, <int64_t> ahead)
             self.distance = max(self.distance, ahead)
 

@@ -1,16 +1,16 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.room cimport Room
-from dps._runtime.bounded cimport BoundedEnd
+from dps._kernels.buffer cimport Buffer
+from dps._runtime.bounded cimport BoundedChannel
 
 
-cdef class AgedEnd(BoundedEnd):
+cdef class AgedChannel(BoundedChannel):
     cdef double age(self, int64_t step) noexcept nogil
 
 
-cdef class DelayedEnd(BoundedEnd):
+cdef class DelayedChannel(BoundedChannel):
     cdef readonly double strength
-    cdef Room pulled                # what the rank has pulled last, by keys as they were picked
+    cdef Buffer pulled                # what the rank has pulled last, by keys as they were picked
     cdef Py_ssize_t n_runs
     cdef const int64_t* runs        # (n_runs, 2): first, last of what is trained
 

@@ -5,10 +5,10 @@ that it misses, where these are more than one. By delay (DC-ASGD, Zheng et al. 2
 ``g + strength g g (w_now - w_pulled)`` takes the place of the mean gradient g.
 
 The protocols are those of async and of a bound (bounded.pyx), which may be without one. Each rank's
-end keeps what compensation needs to itself: what the rank has pulled last from this shard lies
-beside the end, which is in the rank's process where the window is mapped, and at the shard where
-the rank is far. So nothing more crosses a wire, and nothing more is left by a crash. A push waits
-for its answer, so that what was pulled last is what the gradient was computed from.
+channel keeps what compensation needs to itself: what the rank has pulled last from this shard lies
+beside the channel, which is in the rank's process where the window is mapped, and at the shard
+where the rank is far. So nothing more crosses a wire, and nothing more is left by a crash. A push
+waits for its answer, so that what was pulled last is what the gradient was computed from.
 
 A gradient's age is that of its shard: updates there before it, less those that the parameters were
 known to hold. What is now is read as all reads are in async, while others may write.
@@ -18,17 +18,17 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.delayed cimport compensate
 from dps._kernels.optimizers cimport UNTRAINED
-from dps._kernels.room cimport Room
-from dps._runtime.asynchronous cimport AsynchronousEnd
-from dps._runtime.bounded cimport BoundedEnd
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.asynchronous cimport AsynchronousChannel
+from dps._runtime.bounded cimport BoundedChannel
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.message cimport RAN
 
 
-cdef class AgedEnd(BoundedEnd):
-    """A rank's end of a shard that divides steps by their age."""
+cdef class AgedChannel(BoundedChannel):
+    """A rank's channel to a shard that divides steps by their age."""
 
     cdef double age(self, int64_t step) noexcept nogil:
         """Of the gradient of update ``step``; one where it misses nothing."""
@@ -45,18 +45,18 @@ cdef class AgedEnd(BoundedEnd):
     ) except -1 nogil:
         cdef int finite
         self.lazy.lazy.age = self.age(step)
-        finite = AsynchronousEnd.apply_keys(self, keys, mean, n, step)
+        finite = AsynchronousChannel.apply_keys(self, keys, mean, n, step)
         self.lazy.lazy.age = 1
         return finite
 
 
-cdef class DelayedEnd(BoundedEnd):
-    """A rank's end of a shard that moves gradients to the present; `strength` is lambda."""
+cdef class DelayedChannel(BoundedChannel):
+    """A rank's channel to a shard that moves gradients to the present; `strength` is lambda."""
 
     def __init__(self, window, *given, max_delay, double strength):
-        BoundedEnd.__init__(self, window, *given, max_delay=max_delay)
+        BoundedChannel.__init__(self, window, *given, max_delay=max_delay)
         self.strength = strength
-        self.pulled = Room()
+        self.pulled = Buffer()
         if not self.key_width:
             memcpy(
                 self.pulled.fit(self.size * self.numbers.itemsize), self.params,
@@ -71,11 +71,11 @@ cdef class DelayedEnd(BoundedEnd):
         if part == <const char*> self.params and not self.key_width:
             memcpy(self.pulled.at, part, self.size * self.numbers.itemsize)
             part = self.pulled.at
-        return BoundedEnd._give(self, part, taken)
+        return BoundedChannel._give(self, part, taken)
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         cdef Py_ssize_t n = self.picks.n * self.key_bytes
-        BoundedEnd.gather_keys(self, now, NULL)
+        BoundedChannel.gather_keys(self, now, NULL)
         memcpy(self.pulled.fit(n), self.values.at, n)
         if taken is NULL:
             return self.answer_with(self.pulled.at, n)
@@ -105,12 +105,12 @@ cdef class DelayedEnd(BoundedEnd):
             self._compensate(
                 mean, self.params, self.runs[2 * r], self.runs[2 * r + 1] - self.runs[2 * r]
             )
-        return AsynchronousEnd.apply_whole(self, mean, step)
+        return AsynchronousChannel.apply_whole(self, mean, step)
 
     cdef int apply_keys(
         self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
     ) except -1 nogil:
         # The keys are those of the last pull, in its order; tensors that are not trained have none.
-        MappedEnd.gather_keys(self, step - 1, NULL)
+        MappedChannel.gather_keys(self, step - 1, NULL)
         self._compensate(mean, self.values.at, 0, n * self.key_width)
-        return AsynchronousEnd.apply_keys(self, keys, mean, n, step)
+        return AsynchronousChannel.apply_keys(self, keys, mean, n, step)

@@ -11,15 +11,15 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
-from dps._runtime.activity cimport COMPUTE
 from dps._kernels.checks cimport same_length, vector_of
 from dps._kernels.coordinates cimport Coordinates
-from dps._runtime.message cimport NOTES, RAN
-from dps._runtime.passes cimport Pass
-from dps._runtime.step cimport Step
 from dps._kernels.quasi_newton cimport LBFGS
 from dps._kernels.reduce cimport is_finite
 from dps._kernels.rows cimport Gradient
+from dps._runtime.activity cimport COMPUTE
+from dps._runtime.message cimport NOTES, RAN
+from dps._runtime.passes cimport Pass
+from dps._runtime.step cimport Step
 
 from dps._runtime.step import ENDINGS as STEP_ENDINGS
 

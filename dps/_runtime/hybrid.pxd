@@ -1,9 +1,9 @@
-from dps._kernels.room cimport Room
-from dps._runtime.synchronous cimport SynchronousEnd
+from dps._kernels.buffer cimport Buffer
+from dps._runtime.synchronous cimport SynchronousChannel
 
 
-cdef class HybridEnd(SynchronousEnd):
-    cdef Room table_keys    # of what is pushed, those of the table; then the others
-    cdef Room table_values
+cdef class HybridChannel(SynchronousChannel):
+    cdef Buffer table_keys    # of what is pushed, those of the table; then the others
+    cdef Buffer table_values
 
     cdef int apply_table(self) except -1 nogil

@@ -1,10 +1,11 @@
 """Hybrid: rows of a table are updated when they come, all else synchronously.
 
-A push has two parts. The first half of the exchange (ends.pyx) applies the gradient at the table's
-ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with what is
-dense, which is summed, applied and waited for as in sync. So tables are never summed over ranks,
-and nobody waits for them. The gradient of a row is divided by the rows of all ranks' batches, taken
-as many as this rank has: where ranks touch other rows, their updates together are those of sync.
+A push has two parts. The first half of the exchange (channels.pyx) applies the gradient at the
+table's ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with
+what is dense, which is summed, applied and waited for as in sync. So tables are never summed over
+ranks, and nobody waits for them. The gradient of a row is divided by the rows of all ranks'
+batches, taken as many as this rank has: where ranks touch other rows, their updates together are
+those of sync.
 
 When all have arrived, all rows of the step have been written. So the last step of an epoch may
 bring rows up to date and give them up, slice by slice, before DONE: nobody writes rows between
@@ -15,20 +16,20 @@ crash in async and one in sync leave: half a step, of which only the last snapsh
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport apply
-from dps._kernels.room cimport Room
-from dps._runtime.ends cimport MappedEnd, Picks
+from dps._runtime.channels cimport MappedChannel, Picks
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN, STOPPED
-from dps._runtime.synchronous cimport SynchronousEnd
+from dps._runtime.synchronous cimport SynchronousChannel
 from dps._runtime.words cimport W_STOP, load
 
 
-cdef class HybridEnd(SynchronousEnd):
-    """A rank's end where rows of a table are updated when they come, all else synchronously."""
+cdef class HybridChannel(SynchronousChannel):
+    """A rank's channel where rows of a table are updated when they come, all else synchronously."""
 
     def __init__(self, *given):
-        SynchronousEnd.__init__(self, *given)
-        self.table_keys, self.table_values = Room(), Room()
+        SynchronousChannel.__init__(self, *given)
+        self.table_keys, self.table_values = Buffer(), Buffer()
 
     cdef int push_keys(self) except -1 nogil:
         cdef Picks whole = self.picks
@@ -38,7 +39,7 @@ cdef class HybridEnd(SynchronousEnd):
             return STOPPED
         status = self.apply_table()
         if status == RAN:
-            status = MappedEnd.push_keys(self)
+            status = MappedChannel.push_keys(self)
         self.picks = whole
         return status
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.room cimport Room
+from dps._kernels.buffer cimport Buffer
 from dps._runtime.allreduce cimport AllReduceStep
 from dps._runtime.updates cimport BoundUpdate
 
@@ -19,7 +19,7 @@ cdef class LocalStep(AllReduceStep):
     cdef char* base                 # what all copies were when they last met
     cdef char* given                # to the others
     cdef Py_ssize_t state_rows
-    cdef Room part                  # of a gradient by keys
+    cdef Buffer part                  # of a gradient by keys
     cdef const int64_t* runs        # (n_runs, 3) of elements, with their kinds
     cdef Py_ssize_t n_runs
 

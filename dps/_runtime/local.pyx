@@ -10,7 +10,7 @@ After every ``period`` steps, and after the last one of an epoch, ranks meet: ::
 of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
-Protocol. A meeting is one exchange of an all-reduce (ends.pyx, ring.pyx), made by the very step
+Protocol. A meeting is one exchange of an all-reduce (channels.pyx, ring.pyx), made by the very step
 that a rank would take at each batch (``meeting``): the same barriers, sums by hosts, and the same
 consequences of a crash. Exchanges and local steps are numbered apart: a local step is an update
 (`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
@@ -31,13 +31,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.displaced cimport displaced, multiplied
 from dps._kernels.lazy cimport apply, flush
 from dps._kernels.optimizers cimport UNTRAINED
-from dps._kernels.room cimport Room
 from dps._runtime.activity cimport COMPUTE
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport End, MappedEnd
+from dps._runtime.channels cimport ShardChannel, MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, RAN, STOPPED
 from dps._runtime.words cimport W_STOP, load
 
@@ -49,10 +49,10 @@ cdef class LocalStep(AllReduceStep):
 
     Parameters
     ----------
-    rank, ends, held, total, version, activity, update, host
+    rank, channels, held, total, version, activity, update, host
         As of an `AllReduceStep`.
     meeting : AllReduceStep
-        Over the same ends, of whole vectors.
+        Over the same channels, of whole vectors.
     period : int
         Steps from one meeting to the next.
     outer : Optimizer
@@ -61,20 +61,20 @@ cdef class LocalStep(AllReduceStep):
     """
 
     def __init__(
-        self, rank, ends, held, total, version, activity, update, host, AllReduceStep meeting,
+        self, rank, channels, held, total, version, activity, update, host, AllReduceStep meeting,
         int64_t period, outer, double rate,
     ):
-        AllReduceStep.__init__(self, rank, ends, held, total, version, activity, update, host)
+        AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
         self.meeting, self.period, self.rate = meeting, period, rate
         # One copy alone is its own mean, bit for bit.
-        self.alone = ends[0].n_ranks == 1 and outer.state_rows == 0
+        self.alone = channels[0].n_ranks == 1 and outer.state_rows == 0
         free = replace(update, optimizer=outer, l1=0.0, l2=0.0, rates=None)
         self.outer = bind(free, held.dtype, self.size, self._kept)
         self.outer_state = self.keep(np.zeros((outer.state_rows, self.size), held.dtype))
         self.base = self.keep(held[0].copy())
         self.given = self.keep(np.empty(self.size, held.dtype))
         self.state_rows = len(held) - 1
-        self.part = Room()
+        self.part = Buffer()
         runs = np.array(update.segments, np.int64).reshape(-1, 3)
         self.runs, self.n_runs = <const int64_t*> self.keep(runs), len(runs)
 
@@ -82,8 +82,8 @@ cdef class LocalStep(AllReduceStep):
         """Whether the fit has been stopped, as far as this rank can see without asking."""
         cdef int number
         for number in range(self.n_shards):
-            if not (<End> self._ends[number]).far:
-                if load(&(<MappedEnd> self._ends[number]).words, W_STOP) != 0:
+            if not (<ShardChannel> self._channels[number]).far:
+                if load(&(<MappedChannel> self._channels[number]).words, W_STOP) != 0:
                     return True
         return self.host is not None and load(&self.host.words, W_STOP) != 0
 
@@ -106,7 +106,7 @@ cdef class LocalStep(AllReduceStep):
                 status = self._average_state()
             return status
         for number in range(self.n_shards):
-            (<End> self._ends[number]).say()
+            (<ShardChannel> self._channels[number]).say()
         if self.host is not None:
             self.host.say()
         return RAN
@@ -173,7 +173,7 @@ cdef class LocalStep(AllReduceStep):
         cdef char* state = self.state
         cdef int status
         self.epoch_rows = 0
-        if (<End> self._ends[0]).n_ranks == 1:
+        if (<ShardChannel> self._channels[0]).n_ranks == 1:
             return RAN
         for _row in range(self.state_rows):
             multiplied(self.numbers.single, state, <double> weight, self.given, self.size)

@@ -8,12 +8,12 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from dps._runtime.activity cimport COMPUTE, PUSH
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport DPS_DEBUG, indices_below
 from dps._kernels.keys cimport next_batch
-from dps._kernels.numbers cimport Numbers, numbers_of
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows, Rows
+from dps._kernels.typed_ops cimport TypedOps, typed_ops
+from dps._runtime.activity cimport COMPUTE, PUSH
 from dps._runtime.message cimport RAN
 from dps._runtime.step cimport Step
 
@@ -78,8 +78,8 @@ cdef class StepLoop:
 
     cdef Gradient gradient
     cdef Step push
-    cdef Numbers numbers
-    cdef Room _sum
+    cdef TypedOps numbers
+    cdef Buffer _sum
     cdef char* grad
     cdef Py_ssize_t summed      # elements of it
     cdef KeyedRows keys         # None: gradients are whole vectors
@@ -102,7 +102,7 @@ cdef class StepLoop:
             raise ValueError("gradient and push are of different kinds")
         self.gradient = gradient
         self.push = push
-        self.numbers = numbers_of(gradient.single)
+        self.numbers = typed_ops(gradient.single)
         self.keys = push.keys
         if self.keys is not None and not gradient.keyed:
             raise ValueError("the gradient does not say what it touches")
@@ -111,7 +111,7 @@ cdef class StepLoop:
                 f"the gradient has keys of {gradient.key_width} elements, the push of "
                 f"{push.key_width}"
             )
-        self._sum = Room()
+        self._sum = Buffer()
         gradient.owner = push, self._sum
 
     def begin(

@@ -1,15 +1,15 @@
 from libc.stdint cimport int64_t
 
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport End, MappedEnd
+from dps._runtime.channels cimport ShardChannel, MappedChannel
 
 
 cdef class RingStep(AllReduceStep):
     cdef int place
     cdef int n_places
     cdef const int64_t* cuts            # (n_places + 1,)
-    cdef MappedEnd own
-    cdef End right
+    cdef MappedChannel own
+    cdef ShardChannel right
 
     cdef int _go_round(self, char* values, int64_t own_rows) except -1 nogil
     cdef int _chunk(self, int shift) noexcept nogil

@@ -22,7 +22,7 @@ import numpy as np
 
 from dps._runtime.activity cimport PUSH as PUSHING
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.ends cimport End, FarEnd, MappedEnd
+from dps._runtime.channels cimport ShardChannel, StreamChannel, MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, PUSH, RAN, STOPPED
 from dps._runtime.words cimport R_RING, S_VERSION, W_STOP, load, store
 
@@ -36,14 +36,14 @@ cdef class RingStep(AllReduceStep):
         The member that this rank is; -1: another rank of its host takes part for it.
     """
 
-    def __init__(self, rank, ends, held, total, version, activity, update, host, int place):
-        AllReduceStep.__init__(self, rank, ends, held, total, version, activity, update, host)
-        self.place, self.n_places = place, len(ends)
+    def __init__(self, rank, channels, held, total, version, activity, update, host, int place):
+        AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
+        self.place, self.n_places = place, len(channels)
         cuts = np.arange(self.n_places + 1, dtype=np.int64) * self.size // self.n_places
         self.cuts = <const int64_t*> self.keep(cuts)
         if place >= 0:
-            self.own = <MappedEnd?> ends[place]
-            self.right = ends[(place + 1) % self.n_places]
+            self.own = <MappedChannel?> channels[place]
+            self.right = channels[(place + 1) % self.n_places]
 
     cdef int _exchange_with_all(
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
@@ -58,8 +58,8 @@ cdef class RingStep(AllReduceStep):
         self._go_round(taken, rows)
         store(&self.own.kept, S_VERSION, self.version + self.sequence)
         for number in range(self.n_places):  # nothing else goes there that says so
-            if (<End> self._ends[number]).far:
-                (<FarEnd> self._ends[number]).say()
+            if (<ShardChannel> self._channels[number]).far:
+                (<StreamChannel> self._channels[number]).say()
         self.activity.spend(PUSHING, -1)
         return RAN
 

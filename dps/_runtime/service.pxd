@@ -1,14 +1,14 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.room cimport Room
-from dps._runtime.ends cimport MappedEnd
+from dps._kernels.buffer cimport Buffer
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.message cimport Answer, Request
 from dps._runtime.tensors cimport TensorPart
 from dps._runtime.wire cimport Wire
 
 
 cdef class Service:
-    cdef MappedEnd end          # of a rank; None: a caller is served
+    cdef MappedChannel channel        # of a rank; None: a caller is served
     cdef list parts             # of tensors: what a caller may ask of
     cdef void** held            # the same
     cdef int64_t n_held
@@ -16,15 +16,15 @@ cdef class Service:
     cdef object respond
     cdef Request* request
     cdef Answer* answer
-    cdef Request own_request    # of a caller; a rank's are its end's
+    cdef Request own_request    # of a caller; a rank's are its channel's
     cdef Answer own_answer
     cdef bint working           # on a request that has come whole
     cdef char* slot
     cdef Py_ssize_t slot_size
-    cdef Room values            # of a part, and those that are wanted
-    cdef Room results
-    cdef Room keys              # that have come last
-    cdef Room sparse            # keys and values of an answer, side by side
+    cdef Buffer values            # of a part, and those that are wanted
+    cdef Buffer results
+    cdef Buffer keys              # that have come last
+    cdef Buffer sparse            # keys and values of an answer, side by side
 
     cdef bint _serve(self) except -1 nogil
     cdef int _receive(self) except -1 nogil

@@ -2,8 +2,8 @@
 
 Owns what crosses the wire and where it is put: of a rank a gradient into its slot, an answer from
 where it lies; of a caller keys and values, whole, before a part is touched. What a step does is the
-end's, which is the same class as that of a rank that has mapped the window; what a read or write
-does is the part's. It must not know modes or Dask.
+channel's, which is the same class as that of a rank that has mapped the window; what a read or
+write does is the part's. It must not know modes or Dask.
 
 A request and its answer, in turn, until the wire is closed. What a crash leaves: of a rank, before
 its request is complete, half a gradient in the slot, which has not ARRIVED; later the step goes on
@@ -14,9 +14,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from dps._kernels.room cimport Room
+from dps._kernels.buffer cimport Buffer
 from dps._runtime.activity cimport EPOCH, WIDTH
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.message cimport (
     ACCOUNT, ASSIGN, Answer, BROADCAST, CALL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
     READ, Request, RING
@@ -37,20 +37,22 @@ cdef int64_t MOST_IDS = <int64_t> 1 << 62
 
 
 cdef class Service:
-    """Serves whoever is far: a rank through its end in the window, a caller by parts of tensors.
+    """Serves whoever is far: a rank by its channel in the window, a caller by parts of tensors.
 
     ``respond(bytes)`` calls the function that a message means, and does not raise.
     """
 
-    def __init__(self, Wire wire, respond, MappedEnd end=None, parts=()):
+    def __init__(self, Wire wire, respond, MappedChannel channel=None, parts=()):
         cdef int number
-        self.end, self.wire, self.respond = end, wire, respond
-        self.keys, self.sparse, self.values, self.results = Room(), Room(), Room(), Room()
+        cdef Py_ssize_t itemsize
+        self.channel, self.wire, self.respond = channel, wire, respond
+        self.keys, self.sparse, self.values, self.results = Buffer(), Buffer(), Buffer(), Buffer()
         self.request, self.answer = &self.own_request, &self.own_answer
-        if end is not None:
-            self.request, self.answer = &end.request, &end.answer
-            self.slot = end.slots + end.rank * end.slot_stride * end.numbers.itemsize
-            self.slot_size = end.size * end.numbers.itemsize
+        if channel is not None:
+            self.request, self.answer = &channel.request, &channel.answer
+            itemsize = channel.numbers.itemsize
+            self.slot = channel.slots + channel.rank * channel.slot_stride * itemsize
+            self.slot_size = channel.size * itemsize
         free(self.held)
         self.parts = list(parts)
         self.n_held = len(self.parts)
@@ -105,7 +107,7 @@ cdef class Service:
             if READ <= self.request.op <= ASSIGN:
                 self._serve_part()
                 continue
-            if self.end is None:
+            if self.channel is None:
                 self._refuse()
             if self.request.op == ACCOUNT:
                 self._receive_account()
@@ -114,17 +116,17 @@ cdef class Service:
                 self._receive_round()
                 continue
             self._receive()
-            waited = self.end.activity.waited_so_far()
-            self.end.activity.rest()
+            waited = self.channel.activity.waited_so_far()
+            self.channel.activity.rest()
             self.working = True
             status = self._step()
             self.working = False
-            self.answer.waited = self.end.activity.waited_so_far() - waited
+            self.answer.waited = self.channel.activity.waited_so_far() - waited
             self.answer.status = status
-            if status == RAN and self.request.op == PUSH_KEYS and self.end.mean.n_parts:
+            if status == RAN and self.request.op == PUSH_KEYS and self.channel.mean.n_parts:
                 self._reply_by_keys()
             else:
-                self._reply(self.end.result)
+                self._reply(self.channel.result)
         return False
 
     cdef int _serve_part(self) except -1 nogil:
@@ -163,47 +165,51 @@ cdef class Service:
     cdef int _receive_account(self) except -1 nogil:
         """Take in what the rank says of itself; what comes before EPOCH is counted here."""
         cdef int64_t row[WIDTH]
-        if self.end.request.nbytes != sizeof(row):
+        if self.channel.request.nbytes != sizeof(row):
             self._refuse()
         self.wire.receive(row, sizeof(row))
-        memcpy(self.end.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
-        return self.end.say()
+        memcpy(self.channel.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
+        return self.channel.say()
 
     cdef int _receive_round(self) except -1 nogil:
         """Put a message of a ring to its place; it gets no answer."""
-        cdef Request* request = &self.end.request
+        cdef Request* request = &self.channel.request
         cdef int64_t place = request.n_keys
-        if not (0 <= place < self.end.ring_places and 0 <= request.nbytes <= self.end.ring_stride):
+        cdef int64_t stride = self.channel.ring_stride
+        if not (0 <= place < self.channel.ring_places and 0 <= request.nbytes <= stride):
             self._refuse()
-        self.wire.receive(self.end.ring + place * self.end.ring_stride, request.nbytes)
-        return self.end.has_come(<int> place, request.rows, request.sequence)
+        self.wire.receive(self.channel.ring + place * stride, request.nbytes)
+        return self.channel.has_come(<int> place, request.rows, request.sequence)
 
     cdef int _receive(self) except -1 nogil:
         """Put what follows a request to its place."""
-        cdef Request* request = &self.end.request
+        cdef Request* request = &self.channel.request
         cdef Py_ssize_t i
-        cdef int64_t least = -MOST_IDS if self.end.table.n_rows else 0
+        cdef int64_t least = -MOST_IDS if self.channel.table.n_rows else 0
         cdef int64_t left = request.nbytes, n = request.n_keys
         cdef int64_t* keys
         if request.op == PULL_KEYS or request.op == PUSH_KEYS:
-            if not self.end.key_width:
+            if not self.channel.key_width:
                 self._refuse()
             if n >= 0:
                 left -= min(n, MOST_KEYS) * <int64_t> sizeof(int64_t)
                 # Of ids there may be any number; what a slot takes is looked at when it is filled.
-                if n > self.end.n_keys and least == 0 or left < 0 or n > MOST_KEYS:
+                if n > self.channel.n_keys and least == 0 or left < 0 or n > MOST_KEYS:
                     self._refuse()
                 keys = <int64_t*> self.keys.fit(n * sizeof(int64_t))
                 self.wire.receive(keys, n * sizeof(int64_t))
                 for i in range(n):
-                    if not least <= keys[i] < self.end.n_keys:
+                    if not least <= keys[i] < self.channel.n_keys:
                         self._refuse()
-                self.end.pick_all(keys, n)
-            if left != (self.end.picks.n * self.end.key_bytes if request.op == PUSH_KEYS else 0):
+                self.channel.pick_all(keys, n)
+            if request.op == PUSH_KEYS:
+                left -= self.channel.picks.n * self.channel.key_bytes
+            if left != 0:
                 self._refuse()
-            self.wire.receive(self.end.values.fit(left), left)
+            left = self.channel.picks.n * self.channel.key_bytes if request.op == PUSH_KEYS else 0
+            self.wire.receive(self.channel.values.fit(left), left)
         elif left == self.slot_size and request.op in (PUSH, MEAN, BROADCAST):
-            self.end.reserve(False, left)
+            self.channel.reserve(False, left)
             self.wire.receive(self.slot, left)
         elif left != 0 or request.op not in (PULL, BROADCAST):
             self._refuse()
@@ -218,32 +224,32 @@ cdef class Service:
 
     cdef int _step(self) except -1 nogil:
         cdef int status
-        self.end.answer.nbytes = 0
-        self.end.result = NULL
-        status = self.end.begin(NULL)
+        self.channel.answer.nbytes = 0
+        self.channel.result = NULL
+        status = self.channel.begin(NULL)
         if status == RAN:
-            status = self.end.finish(NULL)
+            status = self.channel.finish(NULL)
         if status != RAN:
-            self.end.answer.nbytes = 0
+            self.channel.answer.nbytes = 0
         return status
 
     cdef int _reply_by_keys(self) except -1 nogil:
         """Send a sparse mean: all its keys, and then all values."""
-        cdef Py_ssize_t each = self.end.key_bytes, part, n = 0, count
+        cdef Py_ssize_t each = self.channel.key_bytes, part, n = 0, count
         cdef char* values
-        for part in range(self.end.mean.n_parts):
-            n += self.end.mean.counts[part]
+        for part in range(self.channel.mean.n_parts):
+            n += self.channel.mean.counts[part]
         self.answer.n_keys, self.answer.nbytes = n, n * (each + <Py_ssize_t> sizeof(int64_t))
         self.sparse.fit(self.answer.nbytes)
         values = self.sparse.at + n * sizeof(int64_t)
         n = 0
-        for part in range(self.end.mean.n_parts):
-            count = self.end.mean.counts[part]
+        for part in range(self.channel.mean.n_parts):
+            count = self.channel.mean.counts[part]
             memcpy(
-                self.sparse.at + n * sizeof(int64_t), self.end.mean.keys[part],
+                self.sparse.at + n * sizeof(int64_t), self.channel.mean.keys[part],
                 count * sizeof(int64_t),
             )
-            memcpy(values + n * each, self.end.mean.values[part], count * each)
+            memcpy(values + n * each, self.channel.mean.values[part], count * each)
             n += count
         return self._reply(self.sparse.at)
 

@@ -1,11 +1,11 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport Held, LazyUpdate
-from dps._kernels.numbers cimport Numbers
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
+from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.activity cimport Activity
-from dps._runtime.ends cimport End, HostEnd, Picks
+from dps._runtime.channels cimport ShardChannel, HostReducer, Picks
 from dps._runtime.message cimport Request
 
 
@@ -17,13 +17,13 @@ cdef class Step:
     cdef readonly int n_shards
     cdef readonly Activity activity
     cdef readonly bint ahead            # whether a push may be under way while its rank computes
-    cdef Numbers numbers
-    cdef list _kept                     # keeps ends and memory alive
-    cdef void** _ends
-    cdef HostEnd host                   # where ranks of a host sum first; None: nowhere
+    cdef TypedOps numbers
+    cdef list _kept                     # keeps channels and memory alive
+    cdef void** _channels
+    cdef HostReducer host                   # where ranks of a host sum first; None: nowhere
     cdef char* params                   # (size,), what the next gradient is taken at
     cdef char* at_keys                  # the same by keys, side by side
-    cdef Room _at_keys
+    cdef Buffer _at_keys
     cdef char* total                    # (size,), what a mean or a broadcast makes
     cdef Py_ssize_t key_width           # elements that a key stands for
     cdef int64_t table_rows             # of the table whose ids keys below 0 are

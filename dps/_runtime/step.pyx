@@ -1,8 +1,8 @@
 """A rank's steps over all of its shards: push, pull, mean, broadcast.
 
 Owns the order in which a rank asks its shards: it begins at all of them, so that all messages are
-on their way at once, and then takes what comes of it, shard by shard. Any mixture of ends will do,
-mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
+on their way at once, and then takes what comes of it, shard by shard. Any mixture of channels will
+do, mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
 does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
 
 Steps and meetings of ranks are numbered together (``sequence``), the same on all ranks where these
@@ -13,13 +13,13 @@ from libc.stdlib cimport calloc, free
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport vector_of
-from dps._kernels.numbers cimport numbers_of
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.table cimport dps_owner
+from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.activity cimport COMPUTE, PUSH as PUSHING, Activity
-from dps._runtime.ends cimport End, FarEnd, HostEnd
+from dps._runtime.channels cimport ShardChannel, StreamChannel, HostReducer
 from dps._runtime.message cimport (
     BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN,
     Request, STOPPED
@@ -38,7 +38,7 @@ cdef class Step:
     Parameters
     ----------
     rank : int
-    ends : sequence of End
+    channels : sequence of ShardChannel
         One a shard, in order.
     params : (size,) array
         Where the parameters are, or come to lie after each push.
@@ -51,28 +51,28 @@ cdef class Step:
         time up to the call, and from the last lap on.
     rates : Rates or None
         Of updates by keys.
-    host : HostEnd or None
+    host : HostReducer or None
         Where ranks of a host sum first, so that one of them sends one message for all.
     """
 
     def __init__(
-        self, int rank, ends, params, total, version, Activity activity, rates=None,
-        HostEnd host=None,
+        self, int rank, channels, params, total, version, Activity activity, rates=None,
+        HostReducer host=None,
     ):
         cdef int number
-        free(self._ends)  # of an earlier call
+        free(self._channels)  # of an earlier call
         self.rank = rank
-        self.n_shards = len(ends)
-        self._ends = <void**> calloc(max(self.n_shards, 1), sizeof(void*))
-        if self._ends is NULL:
+        self.n_shards = len(channels)
+        self._channels = <void**> calloc(max(self.n_shards, 1), sizeof(void*))
+        if self._channels is NULL:
             raise MemoryError
         self._kept = []
-        for number, end in enumerate(ends):
-            self._ends[number] = <void*> (<End?> end)
-            self._kept.append(end)
+        for number, channel in enumerate(channels):
+            self._channels[number] = <void*> (<ShardChannel?> channel)
+            self._kept.append(channel)
         dtype = params.dtype.name
         self.size = params.shape[0]
-        self.numbers = numbers_of(dtype == "float32")
+        self.numbers = typed_ops(dtype == "float32")
         for name, array in (("params", params), ("total", total)):
             vector_of(name, array, dtype, self.size)
         self.params, self.total = self.keep(params), self.keep(total)
@@ -82,16 +82,16 @@ cdef class Step:
         self.rates = rates
         if rates is not None:
             self.key_width, self.table_rows = rates.width, rates.table_rows
-            self._bind_starts(ends)
+            self._bind_starts(channels)
             n_keys = MANY if self.table_rows else self.size // self.key_width
-            self.keys, self._at_keys = KeyedRows(n_keys), Room()
+            self.keys, self._at_keys = KeyedRows(n_keys), Buffer()
 
-    def _bind_starts(self, ends):
+    def _bind_starts(self, channels):
         """Where the keys of the whole vector are."""
         rows = []
-        for number, end in enumerate(ends):
+        for number, channel in enumerate(channels):
             offset = 0
-            for first, last in end_ranges(end, self.key_width):
+            for first, last in channel_ranges(channel, self.key_width):
                 rows.append((first, number, offset - first))
                 offset += last - first
         table = np.array(sorted(rows), np.int64).reshape(-1, 3)
@@ -102,7 +102,7 @@ cdef class Step:
         self.shifts = <const int64_t*> self.keep(table[:, 2].copy())
 
     def __dealloc__(self):
-        free(self._ends)
+        free(self._channels)
 
     cdef char* keep(self, array) except? NULL:
         self._kept.append(array)
@@ -134,7 +134,7 @@ cdef class Step:
         cdef int number
         with nogil:
             for number in range(self.n_shards):
-                (<End> self._ends[number]).say()
+                (<ShardChannel> self._channels[number]).say()
             if self.host is not None:
                 self.host.say()
 
@@ -220,14 +220,15 @@ cdef class Step:
 
     cdef Request* request(self, int number, int64_t op) noexcept nogil:
         """The request to a shard, to be filled in."""
-        cdef Request* request = &(<End> self._ends[number]).request
+        cdef Request* request = &(<ShardChannel> self._channels[number]).request
         request.op = op
         request.sequence = self.sequence
         request.step = self.version + self.sequence
         request.epoch = self.epoch
         request.n_keys = -1
         if op == PUSH_KEYS and (self.host is not None or self.keys.keys.count == 0):
-            request.n_keys = (<End> self._ends[number]).picks.n  # others than it has pulled
+            # Others than it has pulled.
+            request.n_keys = (<ShardChannel> self._channels[number]).picks.n
         return request
 
     cdef int _exchange(
@@ -242,8 +243,8 @@ cdef class Step:
         self, int64_t op, const char* given, int64_t rows, double rate, char* taken
     ) except -1 nogil:
         """The same for all ranks of this host at once: the leader asks, all have the answer."""
-        cdef Request* request = &(<End> self._ends[0]).request
-        cdef double* notes = (<End> self._ends[0]).answer.notes
+        cdef Request* request = &(<ShardChannel> self._channels[0]).request
+        cdef double* notes = (<ShardChannel> self._channels[0]).answer.notes
         cdef int number, i
         cdef int status
         if op == PUSH_KEYS:
@@ -262,13 +263,13 @@ cdef class Step:
             status = self._exchange_with_all(op, given, self.host.rows, rate, self.host.params)
             if op == PUSH_KEYS:
                 for number in range(self.n_shards):
-                    self.host.take_means(number, <End> self._ends[number])
+                    self.host.take_means(number, <ShardChannel> self._channels[number])
             self.host.publish(status, notes)
         else:
             status = self.host.await_answer(notes)
             for number in range(self.n_shards):  # nothing else goes there that says so
-                if (<End> self._ends[number]).far:
-                    (<FarEnd> self._ends[number]).say()
+                if (<ShardChannel> self._channels[number]).far:
+                    (<StreamChannel> self._channels[number]).say()
         if status == RAN and op == PUSH_KEYS:
             self.host.mean.counts[0] = self.host.total_counts[0]
         elif status == RAN:
@@ -286,15 +287,15 @@ cdef class Step:
             request = self.request(number, op)
             request.rows = rows
             request.rate = rate
-            status = (<End> self._ends[number]).begin(given)
+            status = (<ShardChannel> self._channels[number]).begin(given)
             if status != RAN:
                 return status
         for number in range(self.n_shards):
-            status = (<End> self._ends[number]).finish(taken)
+            status = (<ShardChannel> self._channels[number]).finish(taken)
             if status != RAN:
                 return status
-            if (<End> self._ends[number]).far:
-                afar = max(afar, (<End> self._ends[number]).answer.waited)
+            if (<ShardChannel> self._channels[number]).far:
+                afar = max(afar, (<ShardChannel> self._channels[number]).answer.waited)
                 self.activity.spend(PUSHING, -1)
         self.activity.waited_afar(afar - (self.activity.waited_so_far() - waited))
         return RAN
@@ -307,12 +308,14 @@ cdef class Step:
         for number in range(self.n_shards):
             self.request(number, op)
             if op == PULL_KEYS:
-                (<End> self._ends[number]).request.n_keys = (<End> self._ends[number]).picks.n
-            status = (<End> self._ends[number]).begin(NULL)
+                (<ShardChannel> self._channels[number]).request.n_keys = (
+                    (<ShardChannel> self._channels[number]).picks.n
+                )
+            status = (<ShardChannel> self._channels[number]).begin(NULL)
             if status != RAN:
                 return status
         for number in range(self.n_shards):
-            status = (<End> self._ends[number]).finish(taken)
+            status = (<ShardChannel> self._channels[number]).finish(taken)
             if status != RAN:
                 return status
         return RAN
@@ -358,10 +361,10 @@ cdef class Step:
         cdef int64_t key
         cdef int number
         if self.whole:
-            (<End> self._ends[0]).pick_all(keys, n)
+            (<ShardChannel> self._channels[0]).pick_all(keys, n)
             return 0
         for number in range(self.n_shards):
-            (<End> self._ends[number]).pick_none(n)
+            (<ShardChannel> self._channels[number]).pick_none(n)
         for i in range(n):
             key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.table_rows)
             low, high = 0, self.n_starts - 1
@@ -371,7 +374,7 @@ cdef class Step:
                     low = middle
                 else:
                     high = middle - 1
-            picks = &(<End> self._ends[<int> self.owners[low]]).picks
+            picks = &(<ShardChannel> self._channels[<int> self.owners[low]]).picks
             picks.keys[picks.n] = keys[i] if keys[i] < 0 else <int64_t> (key + self.shifts[low])
             picks.at[picks.n] = i
             picks.n += 1
@@ -393,21 +396,21 @@ cdef class Step:
             return status
         self.sequence += 1
         for i in range(NOTES):
-            (<End> self._ends[0]).request.notes[i] = notes[i]
+            (<ShardChannel> self._channels[0]).request.notes[i] = notes[i]
         self.activity.spend(COMPUTE, -1)
         status = self._exchange(op, given, rows, 0, self.total)
         if status == RAN:
             for i in range(NOTES):
-                self.notes[i] = (<End> self._ends[0]).answer.notes[i]
+                self.notes[i] = (<ShardChannel> self._channels[0]).answer.notes[i]
         return status
 
 
-def end_ranges(End end, Py_ssize_t key_width=1):
+def channel_ranges(ShardChannel channel, Py_ssize_t key_width=1):
     """The ranges of the whole vector that a shard holds, in keys."""
     cdef Py_ssize_t r
     return [
-        (end.ranges[2 * r] // key_width, end.ranges[2 * r + 1] // key_width)
-        for r in range(end.n_ranges)
+        (channel.ranges[2 * r] // key_width, channel.ranges[2 * r + 1] // key_width)
+        for r in range(channel.n_ranges)
     ]
 
 

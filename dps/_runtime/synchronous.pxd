@@ -1,8 +1,8 @@
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.step cimport Step
 
 
-cdef class SynchronousEnd(MappedEnd):
+cdef class SynchronousChannel(MappedChannel):
     """Nothing of its own."""
 
 

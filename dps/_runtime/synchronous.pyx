@@ -1,21 +1,21 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
-One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (ends.pyx) in which
-each rank applies the mean to its own slice of the parameters. Element-wise optimizers make the
-slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice up to
-date, before DONE: outside of an epoch nothing is lazy.
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (channels.pyx) in
+which each rank applies the mean to its own slice of the parameters. Element-wise optimizers make
+the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
+up to date, before DONE: outside of an epoch nothing is lazy.
 """
 from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING
-from dps._runtime.ends cimport MappedEnd
+from dps._runtime.channels cimport MappedChannel
 from dps._runtime.message cimport RAN
 from dps._runtime.step cimport Step
 
 
-cdef class SynchronousEnd(MappedEnd):
-    """A rank's end of a shard that holds parameters."""
+cdef class SynchronousChannel(MappedChannel):
+    """A rank's channel to a shard that holds parameters."""
 
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
         return self.update.apply(

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.numbers cimport Numbers
 from dps._kernels.table cimport Table
+from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.message cimport Answer, Request
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.words cimport Words
@@ -13,7 +13,7 @@ cdef extern from "<pthread.h>" nogil:
 cdef class TensorPart:
     cdef pthread_mutex_t mutex
     cdef Words words
-    cdef Numbers numbers
+    cdef TypedOps numbers
     cdef Table table            # of no rows: a tensor
     cdef BoundUpdate update
     cdef double rate

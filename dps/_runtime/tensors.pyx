@@ -27,11 +27,11 @@ may stay odd. Readers see that the file's lock is free, and that the part is los
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport vector_of
-from dps._kernels.numbers cimport numbers_of
 from dps._kernels.prefetch cimport dps_prefetch
-from dps._kernels.room cimport Room
 from dps._kernels.table cimport FREE, LEFT, TableRows, draw, find, make
+from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.message cimport (
     Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, FULL_TABLE, OUTSIDE, RAN, READ, Request,
     STOPPED
@@ -132,7 +132,7 @@ cdef class TensorPart:
         spec = store.spec
         self.store = store
         self.words = (<Header?> store.words).words
-        self.numbers = numbers_of(spec.dtype == "float32")
+        self.numbers = typed_ops(spec.dtype == "float32")
         self.size, self.width = spec.size, spec.key_width
         self.n_keys = spec.size // max(spec.key_width, 1)
         self.params = vector_of("params", store.params, spec.dtype, self.size)
@@ -382,7 +382,7 @@ cdef class TensorPart:
 
     def do(self, int64_t op, int64_t start, keys, values, double weight, out):
         """The same for a caller in this process: how it ended, and writes so far."""
-        cdef Room own_keys = Room(), own_values = Room()
+        cdef Buffer own_keys = Buffer(), own_values = Buffer()
         cdef Py_ssize_t n = len(keys) if start < 0 else (values if out is None else out).size
         cdef Py_ssize_t size = n * (self.width if start < 0 else 1)
         cdef const int64_t[::1] picks = keys

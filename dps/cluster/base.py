@@ -22,10 +22,10 @@ from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
 from dps.server.snapshots import Kept
 
-__all__ = ["PATIENCE", "Cluster", "ReplicaTask", "Running", "until_known"]
+__all__ = ["GRACE_SECONDS", "Cluster", "ReplicaTask", "Running", "until_known"]
 
 #: Seconds that stopping, releasing and news of a death may take.
-PATIENCE = 2.0
+GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True)
-class Serving:
+class ShardPlan:
     """A shard, what a group needs there, and the worker that has it.
 
     Parameters
@@ -188,7 +188,7 @@ class Cluster(Protocol):
         ...
 
     def serve(
-        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+        self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make shards, and windows for hosts whose ranks sum there; a group works on them."""
         ...
@@ -247,7 +247,7 @@ def until_known(check: Callable[[], None]) -> None:
 
     A broken connection or a lock that is free is seen earlier.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         check()
         time.sleep(0.05)

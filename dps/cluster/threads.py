@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import PATIENCE, ReplicaTask, Serving
+from dps.cluster.base import GRACE_SECONDS, ReplicaTask, ShardPlan
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
@@ -155,7 +155,7 @@ class ThreadCluster:
         return [LOCAL] * len(workers)
 
     def serve(
-        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+        self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make the shards in this process."""
         self._shards = [ParameterShard(made.shard) for made in shards]
@@ -189,7 +189,7 @@ class ThreadCluster:
         """
         for shard in self._shards:
             shard.close()
-        if self._running is not None and (left := self._running.join(PATIENCE)):
+        if self._running is not None and (left := self._running.join(GRACE_SECONDS)):
             _log.warning(
                 "%s did not end, and %s left behind: does the model return?",
                 ", ".join(left), "is" if len(left) == 1 else "are",

@@ -37,7 +37,7 @@ from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.training.defaults import (
     asks_for_spread,
     auto_optimizer,
-    calm_intercept,
+    damp_intercept,
     is_wide,
     set_units,
     wide_steps,
@@ -162,7 +162,7 @@ class LinearFamily(Family):
         if fresh:
             state = np.array(state)
             if of_values:
-                calm_intercept(summary, model.layout, state)
+                damp_intercept(summary, model.layout, state)
             elif spread is not None:
                 units = spread.scale(centre, model.dtype)
                 units = units if scale is None else units / scale

@@ -124,8 +124,8 @@ class Channel:
         self._links = links
         self._first = links[0]
         self.activity = Activity([link.counts for link in links], spec.timed)
-        ends = [
-            link.end(mode.end, shard, spec.placement.ranges[shard], self.activity)
+        channels = [
+            link.channel(mode.channel, shard, spec.placement.ranges[shard], self.activity)
             for shard, link in enumerate(links)
         ]
         self._host = host
@@ -151,10 +151,10 @@ class Channel:
                 spec.placement.put(shard, values, held)
             self.params = held[0]
         self._held = held
-        near = None if host is None else host.end(self.activity, self._alive)
+        near = None if host is None else host.channel(self.activity, self._alive)
         setup = StepSpec(
             rank=spec.rank,
-            ends=ends,
+            channels=channels,
             params=self.params,
             total=self._total,
             version=version,

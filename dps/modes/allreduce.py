@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dps._parameters import check_integer, check_real
-from dps._runtime.allreduce import AllReduceEnd, AllReduceStep
+from dps._runtime.allreduce import AllReduceChannel, AllReduceStep
 from dps._runtime.local import LocalStep
 from dps._runtime.ring import RingStep
 from dps._runtime.step import Step
 from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["AllReduce"]
 
@@ -118,9 +118,9 @@ class AllReduce(PausingMode):
         return self.algorithm == "ring"
 
     @property
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """See `Mode`."""
-        return AllReduceEnd
+        return AllReduceChannel
 
     @property
     def takes_steps_only(self) -> bool:
@@ -137,15 +137,15 @@ class AllReduce(PausingMode):
             outer = Momentum(momentum=self.outer_momentum, nesterov=True)
         whole = replace(spec, update=replace(spec.update, rates=None))
         return LocalStep(
-            spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update,
-            spec.host, self._reduction(whole), self.period, outer,
+            spec.rank, spec.channels, spec.held, spec.total, spec.version, spec.activity,
+            spec.update, spec.host, self._reduction(whole), self.period, outer,
             self.outer_learning_rate if self.outer == "nesterov" else 1.0,
         )  # fmt: skip
 
     def _reduction(self, spec: StepSpec) -> AllReduceStep:
         assert spec.held is not None
         given = (
-            spec.rank, spec.ends, spec.held, spec.total, spec.version, spec.activity, spec.update,
-            spec.host,
+            spec.rank, spec.channels, spec.held, spec.total, spec.version, spec.activity,
+            spec.update, spec.host,
         )  # fmt: skip
         return RingStep(*given, spec.place) if self.goes_round else AllReduceStep(*given)

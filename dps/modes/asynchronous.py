@@ -14,13 +14,13 @@ from functools import partial
 from typing import ClassVar
 
 from dps._parameters import check_integer, check_real
-from dps._runtime.aggregate import GatheringEnd, GatheringStep
-from dps._runtime.asynchronous import AsynchronousEnd, AsynchronousStep
-from dps._runtime.bounded import BoundedEnd, BoundedStep
-from dps._runtime.compensation import AgedEnd, DelayedEnd
+from dps._runtime.aggregate import GatheringChannel, GatheringStep
+from dps._runtime.asynchronous import AsynchronousChannel, AsynchronousStep
+from dps._runtime.bounded import BoundedChannel, BoundedStep
+from dps._runtime.compensation import AgedChannel, DelayedChannel
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["Async"]
 
@@ -129,18 +129,18 @@ class Async(Mode):
         return self.aggregate is not None
 
     @property
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """See `Mode`."""
         if self.aggregate is not None:
-            return partial(GatheringEnd, aggregate=self.aggregate, drop_after=self.drop_after)
+            return partial(GatheringChannel, aggregate=self.aggregate, drop_after=self.drop_after)
         if self.compensation == "age":
-            return partial(AgedEnd, max_delay=self.max_delay)
+            return partial(AgedChannel, max_delay=self.max_delay)
         if self.compensation == "delay":
             strength = float(self.compensation_strength)
-            return partial(DelayedEnd, max_delay=self.max_delay, strength=strength)
+            return partial(DelayedChannel, max_delay=self.max_delay, strength=strength)
         if self.max_delay is not None:
-            return partial(BoundedEnd, max_delay=self.max_delay)
-        return AsynchronousEnd
+            return partial(BoundedChannel, max_delay=self.max_delay)
+        return AsynchronousChannel
 
     def max_staleness(self, n_replicas: int) -> int | None:
         """The updates that a push may miss at the most; None where there is no bound.
@@ -165,7 +165,7 @@ class Async(Mode):
     def step(self, spec: StepSpec) -> Step:
         """A rank's line to the shards."""
         given = (
-            spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
+            spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,
         )  # fmt: skip
         if self.aggregate is not None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
 from dps.modes.synchronous import Sync
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["Auto"]
 
@@ -35,9 +35,9 @@ class Auto(Mode):
         return Sync(placement=self.placement, access=self.access)
 
     @property
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """That of sync."""
-        return self.begins.end
+        return self.begins.channel
 
     @property
     def deterministic(self) -> bool:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from dps._parameters import check_real
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End, HostEnd
+from dps._runtime.channels import HostReducer, ShardChannel
 from dps._runtime.step import Step
 from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["ACCESSES", "Mode", "PausingMode", "StepSpec"]
 
@@ -36,7 +36,7 @@ class StepSpec:
     Parameters
     ----------
     rank : int
-    ends : list of End
+    channels : list of ShardChannel
         One a shard, in order.
     params : (n,) array
         Where parameters are, or come to lie.
@@ -49,7 +49,7 @@ class StepSpec:
         How a gradient is applied to the whole vector.
     held : (1 + state_rows, n) array or None
         Parameters and state, where replicas hold them.
-    host : HostEnd or None
+    host : HostReducer or None
         Where ranks of a host sum first.
     place : int
         Which of those this rank is that take part in steps; -1: another of its host does for it.
@@ -58,14 +58,14 @@ class StepSpec:
     """
 
     rank: int
-    ends: list[End]
+    channels: list[ShardChannel]
     params: NDArray[np.floating]
     total: NDArray[np.floating]
     version: int
     activity: Activity
     update: Update
     held: NDArray[np.floating] | None
-    host: HostEnd | None = None
+    host: HostReducer | None = None
     place: int = 0
     epoch_steps: int = 0
 
@@ -106,7 +106,7 @@ class Mode(ABC):
 
     @property
     @abstractmethod
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """What a rank's step does in the window of a shard."""
 
     @property

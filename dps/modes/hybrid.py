@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dps._runtime.hybrid import HybridEnd
+from dps._runtime.hybrid import HybridChannel
 from dps._runtime.step import Step
 from dps._runtime.synchronous import SynchronousStep
 from dps.modes.base import Mode, StepSpec
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["Hybrid"]
 
@@ -37,9 +37,9 @@ class Hybrid(Mode):
     needs_table: ClassVar[bool] = True
 
     @property
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """See `Mode`."""
-        return HybridEnd
+        return HybridChannel
 
     @property
     def deterministic(self) -> bool:
@@ -54,6 +54,6 @@ class Hybrid(Mode):
     def step(self, spec: StepSpec) -> Step:
         """A rank's part in updates that wait for all, but for rows of a table."""
         return SynchronousStep(
-            spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
+            spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates, spec.host,
         )  # fmt: skip

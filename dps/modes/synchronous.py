@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dps._parameters import check_integer
-from dps._runtime.backups import BackupsEnd, BackupsStep
+from dps._runtime.backups import BackupsChannel, BackupsStep
 from dps._runtime.step import Step
-from dps._runtime.synchronous import SynchronousEnd, SynchronousStep
+from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.modes.base import PausingMode, StepSpec
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 
 __all__ = ["Sync"]
 
@@ -75,9 +75,9 @@ class Sync(PausingMode):
             self.check_pauses("backups")
 
     @property
-    def end(self) -> EndKind:
+    def channel(self) -> ChannelKind:
         """See `Mode`."""
-        return BackupsEnd if self.backups else SynchronousEnd
+        return BackupsChannel if self.backups else SynchronousChannel
 
     @property
     def deterministic(self) -> bool:
@@ -128,7 +128,7 @@ class Sync(PausingMode):
     def step(self, spec: StepSpec) -> Step:
         """A rank's part in updates that wait for all, or for the first."""
         given = (
-            spec.rank, spec.ends, spec.params, spec.total, spec.version, spec.activity,
+            spec.rank, spec.channels, spec.params, spec.total, spec.version, spec.activity,
             spec.update.rates,
         )  # fmt: skip
         if self.backups:

@@ -17,7 +17,7 @@ from tornado.ioloop import PeriodicCallback
 from dps.monitor.events import TOPIC, Kind, event
 from dps.monitor.reading import Reader
 from dps.monitor.stragglers import Stragglers
-from dps.server.shard import Watched
+from dps.server.shard import MonitorInfo
 from dps.server.window import Window
 
 __all__ = ["Reporter"]
@@ -38,10 +38,10 @@ class Reporter:
     ----------
     worker : distributed.Worker
     window : Window
-    watched : Watched
+    watched : MonitorInfo
     """
 
-    def __init__(self, worker: Any, window: Window, watched: Watched) -> None:
+    def __init__(self, worker: Any, window: Window, watched: MonitorInfo) -> None:
         self._fit, self._shard = window.spec.fit, window.spec.shard
         self._workers = watched.workers
         self._worker = worker

@@ -5,7 +5,7 @@ Pure: told moments, it says what has changed. It must not know windows, workers 
 A replica is slow by its **rate**, rows a second of all its time but waiting, where that is below
 half of the median of the others', over the last seconds and at least `STEPS` steps of each. One
 that gets through no step has no rate: it is slow by its **silence**, where all others stand
-waiting for it, for `PATIENCE` seconds and for longer than a step takes them.
+waiting for it, for `GRACE_SECONDS` seconds and for longer than a step takes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPAN, STEPS = 2.0, 4
 #: Share of the others' rate below which a replica is slow, and above which it no longer is.
 SLOW, CAUGHT_UP = 0.5, 0.67
 #: Seconds that the others stand waiting before it counts.
-PATIENCE = 2.0
+GRACE_SECONDS = 2.0
 _KEPT = 128  # moments
 
 
@@ -145,4 +145,4 @@ class Stragglers:
         waited = now - self._behind[1]
         others = [moment for other, moment in enumerate(present) if other != rank]
         a_step = median(moment.busy / max(1, moment.steps) for moment in others)
-        return (rank, waited) if waited >= max(PATIENCE, a_step) else None
+        return (rank, waited) if waited >= max(GRACE_SECONDS, a_step) else None

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._runtime.ends import MappedEnd
+from dps._runtime.channels import MappedChannel
 from dps.errors import FencedError, NonFiniteError, StoppedError
 from dps.server.lease import LEFT
 from dps.server.watch import Watch
@@ -76,14 +76,14 @@ class Access:
     rank : int
     watch : Watch
         How long it waits.
-    end : MappedEnd or None
+    end : MappedChannel or None
         Through which its steps go.
     """
 
     window: Window
     rank: int
     watch: Watch
-    end: MappedEnd | None = None
+    channel: MappedChannel | None = None
 
 
 def claim(access: Access, fence: int) -> None:
@@ -200,14 +200,14 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
     NonFiniteError
         An update overflowed.
     """
-    if access.end is not None and not access.end.flush(epoch):
+    if access.channel is not None and not access.channel.flush(epoch):
         raise NonFiniteError.of("update", rank=access.rank)
 
 
 def rest(access: Access, clock: int) -> None:
     """The rank takes no more steps in this epoch; those of its end lie behind it."""
-    if access.end is not None:
-        access.end.rest(clock)
+    if access.channel is not None:
+        access.channel.rest(clock)
 
 
 def snapshot_epoch(

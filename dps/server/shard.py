@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import STEPS
-from dps._runtime.ends import MappedEnd
+from dps._runtime.channels import MappedChannel
 from dps.errors import FencedError
 from dps.optimizers.update import Update
 from dps.server.host import host_id
@@ -32,23 +32,23 @@ from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 from dps.server.writing import Asked, Writing, Written
 
 __all__ = [
-    "EndKind",
+    "ChannelKind",
     "GroupSpec",
     "Initial",
+    "MonitorInfo",
     "ParameterShard",
     "ShardGroup",
     "ShardSpec",
     "ShardStatus",
-    "Watched",
     "WindowCard",
 ]
 
 #: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
-EndKind = Callable[..., MappedEnd]
+ChannelKind = Callable[..., MappedChannel]
 
 
 @dataclass(frozen=True)
-class Watched:
+class MonitorInfo:
     """What somebody who watches a fit should know and a window does not say.
 
     Parameters
@@ -127,18 +127,18 @@ class GroupSpec:
     Parameters
     ----------
     window : WindowSpec
-    end : callable
+    channel : callable
         What steps of a rank go through, as its mode has it.
     timeout : float
         Seconds without progress that a waiting rank tolerates.
-    watched : Watched or None
+    watched : MonitorInfo or None
         None where nothing is to be said of the fit.
     """
 
     window: WindowSpec
-    end: EndKind
+    channel: ChannelKind
     timeout: float
-    watched: Watched | None = None
+    watched: MonitorInfo | None = None
 
 
 @dataclass(frozen=True)

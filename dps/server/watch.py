@@ -111,7 +111,7 @@ class Watch:
         self._seen.clear()
 
     def go_on(self, field: int, word: int, value: int) -> None:
-        """Go on with a native wait that takes long, as `MappedEnd` does."""
+        """Go on with a native wait that takes long, as `MappedChannel` does."""
         self.until(Wait(Word(word) if field < 0 else Field(field), value))
 
     def until(self, wait: Wait) -> None:

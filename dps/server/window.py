@@ -14,7 +14,7 @@ Words of a window
     CLOSED    epochs closed
     INTERIM   snapshots within epochs that have been published
     REPORTED  two words, for even and odd epochs: reports received
-    ANSWERED  sequence number of the last answer that the ranks of a host share (`HostEnd`)
+    ANSWERED  sequence number of the last answer that the ranks of a host share (`HostReducer`)
     TICKETS   given out, where ranks write one after the other (``asynchronous.pyx``)
     TURN      tickets whose ranks have written
     STEP      updates done and gradients taken, where an update is of the first (``backups.pyx``)

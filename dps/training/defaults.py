@@ -45,7 +45,7 @@ __all__ = [
     "asks_for_spread",
     "auto_optimizer",
     "auto_schedule",
-    "calm_intercept",
+    "damp_intercept",
     "is_wide",
     "set_units",
     "wide_steps",
@@ -102,7 +102,7 @@ def wide_steps(summary: DataSummary) -> tuple[Optimizer, Schedule]:
     )
 
 
-def calm_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.floating]) -> None:
+def damp_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.floating]) -> None:
     """Make the intercept's steps on wide rows those of values of one, which it has.
 
     Where the rate is in units of smaller values, each would throw it far off. A large accumulator

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dps.cluster.base import Cluster, ReplicaTask, Serving
+from dps.cluster.base import Cluster, ReplicaTask, ShardPlan
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.group import ChannelSpec, HostPlace
 from dps.optimizers.update import Rates, Update
 from dps.server.placement import Placement, place
-from dps.server.shard import GroupSpec, Initial, ShardSpec, Watched
+from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
 from dps.server.snapshots import Kept
 from dps.server.store import Arena, StoreSpec
 from dps.server.tables import arena_of, rows_by_shard
@@ -180,7 +180,7 @@ class Launch:
         """The ranks that take part in steps."""
         return _members(self.plan, self.hosts)
 
-    def shards(self) -> list[Serving]:
+    def shards(self) -> list[ShardPlan]:
         """The shards, what a group needs there, and their workers."""
         job, plan, layout = self.job, self.plan, self.job.model.layout
         holds = job.mode.shards_hold_parameters
@@ -190,7 +190,7 @@ class Launch:
         seen = None
         if self.watched:
             together = job.mode.waits_for_all or job.full_batch is not None
-            seen = Watched(tuple(rank.worker for rank in plan.ranks), together)
+            seen = MonitorInfo(tuple(rank.worker for rank in plan.ranks), together)
         stores = [
             StoreSpec(
                 job.fit, shard, self.placement.size(shard), str(job.model.dtype),
@@ -232,8 +232,8 @@ class Launch:
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
                 shared=shared,
             )
-            group = GroupSpec(window, job.mode.end, job.timeout, seen)
-            made.append(Serving(spec, group, worker, rows[shard]))
+            group = GroupSpec(window, job.mode.channel, job.timeout, seen)
+            made.append(ShardPlan(spec, group, worker, rows[shard]))
         return made
 
     def _reported(self) -> int:
@@ -275,19 +275,19 @@ class Launch:
             return None
         return arena_of(table, self.placement, shard, len(self.members), job.seed, job.optimizer)
 
-    def summing(self) -> list[Serving]:
+    def summing(self) -> list[ShardPlan]:
         """The window of each host that has several ranks, on the worker of its first rank."""
         job, size, dtype = self.job, self.job.model.layout.size, str(self.job.model.dtype)
         nothing = Initial(size, dtype, (0.0,))
         made = []
-        for number, ranks in enumerate(self._with_company()):
+        for number, ranks in enumerate(self._shared_hosts()):
             store = StoreSpec(job.fit, number, size, dtype, key_width=self.key_width, n_snapshots=0)
-            group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.end, job.timeout)
+            group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.channel, job.timeout)
             worker = self.plan.ranks[ranks[0]].worker
-            made.append(Serving(ShardSpec(store, nothing, shared=True), group, worker))
+            made.append(ShardPlan(ShardSpec(store, nothing, shared=True), group, worker))
         return made
 
-    def _with_company(self) -> list[tuple[int, ...]]:
+    def _shared_hosts(self) -> list[tuple[int, ...]]:
         return [ranks for ranks in self.hosts if len(ranks) > 1]
 
     def tasks(self, cut_rows: int) -> list[ReplicaTask]:
@@ -298,7 +298,7 @@ class Launch:
         fence = secrets.randbits(62) | 1
         places = {
             rank: HostPlace(number, ranks)
-            for number, ranks in enumerate(self._with_company())
+            for number, ranks in enumerate(self._shared_hosts())
             for rank in ranks
         }
         tasks = []

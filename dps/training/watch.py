@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import PATIENCE, Cluster, Running
+from dps.cluster.base import GRACE_SECONDS, Cluster, Running
 from dps.errors import (
     NonFiniteError,
     ServerLostError,
@@ -140,7 +140,7 @@ class Watcher:
 
     def _stop(self) -> None:
         self._session.stop(self._running.check)
-        self._go_home()
+        self._await_replicas()
 
     def _watch(self) -> bool:
         """Wait for the end; whether it is that of this generation only."""
@@ -297,8 +297,8 @@ class Watcher:
         if any(isinstance(o.error, _LOST) for o in outcomes.values()):
             self._raise_first_error()
 
-    def _go_home(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def _await_replicas(self) -> None:
+        deadline = time.monotonic() + GRACE_SECONDS
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import End
+from dps._runtime.channels import ShardChannel
 from dps.server.placement import Ranges
-from dps.server.shard import EndKind
+from dps.server.shard import ChannelKind
 from dps.server.window import Window
 
 __all__ = ["Link"]
@@ -34,8 +34,10 @@ class Link(Protocol):
         """Take the rank for this attempt."""
         ...
 
-    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> End:
-        """Make the end of the link that steps go through.
+    def channel(
+        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+    ) -> ShardChannel:
+        """Make the channel that steps go through.
 
         Parameters
         ----------

@@ -30,7 +30,7 @@ from dps.server.holding import Holding, HoldingCard, Keys, Values, find_holding,
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
 from dps.transport.remote import Remote
-from dps.transport.wires import Patience, called, connected
+from dps.transport.wires import ShardProbe, called, connected
 
 __all__ = ["RemoteAccess", "Sent", "access_to"]
 
@@ -184,7 +184,7 @@ class RemoteAccess:
 
     def _connect(self) -> Caller:
         self._ask_whether_there()
-        patience = Patience(self._remote, self._timeout, None)
+        patience = ShardProbe(self._remote, self._timeout, None)
 
         # What a wire calls must not keep this object alive, which is forgotten by its callers.
         known = weakref.WeakMethod(self.lost), weakref.WeakMethod(self._lost)

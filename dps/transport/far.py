@@ -14,14 +14,14 @@ import numpy as np
 from distributed.protocol import pickle
 
 from dps._runtime.activity import WIDTH, Activity
-from dps._runtime.ends import FarEnd
+from dps._runtime.channels import StreamChannel
 from dps._runtime.wire import Wire
 from dps.errors import DPSError, ServerLostError
 from dps.server.operations import claim, leave
 from dps.server.placement import Ranges
-from dps.server.shard import EndKind, WindowCard
+from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote
-from dps.transport.wires import Patience, called, connected
+from dps.transport.wires import ShardProbe, called, connected
 
 __all__ = ["FarLink"]
 
@@ -63,9 +63,9 @@ class FarLink:
         self._rank = rank
         self._fence = fence
         self._timeout = timeout
-        self._look = Patience(remote, timeout, alive)
+        self._look = ShardProbe(remote, timeout, alive)
         self._wire: Wire | None = None
-        self._end: FarEnd | None = None
+        self._channel: StreamChannel | None = None
         self._is_lost = False  # or does not answer
 
     def claim(self) -> None:
@@ -77,7 +77,7 @@ class FarLink:
             self._wire = remote.submit(connected(remote, name, *towards)).result(self._timeout)
         if self._wire is None:
             self._wire = called(remote, group, *towards)
-        self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
+        self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
 
     def _lost(self, what: str) -> ServerLostError:
         self._is_lost = True
@@ -85,31 +85,33 @@ class FarLink:
             f"shard {self._remote.key} cannot be reached ({what})", worker=self._remote.address
         )
 
-    def _made(self, shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
+    def _made(self, shard: int, ranges: Ranges, activity: Activity) -> StreamChannel:
         spec = self._spec
         assert self._wire is not None
-        return FarEnd(
+        return StreamChannel(
             spec.dtype, spec.size, spec.n_ranks, ranges, spec.store.key_width, self._wire,
             pickle.loads, shard, activity,
         )  # fmt: skip
 
-    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> FarEnd:
-        """Make the end for steps, see :meth:`Link.end`; the shard has one of that kind."""
-        self._end = self._made(shard, ranges, activity)
-        return self._end
+    def channel(
+        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+    ) -> StreamChannel:
+        """Make the channel for steps, see :meth:`Link.channel`; the shard has one of that kind."""
+        self._channel = self._made(shard, ranges, activity)
+        return self._channel
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation, see :meth:`Link.call`."""
-        assert self._end is not None
-        done, value = pickle.loads(self._end.call(pickle.dumps((operation, args))))
+        assert self._channel is not None
+        done, value = pickle.loads(self._channel.call(pickle.dumps((operation, args))))
         if not done:
             raise value
         return value
 
     def account(self) -> None:
         """Send what the rank counts, see :meth:`Link.account`."""
-        if self._end is not None:
-            self._end.account()
+        if self._channel is not None:
+            self._channel.account()
 
     def abort(self) -> None:
         """Stop the fit, see :meth:`Link.abort`."""
@@ -125,7 +127,7 @@ class FarLink:
         """Leave in good order and close the connection, see :meth:`Link.close`."""
         if self._wire is None:
             return
-        if self._end is not None and not (self._end.pending or self._is_lost):
+        if self._channel is not None and not (self._channel.pending or self._is_lost):
             with suppress(DPSError):
                 self.call(leave)
         self._wire.close()

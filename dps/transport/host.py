@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import HostEnd
+from dps._runtime.channels import HostReducer
 from dps.errors import WindowError
 from dps.server.lease import Lease
 from dps.server.shard import WindowCard
@@ -56,12 +56,12 @@ class HostLink:
             )
         return cls(window, ranks.index(rank), ranks, timeout)
 
-    def end(self, activity: Activity, alive: Callable[[], None]) -> HostEnd:
-        """Make the end for steps; `alive` is called once a second while others are awaited."""
+    def channel(self, activity: Activity, alive: Callable[[], None]) -> HostReducer:
+        """Make the channel for steps; `alive` is called once a second while others are awaited."""
         watch = Watch(self.window, self._timeout, self._place, alive, self._ranks)
         watch.activity = activity
         whole = ((0, self.window.spec.size),)
-        return HostEnd(self.window, self._place, whole, watch.go_on, watch.tick, activity)
+        return HostReducer(self.window, self._place, whole, watch.go_on, watch.tick, activity)
 
     def abort(self) -> None:
         """End every wait there, because of an error here."""

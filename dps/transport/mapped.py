@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from dps._runtime.activity import Activity
-from dps._runtime.ends import MappedEnd
+from dps._runtime.channels import MappedChannel
 from dps.server.host import host_id
 from dps.server.lease import Lease
 from dps.server.operations import Access, claim
 from dps.server.placement import Ranges
-from dps.server.shard import EndKind, WindowCard
+from dps.server.shard import ChannelKind, WindowCard
 from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import ABORTED, Window
@@ -54,13 +54,15 @@ class MappedLink:
         self.call(claim, self._fence)
         self._lease = Lease.of(self.window, self._access.rank)
 
-    def end(self, kind: EndKind, shard: int, ranges: Ranges, activity: Activity) -> MappedEnd:
-        """Make the end for steps, see :meth:`Link.end`."""
+    def channel(
+        self, kind: ChannelKind, shard: int, ranges: Ranges, activity: Activity
+    ) -> MappedChannel:
+        """Make the channel for steps, see :meth:`Link.channel`."""
         self._watch.activity = activity
         rank, watch = self._access.rank, self._watch
-        end = kind(self.window, rank, shard, ranges, watch.go_on, watch.tick, activity)
-        self._access = Access(self.window, rank, watch, end)
-        return end
+        channel = kind(self.window, rank, shard, ranges, watch.go_on, watch.tick, activity)
+        self._access = Access(self.window, rank, watch, channel)
+        return channel
 
     def call(self, operation: Callable[..., Any], *args: Any) -> Any:
         """Call an operation, see :meth:`Link.call`."""

@@ -29,7 +29,7 @@ from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, FencedError
 from dps.server.lease import LEFT, LOST
 from dps.server.operations import Access, check_fence
-from dps.server.shard import EndKind, GroupSpec, ParameterShard, ShardGroup
+from dps.server.shard import ChannelKind, GroupSpec, ParameterShard, ShardGroup
 from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
@@ -70,7 +70,7 @@ class ServedGroup(ShardGroup):
         self._taken.add(rank)
 
     def _serve(self, who: Any, wire: Wire) -> None:
-        serve_rank(self.window, self.spec.end, who[0], self.spec.timeout, wire)
+        serve_rank(self.window, self.spec.channel, who[0], self.spec.timeout, wire)
 
     def abandon(self) -> None:
         """Stop the group, have the threads end, and give the window back."""
@@ -216,17 +216,17 @@ class Services:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def serve_rank(window: Window, kind: EndKind, rank: int, timeout: float, wire: Wire) -> None:
+def serve_rank(window: Window, kind: ChannelKind, rank: int, timeout: float, wire: Wire) -> None:
     """Serve a rank in a shard's window until it closes its wire; a thread's whole life."""
     window.words.want_core()
     watch = Watch(window, timeout, rank)
     activity = watch.activity = Activity([window.activity[rank]])
     ranges = ((0, window.spec.size),)
-    end = kind(window, rank, 0, ranges, watch.go_on, watch.tick, activity)
-    access = Access(window, rank, watch, end)
+    channel = kind(window, rank, 0, ranges, watch.go_on, watch.tick, activity)
+    access = Access(window, rank, watch, channel)
 
     try:
-        Service(wire, answering(lambda call, args: call(access, *args)), end).run(pickled)
+        Service(wire, answering(lambda call, args: call(access, *args)), channel).run(pickled)
     except OSError:  # the rank has gone
         return
     finally:

@@ -23,7 +23,7 @@ from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["Patience", "called", "connected"]
+__all__ = ["ShardProbe", "called", "connected"]
 
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
@@ -83,7 +83,7 @@ def called(
     return ObjectWire(CallingWire(remote, (group, who), TICK), look, lost)
 
 
-class Patience:
+class ShardProbe:
     """Whether it makes sense to go on waiting for a shard's answer: as long as the Actor lives.
 
     A shard may wait for others as long as it likes; one that has not answered a probe for

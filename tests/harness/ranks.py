@@ -48,14 +48,14 @@ class LoopbackLink(FarLink):
 
         def serve() -> None:
             with closing(wire):
-                serve_rank(window, mode.end, rank, timeout, wire)
+                serve_rank(window, mode.channel, rank, timeout, wire)
 
         self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
         self._wire = SocketWire(ours, b"", self._tick, ServerLostError, 0.2)
 
     def claim(self) -> None:
-        self._end = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
+        self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))
         self.call(claim, FENCE)
 
     def _tick(self) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from distributed import Client, Future
 from distributed.client import _wait
 
-from dps.cluster.base import PATIENCE, until_known
-from dps.cluster.dask.moving import Standing, look_for_progress
+from dps.cluster.base import GRACE_SECONDS, until_known
+from dps.cluster.dask.progress import TaskProgress, look_for_progress
 from dps.data.results import LOST
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.host import shared_memory_id
@@ -170,7 +170,7 @@ def present(client: Client, fit: str, timeout: float, but: Collection[str] = ())
         try:
             check_versions(client, set(found) - set(but), timeout)
         except WorkerLostError as error:  # it may just go
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + GRACE_SECONDS
             while error.worker in staying(client, timeout):
                 if time.monotonic() > deadline:
                     raise
@@ -313,7 +313,7 @@ def await_futures(
             still = [future for future in waiting if future.status in ("pending", "lost")]
             keys = [future.key for future in still]
             found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
-            standing = None if found is None else Standing(**found)
+            standing = None if found is None else TaskProgress(**found)
             if standing is not None:
                 stuck()
             if len(still) < len(waiting) or standing is None or standing.signs != signs:

@@ -20,7 +20,7 @@ from distributed import Client, Future
 from distributed.client import _wait
 from numpy.typing import NDArray
 
-from dps.cluster.base import PATIENCE, ReplicaTask, Serving
+from dps.cluster.base import GRACE_SECONDS, ReplicaTask, ShardPlan
 from dps.cluster.dask.calls import CANCELLED, ask, check_client, shared_memory
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.remains import remains_of
@@ -220,7 +220,7 @@ class DaskCluster:
             raise
 
     def serve(
-        self, shards: Sequence[Serving], placement: Placement, hosts: Sequence[Serving] = ()
+        self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make an Actor a shard, and one a host, each on its worker."""
         rests, name = [], self._work.name()
@@ -338,17 +338,17 @@ class DaskCluster:
             remove_files_of(self._fit)
             return
         alive = self._end_group()
-        self._sender.finish(PATIENCE if alive else 0.0)
+        self._sender.finish(GRACE_SECONDS if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))
 
     def _end_group(self) -> Mapping[str, int]:
         """Stop replicas and free the windows; the workers that there are."""
         alive, reached = {}, True
         try:
-            alive = self._work.living(PATIENCE)
+            alive = self._work.living(GRACE_SECONDS)
         except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
             reached = False
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + GRACE_SECONDS
         shards = alive if reached else {remote.address: 0 for remote in self._remotes}
         made = self._made(shards, deadline)
         calls = [remote.start("close", direct=not reached) for remote in made]
@@ -402,5 +402,5 @@ class DaskCluster:
                 self._fit,
                 workers=workers,
                 on_error="ignore",
-                callback_timeout=PATIENCE,
+                callback_timeout=GRACE_SECONDS,
             )

@@ -12,13 +12,13 @@ from typing import Any
 
 from distributed import Client
 
-from dps.cluster.base import PATIENCE
+from dps.cluster.base import GRACE_SECONDS
 from dps.cluster.dask.calls import ask
 
 __all__ = ["silent_among"]
 
 #: Seconds within which a worker answers that somebody has lost, and more of them for others.
-_TIMES = 1.0, PATIENCE - 1.0
+_TIMES = 1.0, GRACE_SECONDS - 1.0
 
 
 def silent_among(
@@ -44,7 +44,7 @@ def silent_among(
     """
     workers = {*others, *([] if lost is None else [lost])}
     found: list[str] = ask(
-        client, "_run_on_scheduler", timeout + PATIENCE,
+        client, "_run_on_scheduler", timeout + GRACE_SECONDS,
         function=_asking(), workers=sorted(workers), lost=lost, times=times,
     )  # fmt: skip
     return set(found)

@@ -21,7 +21,7 @@ from dps.monitor.page.headline import Headline
 from dps.monitor.page.heat import Staleness
 from dps.monitor.page.palette import DARK, LIGHT, Palette
 from dps.monitor.page.servers import ServersPanel
-from dps.monitor.page.tables import Happenings, Shards
+from dps.monitor.page.tables import EventLog, Shards
 from dps.monitor.page.view import Panel, view_of
 from dps.monitor.plugin import plugin_of
 from dps.monitor.store import Store
@@ -38,7 +38,7 @@ PANELS: dict[str, Callable[[Palette], Panel]] = {
     "times": Times,
     "staleness": Staleness,
     "shards": Shards,
-    "happenings": Happenings,
+    "happenings": EventLog,
     "servers": ServersPanel,
 }
 

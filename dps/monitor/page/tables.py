@@ -13,7 +13,7 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import bytes_in_words, count, host, percent
 
-__all__ = ["Happenings", "Shards"]
+__all__ = ["EventLog", "Shards"]
 
 _CSS = """
 :host { font: 13px/1.5 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%;
@@ -89,7 +89,7 @@ def _row(fit: Fit, shard: Mapping[str, Any]) -> str:
     )
 
 
-class Happenings:
+class EventLog:
     """What the shown fits have said, in words, the newest first.
 
     Parameters

@@ -5,7 +5,7 @@ Owns one piece of memory; it must not know what lies there.
 from libc.stdlib cimport free, realloc
 
 
-cdef class Room:
+cdef class Buffer:
     """A piece of memory, of some bytes from the start."""
 
     def __cinit__(self):

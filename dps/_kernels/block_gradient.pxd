@@ -1,11 +1,11 @@
 from cython cimport floating
 from libc.stdint cimport int64_t, uint64_t
 
-from dps._kernels.room cimport Room
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.rows cimport Gradient, Rows
 
 
-cdef class WaitingGradient(Gradient):
+cdef class BlockGradient(Gradient):
     cdef tuple _arrays          # keeps the memory alive
     cdef Py_ssize_t n_features
     cdef Py_ssize_t n_outputs
@@ -21,13 +21,13 @@ cdef class WaitingGradient(Gradient):
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=*) except NULL
     cdef bint _fit(
-        self, Room first, Py_ssize_t nbytes, Room second, Py_ssize_t others
+        self, Buffer first, Py_ssize_t nbytes, Buffer second, Py_ssize_t others
     ) noexcept nogil
     cdef double take_through(self, const void* params, void* out) noexcept nogil
 
 
 cdef Py_ssize_t row_of(const int64_t* order, Py_ssize_t at) noexcept nogil
 cdef void take_targets(
-    WaitingGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
+    BlockGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
     Py_ssize_t n, const floating* example,
 ) noexcept nogil

@@ -25,7 +25,7 @@ ctypedef void (*Pick)(
     void* out, const void* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each
 ) noexcept nogil
 
-cdef struct Numbers:
+cdef struct TypedOps:
     Py_ssize_t itemsize
     bint single             # float32, else float64
     CopyChecked copy_checked
@@ -38,4 +38,4 @@ cdef struct Numbers:
     Pick pick               # out[i] = x[at[i]], rows of `each` elements
     Pick scatter            # out[at[i]] = x[i]
 
-cdef Numbers numbers_of(bint single) noexcept
+cdef TypedOps typed_ops(bint single) noexcept

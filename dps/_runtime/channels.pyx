@@ -1,4 +1,4 @@
-"""A rank's end of one shard: what a step does there, in mapped memory or over a wire.
+"""A rank's channel to one shard: what a step does there, in mapped memory or over a wire.
 
 Owns the order in which the words of a window are written while ranks hand vectors over; who waits
 for whom in a push is its mode's (synchronous.pyx, allreduce.pyx, asynchronous.pyx). It must not
@@ -28,12 +28,12 @@ from libc.string cimport memcpy, memmove
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.keys cimport KeyList, need, next_batch
 from dps._kernels.lazy cimport flush, gather
-from dps._kernels.numbers cimport numbers_of
 from dps._kernels.reduce cimport BLOCK
-from dps._kernels.room cimport Room
 from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
+from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.activity cimport PUSH as PUSHING, WIDTH, Activity
 from dps._runtime.message cimport (
     ACCOUNT, Answer, BAD_GRADIENT, BAD_UPDATE, BROADCAST, CALL, MEAN, NOTES, PULL, PULL_KEYS, PUSH,
@@ -56,8 +56,8 @@ cdef extern from "waiting.h" nogil:
 cdef int64_t ACCOUNT_EVERY = 250000000
 
 
-cdef class End:
-    """A rank's end of one shard.
+cdef class ShardChannel:
+    """A rank's channel to one shard.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ cdef class End:
 
     def __init__(self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width):
         self._arrays = []
-        self.numbers = numbers_of(dtype == "float32")
+        self.numbers = typed_ops(dtype == "float32")
         self.size = size
         self.n_ranks = n_ranks
         self.n_ranges = len(ranges)
@@ -88,7 +88,7 @@ cdef class End:
             self.key_offsets = <const int64_t*> self.keep(np.cumsum(lengths) - lengths)
             self.n_keys = size // key_width
         self.key_width, self.key_bytes = key_width, key_width * self.numbers.itemsize
-        self.values, self.pick_keys, self.pick_at = Room(), Room(), Room()
+        self.values, self.pick_keys, self.pick_at = Buffer(), Buffer(), Buffer()
 
     cdef char* keep(self, array) except? NULL:
         """Keep an array alive; where it begins."""
@@ -148,8 +148,8 @@ cdef class End:
             keys[i] = <int64_t> (self.key_ranges[2 * low] + keys[i] - self.key_offsets[low])
 
 
-cdef class MappedEnd(End):
-    """An end in the memory of the shard's window.
+cdef class MappedChannel(ShardChannel):
+    """A channel in the memory of the shard's window.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ cdef class MappedEnd(End):
 
     def __init__(self, window, int rank, int shard, ranges, until, double tick, Activity activity):
         spec, kept = window.spec, window.store
-        End.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, kept.spec.key_width)
+        width = kept.spec.key_width
+        ShardChannel.__init__(self, spec.dtype, spec.size, spec.n_ranks, ranges, width)
         dtype = np.dtype(spec.dtype)
         self.window = window
         self.room[0] = self.room[1] = 0
@@ -211,7 +212,7 @@ cdef class MappedEnd(End):
         self.slot_counts = <int64_t*> self.keep(window.key_counts)
         self.total_keys = <int64_t*> self.keep(window.total_keys)
         self.total_counts = <int64_t*> self.keep(window.total_counts)
-        self.merged, self.sums, self.found = KeyList(window.store.n_keys), Room(), Room()
+        self.merged, self.sums, self.found = KeyList(window.store.n_keys), Buffer(), Buffer()
         if window.store.table is not None:
             self.table = (<TableRows?> window.store.table).table
             self.lasting = window.store.spec.arena.table.expire * window.store.update.rates.updates
@@ -643,8 +644,8 @@ cdef class MappedEnd(End):
         return True
 
 
-cdef class HostEnd(MappedEnd):
-    """A rank's end of the window of its host, in which ranks sum before one of them sends.
+cdef class HostReducer(MappedChannel):
+    """A rank's channel to the window of its host, in which ranks sum before one of them sends.
 
     The window is as long as the whole vector; the ranks in it are numbered from 0, which leads.
     Protocol of a step. Each rank fills its slot and takes part in an exchange (see above) whose
@@ -658,7 +659,7 @@ cdef class HostEnd(MappedEnd):
     """
 
     def __init__(self, window, int rank, ranges, until, double tick, Activity activity):
-        MappedEnd.__init__(self, window, rank, -1, ranges, until, tick, activity)
+        MappedChannel.__init__(self, window, rank, -1, ranges, until, tick, activity)
         self.leads = rank == 0
         self.answered = self.keep(window.reductions)
         self.answer_stride = window.reductions.strides[0]
@@ -709,15 +710,15 @@ cdef class HostEnd(MappedEnd):
             self.mean.counts[0] = n
         return RAN
 
-    cdef void take_means(self, int number, End end) noexcept nogil:
+    cdef void take_means(self, int number, ShardChannel channel) noexcept nogil:
         """Lay out the means that a shard has answered with behind those of the shards before."""
         cdef Py_ssize_t each = self.key_bytes, part, count
         cdef Py_ssize_t n = self.total_counts[0] if number else 0
-        for part in range(end.mean.n_parts):
-            count = end.mean.counts[part]
-            memcpy(self.total_keys + n, end.mean.keys[part], count * sizeof(int64_t))
-            memcpy(self.total + n * each, end.mean.values[part], count * each)
-            end._globalise(self.total_keys + n, count)
+        for part in range(channel.mean.n_parts):
+            count = channel.mean.counts[part]
+            memcpy(self.total_keys + n, channel.mean.keys[part], count * sizeof(int64_t))
+            memcpy(self.total + n * each, channel.mean.values[part], count * each)
+            channel._globalise(self.total_keys + n, count)
             n += count
         self.total_counts[0] = n
 
@@ -742,13 +743,13 @@ cdef class HostEnd(MappedEnd):
         return RAN if <int> answer[NOTES] == RAN else STOPPED
 
 
-cdef class FarEnd(End):
-    """An end over a wire, at whose other side a `Service` has an end in the shard's window.
+cdef class StreamChannel(ShardChannel):
+    """A channel over a wire, at whose other side a `Service` has one in the shard's window.
 
     Parameters
     ----------
     dtype, size, n_ranks, ranges, key_width
-        As of an `End`.
+        As of an `ShardChannel`.
     wire : Wire
     raised : callable
         Makes the exception of a pickle.
@@ -761,13 +762,13 @@ cdef class FarEnd(End):
         self, dtype, Py_ssize_t size, int n_ranks, ranges, Py_ssize_t key_width, Wire wire, raised,
         int shard, Activity activity,
     ):
-        End.__init__(self, dtype, size, n_ranks, ranges, key_width)
+        ShardChannel.__init__(self, dtype, size, n_ranks, ranges, key_width)
         self.far = True
         self.shard, self.activity = shard, activity
         self.wire = wire
         self.raised = raised
         if key_width:
-            self.came_keys = Room()
+            self.came_keys = Buffer()
             parts = np.zeros(3, np.int64)
             self.mean.keys = <const int64_t**> self.keep(parts)
             self.mean.values = <const char**> (self.mean.keys + 1)

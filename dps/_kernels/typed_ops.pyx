@@ -57,7 +57,7 @@ cdef void _scatter(
             memcpy(out + at[i] * each, x + i * each, each * sizeof(floating))
 
 
-cdef void _choose(Numbers* made, floating zero) noexcept:
+cdef void _choose(TypedOps* made, floating zero) noexcept:
     """Those of the type of ``zero``."""
     made.itemsize = sizeof(floating)
     made.copy_checked = <CopyChecked> copy_checked[floating]
@@ -71,9 +71,9 @@ cdef void _choose(Numbers* made, floating zero) noexcept:
     made.scatter = <Pick> _scatter[floating]
 
 
-cdef Numbers numbers_of(bint single) noexcept:
+cdef TypedOps typed_ops(bint single) noexcept:
     """The functions of float32, or of float64."""
-    cdef Numbers made
+    cdef TypedOps made
     made.single = single
     if single:
         _choose(&made, <float> 0)

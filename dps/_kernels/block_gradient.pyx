@@ -8,8 +8,8 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 import numpy as np
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport same_length, vector_of
-from dps._kernels.room cimport Room
 from dps._kernels.rows cimport BlockRows, Gradient, Rows
 
 cdef extern from "mix.h" nogil:
@@ -22,7 +22,7 @@ cdef Py_ssize_t row_of(const int64_t* order, Py_ssize_t at) noexcept nogil:
 
 
 cdef void take_targets(
-    WaitingGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
+    BlockGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t first,
     Py_ssize_t n, const floating* example,
 ) noexcept nogil:
     """Targets and weights of n rows, the first of which is number ``first`` of these."""
@@ -41,7 +41,7 @@ cdef void take_targets(
     self.y_width = width
 
 
-cdef class WaitingGradient(Gradient):
+cdef class BlockGradient(Gradient):
     """A gradient whose rows wait until a block of them is full; by one thread at a time."""
 
     cdef char* _room(self, Py_ssize_t elements, Py_ssize_t itemsize=0) except NULL:
@@ -50,7 +50,7 @@ cdef class WaitingGradient(Gradient):
         return <char*> <uintptr_t> array.ctypes.data
 
     cdef bint _fit(
-        self, Room first, Py_ssize_t nbytes, Room second, Py_ssize_t others
+        self, Buffer first, Py_ssize_t nbytes, Buffer second, Py_ssize_t others
     ) noexcept nogil:
         """Have so many bytes in two rooms; whether there are."""
         if nbytes <= first.nbytes and others <= second.nbytes:

@@ -12,11 +12,11 @@ from typing import Any
 
 from dps.errors import ClusterError
 
-__all__ = ["Standing", "look_for_progress"]
+__all__ = ["TaskProgress", "look_for_progress"]
 
 
 @dataclass(frozen=True)
-class Standing:
+class TaskProgress:
     """Where tasks stand that nobody works on.
 
     Attributes
@@ -83,7 +83,7 @@ class Standing:
 def look_for_progress(timeout: float) -> Callable[..., Any]:
     """A function that the scheduler runs: of some keys, None if somebody works on what they need.
 
-    Else the arguments of :class:`Standing`. Made here, so that it is pickled by value.
+    Else the arguments of :class:`TaskProgress`. Made here, so that it is pickled by value.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-cdef class Room:
+cdef class Buffer:
     cdef char* at
     cdef Py_ssize_t nbytes
 

@@ -1,10 +1,10 @@
 from libc.stdint cimport int64_t
 
+from dps._kernels.buffer cimport Buffer
 from dps._kernels.keys cimport KeyList
 from dps._kernels.lazy cimport Held, LazyUpdate
-from dps._kernels.numbers cimport Numbers
-from dps._kernels.room cimport Room
 from dps._kernels.table cimport Table
+from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.activity cimport Activity
 from dps._runtime.message cimport Answer, NOTES, Request
 from dps._runtime.updates cimport BoundUpdate
@@ -25,10 +25,10 @@ cdef struct Sparse:
     int64_t* counts
 
 
-cdef class End:
+cdef class ShardChannel:
     cdef readonly Py_ssize_t size
     cdef readonly int n_ranks
-    cdef Numbers numbers
+    cdef TypedOps numbers
     cdef Request request
     cdef Answer answer
     cdef Picks picks
@@ -36,9 +36,9 @@ cdef class End:
     cdef readonly Py_ssize_t key_width  # elements that a key stands for; 0: all go together
     cdef Py_ssize_t n_keys
     cdef Py_ssize_t key_bytes       # of its elements
-    cdef Room values                # of the picks, side by side
-    cdef Room pick_keys
-    cdef Room pick_at
+    cdef Buffer values                # of the picks, side by side
+    cdef Buffer pick_keys
+    cdef Buffer pick_at
     cdef Py_ssize_t n_ranges
     cdef const int64_t* ranges      # (n_ranges, 2) of the whole vector
     cdef const int64_t* key_ranges  # the same of keys
@@ -59,7 +59,7 @@ cdef class End:
     cdef void _globalise(self, int64_t* keys, Py_ssize_t n) noexcept nogil
 
 
-cdef class MappedEnd(End):
+cdef class MappedChannel(ShardChannel):
     cdef Words words
     cdef Words kept                 # the words of the shard's store
     cdef int rank
@@ -103,9 +103,9 @@ cdef class MappedEnd(End):
     cdef int64_t* total_counts
     cdef Table table
     cdef int64_t lasting            # updates that a row of it stays untouched
-    cdef Room found                 # rows of the picks, in the table
+    cdef Buffer found                 # rows of the picks, in the table
     cdef KeyList merged
-    cdef Room sums                  # at the merged keys
+    cdef Buffer sums                  # at the merged keys
 
     cdef int wait(self, int field, int word, int64_t value) except -1 nogil
     cdef const char* _own(self) noexcept nogil
@@ -144,7 +144,7 @@ cdef class MappedEnd(End):
     cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil
 
 
-cdef class HostEnd(MappedEnd):
+cdef class HostReducer(MappedChannel):
     cdef readonly bint leads
     cdef char* answered             # notes and status of the leader's answer
     cdef Py_ssize_t answer_stride
@@ -153,19 +153,19 @@ cdef class HostEnd(MappedEnd):
         self, int64_t op, const char* given, int64_t rows, const double* notes, int64_t sequence
     ) except -1 nogil
     cdef int _sum_keys(self) except -1 nogil
-    cdef void take_means(self, int number, End end) noexcept nogil
+    cdef void take_means(self, int number, ShardChannel channel) noexcept nogil
     cdef int publish(self, int status, const double* notes) noexcept nogil
     cdef int await_answer(self, double* notes) except -1 nogil
 
 
-cdef class FarEnd(End):
+cdef class StreamChannel(ShardChannel):
     cdef Wire wire
     cdef readonly bint pending      # inside a message, or an answer has not been received
     cdef object raised
     cdef Activity activity
     cdef int shard
     cdef int64_t accounted          # when the rank has given account of itself, in nanoseconds
-    cdef Room came_keys
+    cdef Buffer came_keys
 
     cdef int send(self, const char* given) except -1 nogil
     cdef int _send_whole(self, const void** parts, const Py_ssize_t* sizes) except -1 nogil
