@@ -104,6 +104,18 @@ def test_a_scorer_of_all_rows_has_those_of_every_replica(kind: str, client: Clie
     assert all(0.6 < area < 1 for area in scores[2])
 
 
+@pytest.mark.parametrize("mode", ["async", "allreduce", dps.Async(access="stream")])
+def test_the_epoch_that_is_kept_has_the_area_that_was_seen(mode: Any, client: Client) -> None:
+    y, y_val = (each[:, 0] + np.sin(9 * each[:, 1]) > 0 for each in (X, X_VAL))
+    model = dps.LinearClassifier(
+        scoring="roc_auc", early_stopping=True, mode=mode, optimizer="adagrad", client=client,
+        **{**OPTIONS, "n_replicas": 2},
+    ).fit(X, y, X_val=X_VAL, y_val=y_val)  # fmt: skip
+    best = max(epoch["validation_score"] for epoch in model.history_)
+    area = sklearn.metrics.roc_auc_score(y_val, model.decision_function(X_VAL))
+    assert_allclose(best, area, rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_rows_that_are_too_many_to_come_together_are_refused() -> None:
     many = np.zeros((12_000_000, 1), np.float32)
