@@ -42,9 +42,9 @@ cdef class FactorizationGradient(BlockGradient):
     cdef Machine machine
     cdef Layers layers          # or None
     cdef bint lays              # whether there is room for dense rows
-    cdef Buffer values            # (stored,)
-    cdef Buffer found             # (stored,) int: places
-    cdef Buffer ids               # of a batch's keys, where these are of a table whose rows come
+    cdef Buffer values          # (stored,)
+    cdef Buffer found           # (stored,) int: places
+    cdef Buffer ids             # of a batch's keys, where these are of a table whose rows come
     cdef char* starts           # (block + 1,) int
     cdef char* x                # (laid, n_features): dense rows; or (n_numbers,) of a sparse one
     cdef char* linear           # (block, n_outputs)

@@ -36,8 +36,8 @@ cdef class NetworkGradient(BlockGradient):
     cdef Network net
     cdef Layers layers
     cdef bint prepared          # whether what follows from the parameters has been made
-    cdef Buffer plain_columns     # (stored,) int64
-    cdef Buffer plain_values      # (stored,)
+    cdef Buffer plain_columns   # (stored,) int64
+    cdef Buffer plain_values    # (stored,)
     cdef char* plain_starts     # (block + 1,) int64
     cdef char* x                # (block, n_numbers)
     cdef char* inputs           # (block, n_dense)

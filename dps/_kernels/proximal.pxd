@@ -15,9 +15,9 @@ cdef class ProximalStep:
     cdef double curvature       # of the model where no pair says more
     cdef Py_ssize_t count       # of the coordinates that may move
     cdef Py_ssize_t width       # of the compact form, twice the pairs
-    cdef Buffer free              # numbers of the coordinates that may move
-    cdef Buffer wide              # the pairs there
-    cdef Buffer turned            # times the inverse, and the curvature along the coordinate
+    cdef Buffer free            # numbers of the coordinates that may move
+    cdef Buffer wide            # the pairs there
+    cdef Buffer turned          # times the inverse, and the curvature along the coordinate
     cdef Buffer work
 
     cdef double norm(self, const double* point) noexcept nogil

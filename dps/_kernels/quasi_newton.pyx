@@ -47,7 +47,7 @@ cdef class LBFGS:
     tolerance : float
         The gain that the quadratic model must still promise for another step.
     precision : float
-        Relative error of the values told.
+        Relative error of the values that it is given.
     relative : float, default=inf
         The same, as a share of the value, where that is less; a hundredth of it at least.
     weights : (n,) array, optional

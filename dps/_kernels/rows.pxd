@@ -37,9 +37,9 @@ cdef class KeyedRows(KeyList):
     cdef Py_ssize_t n_rows
     cdef Py_ssize_t n_taken     # of the rows, by who adds their gradient
     cdef Py_ssize_t n_stored
-    cdef Buffer values            # (n_stored,) in the model's type
-    cdef Buffer places            # (n_stored,) int
-    cdef Buffer starts            # (n_rows + 1,) int
+    cdef Buffer values          # (n_stored,) in the model's type
+    cdef Buffer places          # (n_stored,) int
+    cdef Buffer starts          # (n_rows + 1,) int
 
     cdef void begin_rows(self) noexcept nogil
     cdef Rows take(self, Py_ssize_t m) noexcept nogil

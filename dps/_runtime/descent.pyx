@@ -56,7 +56,7 @@ cdef void _narrow(floating* out, double* x, Py_ssize_t n) noexcept nogil:
 
 
 cdef class Search:
-    """L-BFGS on a penalised mean loss, told sums over all ranks.
+    """L-BFGS on a penalised mean loss, from sums over all ranks.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ cdef class Search:
     def resume(self, double rows, double share):
         """Go on from the best point, on one row of each `share`, `rows` in all; also to begin.
 
-        What is told next is of that point: after a first time, of the one that `write` gives.
+        What is given next is of that point: after a first time, of the one that `write` gives.
         """
         if not (rows > 0 and share > 0):
             raise ValueError(f"nothing can be learned of {rows} rows, one of each {share}")
@@ -234,7 +234,7 @@ cdef class Search:
 
 
 cdef class DescentStep:
-    """Steps of a rank; `search` is told on rank 0 alone.
+    """Steps of a rank; `search` works on rank 0 alone.
 
     Parameters
     ----------

@@ -6,12 +6,12 @@ from dps._runtime.updates cimport BoundUpdate
 
 
 cdef class LocalStep(AllReduceStep):
-    cdef AllReduceStep meeting
+    cdef AllReduceStep reduction
     cdef int64_t period
     cdef int64_t met                # the step after which copies were brought together
     cdef int64_t rows               # since then
     cdef int64_t epoch_rows
-    cdef int64_t meetings
+    cdef int64_t reductions
     cdef bint alone
     cdef BoundUpdate outer
     cdef double rate
@@ -19,7 +19,7 @@ cdef class LocalStep(AllReduceStep):
     cdef char* base                 # what all copies were when they last met
     cdef char* given                # to the others
     cdef Py_ssize_t state_rows
-    cdef Buffer part                  # of a gradient by keys
+    cdef Buffer part                # of a gradient by keys
     cdef const int64_t* runs        # (n_runs, 3) of elements, with their kinds
     cdef Py_ssize_t n_runs
 

@@ -10,19 +10,20 @@ After every ``period`` steps, and after the last one of an epoch, ranks meet: ::
 of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
-Protocol. A meeting is one exchange of an all-reduce (channels.pyx, ring.pyx), made by the very step
-that a rank would take at each batch (``meeting``): the same barriers, sums by hosts, and the same
-consequences of a crash. Exchanges and local steps are numbered apart: a local step is an update
-(`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
-meetings a rank says that it lives (BEAT), so that those who wait for it know it from one that
-hangs. A rank that dies leaves the others waiting at the next meeting until the fit is stopped; only
-the snapshot of the last closed epoch counts, and that is of a time when all copies were equal.
+Protocol. A reduction is one exchange of an all-reduce (channels.pyx, ring.pyx), made by the very
+step that a rank would take at each batch (``reduction``): the same barriers, sums by hosts, and the
+same consequences of a crash. Exchanges and local steps are numbered apart: a local step is an
+update (`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
+reductions a rank says that it lives (BEAT), so that those who wait for it know it from one that
+hangs. A rank that dies leaves the others waiting at the next reduction until the fit is stopped;
+only the snapshot of the last closed epoch counts, and that is of a time when all copies were equal.
 
-The inner optimizer's state stays a rank's own between the meetings of an epoch. After the last one
-it is averaged, too, so that a snapshot has one state, which does not depend on who took it.
+The inner optimizer's state stays a rank's own between the reductions of an epoch. After the last
+one it is averaged, too, so that a snapshot has one state, which does not depend on who took it.
 
-By keys a local step touches what its batch touches. A meeting is of whole vectors: before it, each
-copy has been brought up to date everywhere, since penalties and momentum move what nobody touches.
+By keys a local step touches what its batch touches. A reduction is of whole vectors: before it,
+each copy has been brought up to date everywhere, since penalties and momentum move what nobody
+touches.
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
@@ -51,21 +52,21 @@ cdef class LocalStep(AllReduceStep):
     ----------
     rank, channels, held, total, version, activity, update, host
         As of an `AllReduceStep`.
-    meeting : AllReduceStep
+    reduction : AllReduceStep
         Over the same channels, of whole vectors.
     period : int
-        Steps from one meeting to the next.
+        Steps from one reduction to the next.
     outer : Optimizer
     rate : float
         Its learning rate.
     """
 
     def __init__(
-        self, rank, channels, held, total, version, activity, update, host, AllReduceStep meeting,
+        self, rank, channels, held, total, version, activity, update, host, AllReduceStep reduction,
         int64_t period, outer, double rate,
     ):
         AllReduceStep.__init__(self, rank, channels, held, total, version, activity, update, host)
-        self.meeting, self.period, self.rate = meeting, period, rate
+        self.reduction, self.period, self.rate = reduction, period, rate
         # One copy alone is its own mean, bit for bit.
         self.alone = channels[0].n_ranks == 1 and outer.state_rows == 0
         free = replace(update, optimizer=outer, l1=0.0, l2=0.0, rates=None)
@@ -153,9 +154,9 @@ cdef class LocalStep(AllReduceStep):
             status = self._exchanged(self.rows, self.means)
             if status != RAN:
                 return status
-            self.meetings += 1
+            self.reductions += 1
             if not self.outer.apply(
-                self.base, self.means, self.outer_state, self.size, 0, self.size, self.meetings,
+                self.base, self.means, self.outer_state, self.size, 0, self.size, self.reductions,
                 self.rate,
             ):
                 return BAD_UPDATE
@@ -193,5 +194,5 @@ cdef class LocalStep(AllReduceStep):
 
     cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil:
         """The sum of what all ranks give over that of the rows."""
-        self.meeting.sequence += 1
-        return self.meeting._exchange(PUSH, self.given, rows, 0, taken)
+        self.reduction.sequence += 1
+        return self.reduction._exchange(PUSH, self.given, rows, 0, taken)

@@ -69,7 +69,8 @@ class EpochReport:
 
     def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
         """As doubles; the report of a score of rows for validation comes last."""
-        return np.array([*vars(self).values(), *score], np.float64)
+        own = np.array([*vars(self).values()], np.float64)
+        return np.concatenate([own, score])
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 It owns the handler that ranks and callers connect to (``wires.py`` has the protocol) and the
 threads. What a thread does is native (``_runtime/service.pyx``): it runs the steps that a rank here
-would run, or reads and writes parts of tensors. What a step does, and who waits for whom, is
-nothing to it.
+would run, or reads and writes parts of tensors. It knows no modes.
 
 Nobody reads a connection again that has been left in the middle of anything: where its bytes belong
 is no longer known. The threads end when the shard goes, also one that nobody closes because its
