@@ -29,6 +29,7 @@ cpdef enum Ending:
     RAISED          # at the shard: the exception follows
     OUTSIDE         # of what the part has
     FULL_TABLE      # no room for another row
+    MOVED           # the other one of a shard and its mirror is to be asked
 
 cdef enum:
     NOTES = 8       # doubles that go along with a message
@@ -51,6 +52,11 @@ cdef struct Request:
     int64_t start       # the first element of `n_keys`; -1: by keys
     int64_t back        # whether the elements are wanted, as they are then
     double weight       # behind a gradient that is a sum
+    int64_t caller      # who asks, a random number
+    int64_t number      # of the caller's requests, from 1
+    int64_t again       # whether it may have come before
+    int64_t entry       # where the last write of this caller is noted; -1: nowhere
+    int64_t passed      # whether a shard passes it on to its mirror
 
 # Its answer; a payload of `nbytes` follows.
 cdef struct Answer:
@@ -67,6 +73,10 @@ cdef class Caller:
     cdef Wire wire
     cdef Answer answer
     cdef readonly bint broken
+    cdef int64_t name           # a random number
+    cdef int64_t number         # of its last request
 
-    cdef int begin(self, Request* request, const void* keys, const void* values) except -1
-    cdef int hear_status(self) except -1
+    cdef int begin(
+        self, const Request* request, const void* keys, const void* values
+    ) except -1 nogil
+    cdef int hear_status(self) except -1 nogil

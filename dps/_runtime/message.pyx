@@ -8,9 +8,17 @@ from libc.string cimport memset
 from dps._kernels.checks cimport vector_of
 from dps._runtime.wire cimport Wire
 
+import os
+
 
 cdef class Caller:
     """A caller's side of its wire to one shard; one request at a time.
+
+    Parameters
+    ----------
+    wire : Wire
+    before : Caller, optional
+        Whose last request is asked `again`, on another wire.
 
     Attributes
     ----------
@@ -18,11 +26,16 @@ cdef class Caller:
         Whether a request has been sent whose answer has not come: the wire is of no use.
     """
 
-    def __init__(self, Wire wire):
+    def __init__(self, Wire wire, Caller before=None):
         self.wire = wire
         self.broken = False
+        self.name, self.number = int.from_bytes(os.urandom(7)), 0
+        if before is not None:
+            self.name, self.number = before.name, before.number
 
-    cdef int begin(self, Request* request, const void* keys, const void* values) except -1:
+    cdef int begin(
+        self, const Request* request, const void* keys, const void* values
+    ) except -1 nogil:
         cdef const void* parts[3]
         cdef Py_ssize_t sizes[3]
         parts[0], parts[1], parts[2] = request, keys, values
@@ -31,19 +44,19 @@ cdef class Caller:
             sizes[1] = request.n_keys * sizeof(int64_t)
         sizes[2] = request.nbytes - sizes[1]
         self.broken = True  # until the answer has come
-        with nogil:
-            self.wire.send(parts, sizes, 3)
+        self.wire.send(parts, sizes, 3)
         return 0
 
-    cdef int hear_status(self) except -1:
-        cdef bint came
-        with nogil:
-            came = self.wire.receive(&self.answer, sizeof(Answer))
-        if not came:
-            raise self.wire.lost("it has been released")
+    cdef int hear_status(self) except -1 nogil:
+        if not self.wire.receive(&self.answer, sizeof(Answer)):
+            with gil:
+                raise self.wire.lost("it has been released")
         return 0
 
-    def ask(self, int64_t op, int64_t part, int64_t start, keys, values, double weight, back):
+    def ask(
+        self, int64_t op, int64_t part, int64_t start, keys, values, double weight, back,
+        bint again=False
+    ):
         """Send a request; `hear` has to follow, with `back` where the elements are wanted."""
         cdef int64_t n = len(keys) if start < 0 else (values if back is None else back).size
         cdef Request request
@@ -52,13 +65,17 @@ cdef class Caller:
         memset(&request, 0, sizeof(Request))
         request.op, request.part, request.start, request.n_keys = op, part, start, n
         request.back, request.weight = back is not None, weight
+        self.number += not again
+        request.caller, request.number, request.again = self.name, self.number, again
+        request.entry = -1
         if start < 0:
             chosen = vector_of("keys", keys, "int64", n)
             request.nbytes = n * sizeof(int64_t)
         if values is not None:
             given = vector_of("values", values, values.dtype.name, values.size)
             request.nbytes += values.nbytes
-        self.begin(&request, chosen, given)
+        with nogil:
+            self.begin(&request, chosen, given)
 
     def hear(self, out):
         """Wait for the answer: `Ending`, writes so far, and a pickled exception."""
@@ -69,7 +86,8 @@ cdef class Caller:
         if out is not None:
             place = vector_of("out", out, out.dtype.name, out.size)
             room = out.nbytes
-        self.hear_status()
+        with nogil:
+            self.hear_status()
         if self.answer.status == RAISED:
             result = bytes(self.wire.receive_bytes(self.answer.nbytes))
         elif self.answer.nbytes != (room if self.answer.status == RAN else 0):
@@ -85,10 +103,12 @@ cdef class Caller:
     def call(self, bytes message):
         """Have a message answered in Python: `Ending`, bytes."""
         cdef Request request
+        cdef const char* given = message
         memset(&request, 0, sizeof(Request))
         request.op, request.nbytes = CALL, len(message)
-        self.begin(&request, NULL, <const char*> message)
-        self.hear_status()
+        with nogil:
+            self.begin(&request, NULL, given)
+            self.hear_status()
         result = self.wire.receive_bytes(self.answer.nbytes)
         self.broken = False
         return self.answer.status, result

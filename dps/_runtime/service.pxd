@@ -12,6 +12,7 @@ cdef class Service:
     cdef list parts             # of tensors: what a caller may ask of
     cdef void** held            # the same
     cdef int64_t n_held
+    cdef int64_t entry          # where the last write of a caller is noted
     cdef Wire wire
     cdef object respond
     cdef Request* request

@@ -39,13 +39,16 @@ cdef int64_t MOST_IDS = <int64_t> 1 << 62
 cdef class Service:
     """Serves whoever is far: a rank by its channel in the window, a caller by parts of tensors.
 
-    ``respond(bytes)`` calls the function that a message means, and does not raise.
+    ``respond(bytes)`` calls the function that a message means, and does not raise. Of a caller,
+    `entry` is where its last write is noted.
     """
 
-    def __init__(self, Wire wire, respond, MappedChannel channel=None, parts=()):
+    def __init__(
+        self, Wire wire, respond, MappedChannel channel=None, parts=(), int64_t entry=-1
+    ):
         cdef int number
         cdef Py_ssize_t itemsize
-        self.channel, self.wire, self.respond = channel, wire, respond
+        self.channel, self.wire, self.respond, self.entry = channel, wire, respond, entry
         self.keys, self.sparse, self.values, self.results = Buffer(), Buffer(), Buffer(), Buffer()
         self.request, self.answer = &self.own_request, &self.own_answer
         if channel is not None:
@@ -151,6 +154,8 @@ cdef class Service:
             self._take(self.values.fit(size), size)
         if request.back:
             self.results.fit(size)
+        if not request.passed:
+            request.entry = self.entry
         self.working = True
         part.run(request, <int64_t*> self.keys.at, self.values.at, self.results.at, self.answer)
         self.working = False

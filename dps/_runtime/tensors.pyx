@@ -21,10 +21,20 @@ mutex: while a user's function has it, in ticks, until the server is closed or t
 Rows of a table are made by the writer before WRITES is odd: a reader that does not find the row of
 an id reads what it will hold at first, which is the same.
 
+Where the shard has a mirror, a shard like itself in another process, each write goes on to it while
+the part is held, so that both have the same writes in the same order: it is sent, done here, and
+answered once the mirror has answered. Either notes the last write of each caller by its number. So
+a caller whose shard died before it answered asks the mirror again, which knows what it has done. A
+mirror LEADS once it has taken over, and refuses what the shard before still passes on.
+Where the mirror cannot be asked, the part is `behind` before anything else happens: no write is
+answered until the mirror has all of the part again, or is known to be gone.
+
 What a crash leaves: of a caller, nothing. Of the shard's process, memory that nobody owns; WRITES
-may stay odd. Readers see that the file's lock is free, and that the part is lost.
+may stay odd. Readers see that the file's lock is free, and that the part is lost. Its mirror has
+every write that was answered, whole, and perhaps the one after, which its caller asks for again.
 """
 from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from dps._kernels.buffer cimport Buffer
@@ -33,8 +43,8 @@ from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.table cimport FREE, LEFT, TableRows, draw, find, make
 from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.message cimport (
-    Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, FULL_TABLE, OUTSIDE, RAN, READ, Request,
-    STOPPED
+    Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, Caller, FULL_TABLE, MOVED, OUTSIDE, RAN, READ,
+    Request, STOPPED
 )
 from dps._runtime.words cimport (
     Header, S_CLOSED, S_READS, S_VERSION, S_WRITES, add, load
@@ -104,6 +114,7 @@ cdef enum:
     PAUSES = 2000       # looks at a write that is under way
     FEW = 4096          # elements that are copied in no time
     AT_ONCE = 256       # keys whose rows are asked for before they are read
+    ENTRIES = 1 << 20   # callers whose last writes are noted
 
 
 cdef class TensorPart:
@@ -119,6 +130,12 @@ cdef class TensorPart:
         Learning rate of pushes.
     patience : float
         Seconds for which somebody may hold it still while others wait.
+    leads : bool
+        Whether callers ask it, else a shard whose mirror it belongs to.
+
+    Attributes
+    ----------
+    leads : bool
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -126,9 +143,10 @@ cdef class TensorPart:
             raise MemoryError("no mutex could be made")
 
     def __dealloc__(self):
+        free(self.last)
         pthread_mutex_destroy(&self.mutex)
 
-    def __init__(self, store, double rate=0.0, double patience=60.0):
+    def __init__(self, store, double rate=0.0, double patience=60.0, bint leads=True):
         spec = store.spec
         self.store = store
         self.words = (<Header?> store.words).words
@@ -143,6 +161,7 @@ cdef class TensorPart:
             self.update = bind(store.update, spec.dtype, self.size, store)
         self.rate = rate
         self.patience = patience
+        self.leads = leads
 
     cdef bint hold(self) except -1 nogil:
         """Wait until nobody else has the part; False where the server has been closed."""
@@ -178,20 +197,43 @@ cdef class TensorPart:
     def __exit__(self, *exception):
         self.let_go()
 
-    def writing(self, bint begins):
-        """Say that a write begins or has ended, to be called in pairs while the part is held."""
-        if begins == (load(&self.words, S_WRITES) & 1):
-            raise RuntimeError("writes of a part come one after the other")
-        if begins:
-            add(&self.words, S_WRITES, 1)
-            dps_fence()
-        else:
-            dps_fence()
-            add(&self.words, S_WRITES, 1)
+    def reach(self, Caller mirror, int64_t number, mend):
+        """Pass writes on from now, while the part is held, or do so no longer.
+
+        Parameters
+        ----------
+        mirror : Caller or None
+            A wire of its own to the mirror, which has all that the part has now.
+        number : int
+            Of the part.
+        mend : callable or None
+            Called, while the part is held, where the mirror cannot be asked: it calls `reach`, or
+            raises.
+        """
+        self.mirror, self.number, self.mend, self.behind = mirror, number, mend, False
+
+    @property
+    def noted(self):
+        """The last writes of callers, as bytes; to be set where this is a mirror."""
+        return bytes((<char*> self.last)[:self.n_last * sizeof(LastWrite)])
+
+    @noted.setter
+    def noted(self, bytes notes):
+        cdef const char* given = notes
+        self.room = 0  # rows have come, too
+        self.make_entries(len(notes) // <Py_ssize_t> sizeof(LastWrite))
+        memcpy(self.last, given, min(len(notes), self.n_last * <Py_ssize_t> sizeof(LastWrite)))
+
+    @property
+    def n_noted(self):
+        """The entries that there are for them."""
+        return self.n_last
 
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
         """Whether all that is asked for is in the part."""
         cdef Py_ssize_t i
+        if request.entry >= ENTRIES:
+            return False
         if request.start >= 0:
             return (
                 self.table.n_rows == 0 and request.n_keys >= 0 and request.start <= self.size
@@ -220,19 +262,104 @@ cdef class TensorPart:
             answer.status, answer.version = STOPPED, 0
             return 0
         try:
-            if load(&self.words, S_CLOSED):
-                answer.status = STOPPED
-            else:
-                if request.op != READ:
-                    answer.status = self.write(request, keys, values)
-                if request.back and answer.status == RAN:
-                    self.copy(request, keys, back)
-                    answer.nbytes = n * self.numbers.itemsize
-                    add(&self.words, S_READS, 1)
-            answer.version = load(&self.words, S_WRITES) // 2
+            self.serve(request, keys, values, back, answer)
         finally:
             self.let_go()
         return 0
+
+    cdef int serve(
+        self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
+    ) except -1 nogil:
+        """The same while the part is held."""
+        if load(&self.words, S_CLOSED):
+            answer.status = STOPPED
+        elif self.leads == (request.passed != 0):
+            answer.status = MOVED
+        else:
+            if request.op != READ and not (request.again and self.is_done(request, answer)):
+                answer.status = self.write_both(request, keys, values)
+            if request.back and answer.status == RAN:
+                self.copy(request, keys, back)
+                answer.nbytes = self.numbers.itemsize * request.n_keys * (
+                    self.width if request.start < 0 else 1
+                )
+                add(&self.words, S_READS, 1)
+        answer.version = load(&self.words, S_WRITES) // 2
+        return 0
+
+    cdef bint is_done(self, const Request* request, Answer* answer) noexcept nogil:
+        """Whether a write that comes again was done; how that ended."""
+        cdef Py_ssize_t i
+        for i in range(self.n_last):
+            if self.last[i].caller == request.caller and self.last[i].number == request.number:
+                answer.status = self.last[i].status
+                return True
+        return False
+
+    cdef int make_entries(self, Py_ssize_t n) except -1 nogil:
+        cdef LastWrite* made
+        if n <= self.n_last:
+            return 0
+        made = <LastWrite*> realloc(self.last, n * sizeof(LastWrite))
+        if made is NULL:
+            with gil:
+                raise MemoryError
+        memset(made + self.n_last, 0, (n - self.n_last) * sizeof(LastWrite))
+        self.last, self.n_last = made, n
+        return 0
+
+    cdef int write_both(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
+        """Write here and in the mirror, if there is one, and note whose write it was."""
+        cdef bint sent = False
+        cdef int status
+        if self.behind:
+            self.catch_up()
+        if request.entry >= 0:
+            self.make_entries(request.entry + 1)
+        if self.mirror is not None:
+            self.behind = True
+            sent = self.pass_on(request, keys, values)
+        status = self.write(request, keys, values)
+        if request.entry >= 0:
+            self.last[request.entry].caller = request.caller
+            self.last[request.entry].number = request.number
+            self.last[request.entry].status = status
+        if self.behind:
+            if sent and self.confirm(status):
+                self.behind = False
+            else:
+                self.catch_up()
+        return status
+
+    cdef int catch_up(self) except -1 with gil:
+        self.mend()
+        return 0
+
+    cdef bint pass_on(
+        self, const Request* request, const int64_t* keys, const char* values
+    ) noexcept nogil:
+        """Send a write to the mirror; whether it is on its way. An error is a matter of `mend`."""
+        cdef Request passed = request[0]
+        cdef bint by_keys = request.start < 0, sent = False
+        passed.part, passed.passed, passed.back = self.number, 1, 0
+        passed.nbytes = request.n_keys * (
+            sizeof(int64_t) + self.width * self.numbers.itemsize if by_keys
+            else self.numbers.itemsize
+        )
+        try:
+            self.mirror.begin(&passed, keys if by_keys else NULL, values)
+            sent = True
+        finally:
+            return sent
+
+    cdef bint confirm(self, int status) noexcept nogil:
+        """Wait for the mirror's answer; whether it has done the same."""
+        cdef bint same = False
+        try:
+            self.mirror.hear_status()
+            same = self.mirror.answer.status == status and self.mirror.answer.nbytes == 0
+        finally:
+            return same
 
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
         cdef Py_ssize_t i, row = self.width * self.numbers.itemsize
@@ -382,6 +509,15 @@ cdef class TensorPart:
 
     def do(self, int64_t op, int64_t start, keys, values, double weight, out):
         """The same for a caller in this process: how it ended, and writes so far."""
+        return self._do(op, start, keys, values, weight, out, False)
+
+    def put(self, int64_t start, keys, values):
+        """Assign, while the part is held as a context; how it ended, and writes so far."""
+        return self._do(ASSIGN, start, keys, values, 1, None, True)
+
+    cdef _do(
+        self, int64_t op, int64_t start, keys, values, double weight, out, bint held
+    ):
         cdef Buffer own_keys = Buffer(), own_values = Buffer()
         cdef Py_ssize_t n = len(keys) if start < 0 else (values if out is None else out).size
         cdef Py_ssize_t size = n * (self.width if start < 0 else 1)
@@ -392,7 +528,7 @@ cdef class TensorPart:
         dtype = "float32" if self.numbers.single else "float64"
         memset(&request, 0, sizeof(Request))
         request.op, request.start, request.n_keys = op, start, n
-        request.back, request.weight = out is not None, weight
+        request.back, request.weight, request.entry = out is not None, weight, -1
         own_keys.fit(n * 8)
         own_values.fit(size * self.numbers.itemsize)
         if start < 0 and n:
@@ -403,5 +539,9 @@ cdef class TensorPart:
         if out is not None:
             back = vector_of("out", out, dtype, size)
         with nogil:
-            self.run(&request, <int64_t*> own_keys.at, own_values.at, back, &answer)
+            if held:
+                answer.nbytes = 0
+                self.serve(&request, <int64_t*> own_keys.at, own_values.at, back, &answer)
+            else:
+                self.run(&request, <int64_t*> own_keys.at, own_values.at, back, &answer)
         return answer.status, answer.version

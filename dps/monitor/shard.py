@@ -14,6 +14,7 @@ from distributed import get_worker
 from dps.monitor.presence import Presence
 from dps.monitor.reporter import Reporter
 from dps.monitor.server_reporter import ServerReporter
+from dps.server.holding import HoldingCard
 from dps.server.shard import GroupSpec
 from dps.server.store import Store
 from dps.server.tensors import ServerSpec
@@ -58,19 +59,36 @@ class ReportingShard(ServedShard):
 class ReportingTensorShard(TensorShard):
     """A shard of a parameter server on a Dask Actor that reports what is done there."""
 
-    def __init__(self, spec: ServerSpec, shard: int) -> None:
-        super().__init__(spec, shard)
+    def __init__(self, spec: ServerSpec, shard: int, leads: bool = True) -> None:
+        super().__init__(spec, shard, leads)
+        self._spec, self._shard = spec, shard
+        self._report_end: weakref.finalize[Any, Any] | None = None
+        if leads:
+            self._report()
+
+    def _report(self) -> None:
         known = weakref.WeakMethod(self.traffic)
 
         def look() -> dict[str, Any] | None:
             traffic = known()
             return None if traffic is None else traffic()
 
-        reporter = ServerReporter(get_worker(), spec.id, shard, spec.n_shards, spec.name, look)
+        spec = self._spec
+        reporter = ServerReporter(
+            get_worker(), spec.id, self._shard, spec.n_shards, spec.name, look
+        )
         self._report_end = weakref.finalize(self, reporter.end)
         self._report_end.atexit = False
+
+    def promote(self) -> HoldingCard:
+        """Lead, and report from now on."""
+        card = super().promote()
+        if self._report_end is None:
+            self._report()
+        return card
 
     def close(self) -> None:
         """Close, and report that."""
         super().close()
-        self._report_end()
+        if self._report_end is not None:
+            self._report_end()

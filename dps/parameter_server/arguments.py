@@ -16,6 +16,7 @@ from dps.server.tensors import Rule, ServerSpec, TensorSpec, parts_of, table_par
 
 __all__ = [
     "Initial",
+    "check_mirror",
     "check_name",
     "check_shards",
     "extended",
@@ -79,6 +80,15 @@ def check_name(name: Any) -> None:
     if name is not None and (not isinstance(name, str) or not name):
         raise ValueError(
             f"The 'name' parameter of ParameterServer must be a str or None. Got {name!r} instead."
+        )
+
+
+def check_mirror(mirror: Any) -> None:
+    """Raise unless it is a bool or "auto"."""
+    if not isinstance(mirror, bool) and mirror != "auto":
+        raise ValueError(
+            "The 'mirror' parameter of ParameterServer must be a bool or 'auto'. "
+            f"Got {mirror!r} instead."
         )
 
 

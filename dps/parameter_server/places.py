@@ -31,7 +31,7 @@ class _Here:
         return self._holdings[shard]
 
     def status(self) -> list[dict[str, Any]]:
-        return [{"worker": HERE, "callers": [], **each.counts()} for each in self._holdings]
+        return [{"worker": HERE, **each.status()} for each in self._holdings]
 
     def extend(self, spec: ServerSpec) -> None:
         for holding in self._holdings:
@@ -110,19 +110,24 @@ def shards_for(
     client: Any,
     n_shards: int | None,
     workers: Sequence[str] | Mapping[str, float] | None,
+    mirror: bool | str,
     timeout: float,
-) -> list[str]:
-    """The worker of each shard."""
+) -> list[tuple[str, ...]]:
+    """The worker of each shard, and that of its mirror, if it has one."""
     if client is None:
+        if mirror is True:
+            raise ClusterError("mirror=True needs a client: without one a server is in one process")
         if workers is not None:
             raise ClusterError("workers= needs a client: without one a server is in this process")
-        return [HERE] * (n_shards or 1)
+        return [(HERE,)] * (n_shards or 1)
     from dps.cluster.dask import servers
 
-    return servers.choose_workers(client, n_shards, workers, timeout)
+    return servers.choose_workers(client, n_shards, workers, mirror, timeout)
 
 
-def make(client: Any, spec: ServerSpec, workers: Sequence[str], timeout: float) -> Place:
+def make(
+    client: Any, spec: ServerSpec, workers: Sequence[tuple[str, ...]], timeout: float
+) -> Place:
     """Make the shards."""
     if client is None:
         return _Here(spec)

@@ -39,7 +39,7 @@ def report(
     found["bytes"] = sum(tensor["bytes"] for tensor in tensors.values())
     found["tensors"] = tensors
     found["shards"] = [
-        {"worker": shard["worker"], "callers": shard["callers"], "lost": shard.get("lost")}
+        {**{key: shard[key] for key in ("worker", "mirror", "callers")}, "lost": shard.get("lost")}
         for shard in status
     ]
     return found

@@ -24,6 +24,7 @@ from dps.optimizers import Optimizer, get_optimizer
 from dps.parameter_server import places
 from dps.parameter_server.arguments import (
     Initial,
+    check_mirror,
     check_name,
     check_shards,
     extended,
@@ -86,6 +87,11 @@ class ParameterServer:
     workers : sequence of str or mapping of str to float, optional
         Addresses of workers that have the shards; or the resources, in Dask's sense, that workers
         need to have to be given one: ``workers={"server": 1}``.
+    mirror : bool or "auto", default="auto"
+        Whether each shard has a mirror on another host, or on another worker where there is one
+        host: what has been written is there before the call returns, and goes on from there if the
+        shard's worker dies. A write takes another trip, and memory doubles. "auto" has mirrors
+        where there are two hosts or more.
     client : distributed.Client, optional
         The active one by default; inside of a task none, unless it is given.
     timeout : float, default=60
@@ -126,13 +132,14 @@ class ParameterServer:
         n_shards: int | str = "auto",
         placement: str | Rule = "contiguous",
         workers: Sequence[str] | Mapping[str, float] | None = None,
+        mirror: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> None:
         given = initial_values(tensors)
         self._make(
             given, whole_of(given), get_optimizer(optimizer), learning_rate, name, n_shards,
-            placement, workers, client, timeout,
+            placement, workers, mirror, client, timeout,
         )  # fmt: skip
 
     def _make(
@@ -145,14 +152,16 @@ class ParameterServer:
         n_shards: int | str,
         placement: str | Rule,
         workers: Sequence[str] | Mapping[str, float] | None,
+        mirror: bool | str,
         client: Any,
         timeout: float,
     ) -> None:
         check_name(name)
         number = check_shards(n_shards)
+        check_mirror(mirror)
         rate = learning_rate_of(optimizer, learning_rate)
         found = places.client_for(client)
-        homes = places.shards_for(found, number, workers, timeout)
+        homes = places.shards_for(found, number, workers, mirror, timeout)
         spec = spec_of(given, optimizer, rate, name, len(homes), placement, timeout)
         self._begin(places.make(found, spec, homes, timeout))
         try:
@@ -546,8 +555,9 @@ class ParameterServer:
             ``name``, ``seconds`` since it was made, ``bytes``; ``tensors``, of each its ``shape``,
             ``dtype``, ``writes``, ``pushes``, ``reads``, of a table its ``rows``; the rates
             ``writes_per_second`` and ``reads_per_second``, since the last call of this object, at
-            first since it was made; ``shards``, of each its ``worker`` and ``callers``, and
-            ``lost``: None, or what is lost with it, and why.
+            first since it was made; ``shards``, of each its ``worker``, the worker of its
+            ``mirror`` or None, its ``callers``, and ``lost``: None, or what is lost with it, and
+            why.
 
         Raises
         ------
@@ -652,6 +662,7 @@ class ParameterServer:
         n_shards: int | str = "auto",
         placement: str | Rule = "contiguous",
         workers: Sequence[str] | Mapping[str, float] | None = None,
+        mirror: bool | str = "auto",
         client: Any = None,
         timeout: float = 60.0,
     ) -> Self:
@@ -664,7 +675,7 @@ class ParameterServer:
             That of the saved one by default. Its state is taken over if it is of the same kind.
         learning_rate : float, optional
             That of the saved one by default.
-        name, n_shards, placement, workers, client, timeout
+        name, n_shards, placement, workers, mirror, client, timeout
             As for `ParameterServer`. A name is not saved.
 
         Raises
@@ -678,8 +689,9 @@ class ParameterServer:
         rate = saved.rate if learning_rate is None else learning_rate
         made = cls.__new__(cls)
         made._make(
-            saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, client, timeout
-        )
+            saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, mirror, client,
+            timeout,
+        )  # fmt: skip
         for key, note in saved.notes.items():
             made.put_note(key, note)
         return made

@@ -12,13 +12,10 @@ import numpy as np
 
 from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
-from dps.server.holding import Taken
+from dps.server.holding import Taken, pieces_of
 from dps.server.tensors import TensorSpec
 
 __all__ = ["joined", "restore", "unknown_part", "whole_of"]
-
-#: Elements that are sent at a time.
-_PIECE = 1 << 20
 
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
@@ -41,22 +38,15 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
     call : callable
         ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
     """
-    if whole.ids is not None:
-        owner = tensor.part_of(whole.ids)
+    owner = None if whole.ids is None else tensor.part_of(whole.ids)
     for part, (_, first, last) in enumerate(tensor.parts):
-        if whole.ids is not None:
+        ids, mine = None, slice(first, last)
+        if owner is not None:
             mine = np.flatnonzero(owner == part)
-            each = max(1, _PIECE // (tensor.width * len(whole.values)))
-            for start in range(0, len(mine), each):
-                rows = mine[start : start + each]
-                call(tensor, part, "put_rows", whole.ids[rows], whole.values[:, rows])
-        else:
-            for row, values in enumerate(whole.values):
-                flat = values[first:last].reshape(-1)
-                for start in range(0, len(flat), _PIECE):
-                    call(tensor, part, "fill", row, start, flat[start : start + _PIECE])
-        if whole.version:
-            call(tensor, part, "count_from", whole.version)
+            ids = whole.ids[mine]
+        own = Taken(whole.values[:, mine], ids, whole.version)
+        for method, *args in pieces_of(own):
+            call(tensor, part, method, *args)
 
 
 def unknown_part(tensor: TensorSpec, part: int, optimizer: Optimizer) -> Taken:

@@ -1,8 +1,8 @@
 """What one shard of a server of named tensors holds, and what callers may have called there.
 
 Reads and writes of elements are native (``_runtime/tensors.pyx``). Here is the rest: a user's
-function on a part, what goes into files and comes from them, counts. It must not know how callers
-reach it.
+function on a part, what goes into files and comes from them, counts, and what a mirror is sent. It
+must not know how callers reach it, or how a mirror is reached.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.tensors import TensorPart
-from dps.errors import NonFiniteError, ServerLostError, TableFullError
+from dps.errors import DPSError, FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.regions import MemoryCard
@@ -32,30 +33,44 @@ __all__ = [
     "Holding",
     "HoldingCard",
     "Keys",
+    "Mirror",
     "Taken",
     "Values",
     "find_holding",
     "map_parts",
+    "pieces_of",
 ]
 
 Keys = NDArray[np.int64] | None
 Values = NDArray[np.floating] | None
 
-#: What callers may have called.
+#: What callers may have called; and of that, what a mirror is sent, too.
 CALLABLE = frozenset(
-    {
-        "apply",
-        "count_from",
-        "counts",
-        "fill",
-        "note",
-        "notes",
-        "put_note",
-        "put_rows",
-        "take",
-        "writes",
-    }
+    {"apply", "card", "extend", "follow", "note", "notes", "status", "take", "writes"}
 )
+SENT = frozenset({"count_from", "fill", "put_note", "put_rows"})
+
+#: Elements that are sent at a time.
+_PIECE = 1 << 20
+#: Seconds between tries to reach a mirror.
+_PAUSE = 0.05
+
+
+class Mirror(Protocol):
+    """How a shard reaches its mirror."""
+
+    @property
+    def worker(self) -> str:
+        """Where it is."""
+
+    def caller(self) -> Any:
+        """A wire of its own, for one part."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call one of `CALLABLE` there."""
+
+    def is_gone(self) -> bool:
+        """Whether it has died or been closed, so that nobody will ask it."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,22 @@ class Taken:
     version: int
 
 
+def pieces_of(taken: Taken) -> Iterator[tuple[Any, ...]]:
+    """The calls by which a part comes to hold this, but for the part's number."""
+    if taken.ids is not None:
+        each = max(1, _PIECE // max(taken.values[:, :1].size, 1))
+        for start in range(0, len(taken.ids), each):
+            rows = slice(start, start + each)
+            yield "put_rows", taken.ids[rows], taken.values[:, rows]
+    else:
+        for row, values in enumerate(taken.values):
+            flat = values.reshape(-1)
+            for start in range(0, len(flat), _PIECE):
+                yield "fill", row, start, flat[start : start + _PIECE]
+    if taken.version:
+        yield "count_from", taken.version
+
+
 class Done(NamedTuple):
     """The answer to a request, at once."""
 
@@ -111,16 +142,42 @@ class Done(NamedTuple):
 class Holding:
     """What a shard holds; whoever is in its process asks it itself.
 
+    A mirror follows its shard: that sends it each write before the write is answered, see
+    `TensorPart`, and all else that changes anything by `follow`. It leads from `promote` on, which
+    somebody asks for who knows that the shard is gone; whatever the shard still sends is refused.
+    A part that is being sent whole counts as torn until it is, and a mirror with a torn part does
+    not lead.
+
     Parameters
     ----------
     spec : ServerSpec
     shard : int
     shared : bool
         Whether others on the host should be able to map it.
+    leads : bool
+        Otherwise it is a mirror.
+
+    Attributes
+    ----------
+    handler : str or None
+        Where callers may connect to.
+    callers : callable
+        Who is connected.
     """
 
-    def __init__(self, spec: ServerSpec, shard: int, *, shared: bool) -> None:
+    def __init__(
+        self, spec: ServerSpec, shard: int, *, shared: bool, leads: bool = True
+    ) -> None:
         sweep()
+        self.handler: str | None = None
+        self.callers: Callable[[], list[Any]] = list
+        self.leads = leads
+        self._mirror: Mirror | None = None
+        self._n_mirrored = 0
+        self._sending = threading.Lock()
+        self._torn: set[int] = set()  # parts of a mirror
+        self._entries: list[int] = []  # that were given back
+        self._n_entries = 0
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
         self._began = time.monotonic()
@@ -162,11 +219,135 @@ class Holding:
                 for store in stores:
                     store.close()
                 raise
-            self.parts += [TensorPart(store, spec.rate, spec.timeout) for store in stores]
+            self.parts += [
+                TensorPart(store, spec.rate, spec.timeout, self.leads) for store in stores
+            ]
             self.stores += stores
             self._held += further
             self.spec = spec
+            self._extend_mirror()
             return spec
+
+    def mirror(self, mirror: Mirror) -> None:
+        """Pass on all that is written from now on; the mirror has been made just as this was."""
+        with self._lock:
+            self._mirror = mirror
+            self._extend_mirror()
+
+    def _extend_mirror(self) -> None:
+        """Have the mirror hold further parts, too; nobody has written to them yet."""
+        if self._n_mirrored < len(self.parts):
+            self._follow("extend", self.spec)
+        while self._mirror is not None and self._n_mirrored < len(self.parts):
+            at = self._n_mirrored
+            with self.parts[at] as part:
+                part.reach(self._mirror.caller(), at, partial(_mend, weakref.ref(self), at))
+            self._n_mirrored += 1
+
+    def mend(self, at: int) -> None:
+        """Have the mirror hold all of a part again, or do without it; the part is held.
+
+        Raises
+        ------
+        ServerLostError
+            The mirror leads; or it is there and cannot be reached.
+        """
+        store, part = self.stores[at], self.parts[at]
+        ending = time.monotonic() + self.spec.timeout
+        while (mirror := self._mirror) is not None:
+            try:
+                mirror.call("follow", "tear", at)
+                for method, *args in pieces_of(self._taken(at)):
+                    mirror.call("follow", method, at, *args)
+                mirror.call(
+                    "follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted
+                )
+                part.reach(mirror.caller(), at, partial(_mend, weakref.ref(self), at))
+                return
+            except FencedError as error:
+                self._resign()
+                raise ServerLostError("its mirror has taken over") from error
+            except (DPSError, OSError) as error:
+                if mirror.is_gone():
+                    self._mirror = None
+                elif time.monotonic() > ending:
+                    raise ServerLostError(
+                        f"its mirror cannot be reached ({error}), and what was written is not there"
+                    ) from error
+                else:
+                    time.sleep(_PAUSE)
+        part.reach(None, at, None)
+
+    def _follow(self, method: str, *args: Any) -> None:
+        """Have the mirror do the same."""
+        while (mirror := self._mirror) is not None:
+            try:
+                mirror.call("follow", method, *args)
+                return
+            except FencedError as error:
+                self._resign()
+                raise ServerLostError("its mirror has taken over") from error
+            except (DPSError, OSError):
+                if not mirror.is_gone():
+                    raise
+                self._mirror = None
+
+    def _resign(self) -> None:
+        """Answer nobody any more: the mirror does."""
+        self._closed = True
+        for store in self.stores:
+            store.words.store(StoreWord.CLOSED, 1)
+
+    def follow(self, method: str, *args: Any) -> Any:
+        """Do what the shard has done whose mirror this is."""
+        with self._lock:
+            if self.leads:
+                raise FencedError("the mirror of a shard leads, and does not follow any more")
+        return getattr(self, method)(*args)
+
+    def tear(self, at: int) -> None:
+        """Begin to take over a part whole."""
+        self._torn.add(at)
+
+    def mended(self, at: int, writes: int, noted: bytes) -> None:
+        """End that, with the word of its writes, which is even, and the last ones of callers."""
+        self.stores[at].words.store(StoreWord.WRITES, writes)
+        self.parts[at].noted = noted
+        self._torn.discard(at)
+
+    def promote(self) -> HoldingCard:
+        """Lead from now on: the shard is gone whose mirror this is.
+
+        Raises
+        ------
+        ServerLostError
+            It has been closed, or has not got all of a part.
+        """
+        with self._lock:
+            if self._closed:
+                raise ServerLostError(f"{self.spec} has been closed")
+            if not self.leads:
+                if self._torn:
+                    raise ServerLostError("its mirror was still being made")
+                self.leads = True
+                for part in self.parts:
+                    with part:
+                        part.leads = True
+                    self._n_entries = max(self._n_entries, part.n_noted)
+        return self.card()
+
+    def enter(self) -> int:
+        """Where the last write of one more caller is noted."""
+        with self._lock:
+            if self._entries:
+                return self._entries.pop()
+            self._n_entries += 1
+            return self._n_entries - 1
+
+    def leave(self, entry: int) -> None:
+        """The caller has gone."""
+        with self._lock:
+            self._entries.append(entry)
 
     def _made(self, tensor: TensorSpec, number: int) -> Store:
         spec = self.spec
@@ -180,7 +361,8 @@ class Holding:
     def card(self) -> HoldingCard:
         """How callers find it."""
         with self._lock:
-            return HoldingCard(self.token, host_id(), tuple(store.card for store in self.stores))
+            cards = tuple(store.card for store in self.stores)
+        return HoldingCard(self.token, host_id(), cards, self.handler)
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in memory, see `TensorPart.peek`; None where the shard must be asked."""
@@ -193,13 +375,18 @@ class Holding:
         return Done(self.parts[part].do(op, start, keys, values, weight, out))
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call one of `CALLABLE`."""
-        if method not in CALLABLE:
+        """Call one of `CALLABLE` or `SENT`."""
+        if method not in CALLABLE | SENT:
             raise ValueError(f"callers may not call {method!r}")
-        return getattr(self, method)(*args)
+        if method not in SENT:
+            return getattr(self, method)(*args)
+        with self._sending:  # in the same order
+            getattr(self, method)(*args)
+            self._follow(method, *args)
+        return None
 
-    def counts(self) -> dict[str, Any]:
-        """What has been done to each part, and for how many seconds it has been there."""
+    def status(self) -> dict[str, Any]:
+        """What has been done to each part, for how many seconds it has been there, and for whom."""
         parts = self.traffic()
         with self._lock:
             held = list(zip(self._held, self.stores, strict=True))
@@ -208,7 +395,12 @@ class Holding:
                 "part": number,
                 "rows": int((store.ids[0] > 0).sum()) if store.table else None,
             }
-        return {"parts": parts, "seconds": time.monotonic() - self._began}
+        return {
+            "parts": parts,
+            "seconds": time.monotonic() - self._began,
+            "callers": self.callers(),
+            "mirror": None if self._mirror is None else self._mirror.worker,
+        }
 
     def traffic(self) -> dict[str, dict[str, Any]]:
         """What has been done to each part, as far as it takes no time to tell."""
@@ -241,24 +433,25 @@ class Holding:
                     f"the function has made {tensor.where(number)} NaN or infinite"
                 )
             if not np.array_equal(values, rows[there]):
-                part.writing(True)
-                try:
-                    rows[there] = values
-                finally:
-                    part.writing(False)
+                ids = None if store.table is None else store.ids[0, there] - 1
+                part.put(-1 if store.table is not None else 0, ids, values.ravel())
         return result
 
     def take(self, at: int) -> Taken:
         """A part as it is now."""
-        (tensor, _), store = self._held[at], self.stores[at]
         with self.parts[at]:
-            there: Any = slice(None)
-            ids = None
-            if store.table is not None:
-                there = np.flatnonzero(store.ids[0] > 0)
-                ids = store.ids[0, there] - 1
-            rows = [row.reshape(-1, tensor.width)[there] for row in (store.params, *store.state)]
-            return Taken(np.stack(rows), ids, store.version)
+            return self._taken(at)
+
+    def _taken(self, at: int) -> Taken:
+        """The same of a part that is held, as long as it is."""
+        (tensor, _), store = self._held[at], self.stores[at]
+        there: Any = slice(None)
+        ids = None
+        if store.table is not None:
+            there = np.flatnonzero(store.ids[0] > 0)
+            ids = store.ids[0, there] - 1
+        rows = [row.reshape(-1, tensor.width)[there] for row in (store.params, *store.state)]
+        return Taken(np.stack(rows), ids, store.version)
 
     def writes(self, at: int) -> int:
         """How many there have been of a part."""
@@ -304,6 +497,12 @@ class Holding:
             store.close()
 
 
+def _mend(known: Callable[[], Holding | None], at: int) -> None:
+    holding = known()
+    if holding is not None:
+        holding.mend(at)
+
+
 def _shape(tensor: Any, number: int) -> tuple[int, ...]:
     _, first, last = tensor.parts[number]
     return (last - first, *tensor.shape[1:]) if tensor.shape else ()
@@ -324,7 +523,7 @@ def map_parts(
     if card.host != host_id():
         return None
     parts = []
-    for (tensor, number), memory in zip(spec.held(shard), card.memories, strict=True):
+    for (tensor, number), memory in zip(spec.held(shard), card.memories, strict=False):  # later ones
         store = Store.find(tensor.store(spec.id, number, spec.optimizer), memory)
         if store is None:
             return None

@@ -4,6 +4,11 @@ Where the shard's memory can be mapped, it is read there. All else goes over wir
 process has as many as it has requests under way; a wire is a connection of Dask's that has been
 taken over, or Actor calls where there is none to be had.
 
+Where a shard is gone that has a mirror, the first who notices has that lead, and all go on there:
+what had not been answered is asked again, and done once. A shard is gone when the scheduler has its
+Actor no longer; until it knows, callers wait. A shard that the scheduler has given up, and that is
+alive nonetheless, answers no write any more: its mirror refuses what it passes on.
+
 All handles of a process share one way to a shard, which ends with the last of them. A worker, whose
 tasks come with a handle each, keeps it for some seconds more.
 """
@@ -15,7 +20,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,25 +45,53 @@ _BELIEVED = 0.1
 _CONNECTING = 5.0
 #: Seconds for which a worker keeps a way that no handle has any more.
 _KEPT = 5.0
-#: What has happened to a shard that its worker does not have.
+#: Seconds between looks at what has become of a shard.
+_ASKED = 0.05
+#: What has happened to a shard that the scheduler has not any more.
+_DIED = "its worker has died"
 _CLOSED = "the server has been closed, or whoever made it has gone"
 
 
 class Sent:
     """A request on a wire."""
 
-    def __init__(self, access: RemoteAccess, caller: Caller, out: Values) -> None:
-        self._access, self._caller, self._out = access, caller, out
+    def __init__(self, access: RemoteAccess, *request: Any) -> None:
+        self._access, self._request = access, request
+        self._caller, self._remote = access.take()
+        self._ask(again=False)
+
+    def _ask(self, again: bool) -> None:
+        try:
+            self._caller.ask(*self._request, again=again)
+        except ServerLostError as error:
+            self._move(error)
+        except BaseException:
+            self._access.give_back(self._caller, self._remote)
+            raise
+
+    def _move(self, error: DPSError) -> None:
+        """Ask the mirror, where the shard is gone."""
+        self._access.give_back(self._caller, self._remote)
+        self._access.move(error, self._remote)
+        self._caller, self._remote = self._access.take(self._caller)
+        self._ask(again=True)
 
     def result(self) -> tuple[int, int]:
         """Wait for the answer, see `Done`."""
-        try:
-            ended, writes, error = self._caller.hear(self._out)
-        finally:
-            self._access.give_back(self._caller)
-        if ended == Ending.RAISED:
-            assert error is not None
-            raise pickle.loads(error)
+        while True:
+            try:
+                ended, writes, error = self._caller.hear(self._request[-1])
+                if ended == Ending.RAISED:
+                    raise pickle.loads(error)
+                if ended != Ending.MOVED and not (ended == Ending.STOPPED and self._access.mirrored):
+                    break
+                raise ServerLostError("the shard has stopped")
+            except ServerLostError as lost:
+                self._move(lost)
+            except BaseException:
+                self._access.give_back(self._caller, self._remote)
+                raise
+        self._access.give_back(self._caller, self._remote)
         return ended, writes
 
 
@@ -73,65 +106,105 @@ class RemoteAccess:
     remote : Remote
     timeout : float
         Seconds without an answer that count as a loss.
+    mirror : Remote, optional
+        The shard's.
     """
 
     def __init__(
-        self, spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
+        self,
+        spec: ServerSpec,
+        shard: int,
+        card: HoldingCard,
+        remote: Remote,
+        timeout: float,
+        mirror: Remote | None = None,
     ) -> None:
         self._spec, self._shard, self._card = spec, shard, card
-        self._remote, self._timeout = remote, timeout
+        self._remote, self._timeout, self._mirror = remote, timeout, mirror
         self._mapped = map_parts(spec, shard, card)
         self._seen = 0.0
         self._idle: list[Caller] = []
-        self._lock = threading.Lock()
+        self._lock, self._moving = threading.Lock(), threading.Lock()
         self._calls = False  # where no connection can be made
         self._looping: threading.Thread | None = None  # that of the event loop
         self._leave = weakref.finalize(self, _leave, self._idle)
         self.used = 0.0
 
+    @property
+    def worker(self) -> str:
+        """Where the shard is."""
+        return self._remote.address
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether another shard would take over."""
+        return self._mirror is not None
+
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in mapped memory, see `Holding.peek`."""
-        if self._mapped is None:
+        mapped, remote = self._mapped, self._remote
+        if mapped is None:
             return None
-        held, store = self._mapped[part]
+        held, store = mapped[part]
         now = time.monotonic()
         if now - self._seen > _BELIEVED and store.file is not None:
-            if store.file.owner_is_gone():
-                raise self._lost("its worker has died")  # or it has been closed
+            if store.file.owner_is_gone():  # its worker has died, or it has been closed
+                self.move(self._lost("its worker has died"), remote)
+                return self.peek(part, start, keys, out)
             self._seen = now
-        return held.peek(start, keys, out)
+        ended = held.peek(start, keys, out)
+        if ended == Ending.STOPPED and self.mirrored:
+            return None
+        return ended
 
-    def begin(
-        self,
-        op: int,
-        part: int,
-        start: int,
-        keys: Keys,
-        values: Values,
-        weight: float,
-        out: Values,
-    ) -> Sent:
+    def begin(self, *request: Any) -> Sent:
         """Send a request, see `Holding.begin`."""
-        caller = self._take()
-        try:
-            caller.ask(op, part, start, keys, values, weight, out)
-        except BaseException:
-            self.give_back(caller)
-            raise
-        return Sent(self, caller, out)
+        return Sent(self, *request)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call it, see `Holding.call`."""
+        """Call it, see `Holding.call`; a function that changes anything is not called again."""
         message = bytes(pickle.dumps((method, args)))
-        caller = self._take()
-        try:
-            ended, answer = caller.call(message)
-        finally:
-            self.give_back(caller)
+        while True:
+            caller, remote = self.take()
+            try:
+                ended, answer = caller.call(message)
+                break
+            except ServerLostError as error:
+                self.move(error, remote)
+                if method == "apply":
+                    raise ServerLostError(
+                        f"{error.message}; whether the function was at work is not known. Others "
+                        "go on with the mirror",
+                        worker=remote.address,
+                    ) from error
+            finally:
+                self.give_back(caller, remote)
         done, value = pickle.loads(answer) if ended == Ending.RAN else (False, pickle.loads(answer))
         if not done:
             raise value
         return value
+
+    def caller(self) -> Caller:
+        """A wire of its own."""
+        return self._connect()
+
+    def move(self, error: DPSError, remote: Remote) -> None:
+        """Go on with the mirror where this shard is gone, else raise the error."""
+        with self._moving:
+            if self._remote is not remote:  # somebody else was faster
+                return
+            mirror = self._mirror
+            if mirror is None or not self.is_gone() or not self._held((mirror,))[0]:
+                raise error
+            card = mirror.call("promote", timeout=self._timeout)
+            with self._lock:
+                _leave(self._idle)
+                self._card, self._remote, self._mirror = card, mirror, None
+                self._mapped = map_parts(self._spec, self._shard, card)
+
+    def is_gone(self) -> bool:
+        """Whether the shard has died, or has been given back by the cluster."""
+        return self._fate()[1]
 
     def lost(self, what: str) -> ServerLostError:
         """The error of a shard that cannot be reached, which says what it holds."""
@@ -142,48 +215,71 @@ class RemoteAccess:
         if threading.current_thread() is self._looping:
             return self.lost(what)
         try:
-            self._ask_whether_there()
-        except (ServerLostError, ClusterError) as error:
+            return self.lost(self._fate()[0] or what)
+        except ClusterError as error:
             return error
-        return self.lost(what)
 
-    def _ask_whether_there(self) -> None:
-        """Raise if the shard is not there any more."""
-        timeout = min(self._timeout, _CONNECTING)
-        held, alive = self._remote.submit(self._looked_for()).result(timeout)
-        if not alive:
-            raise self.lost("its worker has died")
-        if not held:
-            raise self.lost(_CLOSED)
-        try:
-            there = self._remote.call("there", timeout=timeout)
-        except ServerLostError as error:  # meanwhile
-            raise self.lost(_CLOSED if "released" in error.message else error.message) from error
-        if not there:
-            raise self.lost(_CLOSED)
+    def _held(self, remotes: Sequence[Remote]) -> list[bool]:
+        """Which Actors the scheduler has."""
+        keys = [remote.key for remote in remotes]
+        node = self._remote.node
 
-    async def _looked_for(self) -> tuple[bool, bool]:
-        """Whether the scheduler knows the shard, and its worker."""
-        remote = self._remote
-        held = await remote.node.scheduler.who_has(keys=[remote.key])
-        return bool(held.get(remote.key)), remote.address in await remote.node.scheduler.ncores()
+        async def who_has() -> Any:
+            return await node.scheduler.who_has(keys=keys)
 
-    def _take(self) -> Caller:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._connect()
+        found = self._remote.submit(who_has()).result(self._timeout)
+        return [bool(found.get(key)) for key in keys]
 
-    def give_back(self, caller: Caller) -> None:
+    def _fate(self) -> tuple[str | None, bool]:
+        """What has become of the shard, if anything; and whether the scheduler has it no longer.
+
+        A worker that does not answer has died, which the scheduler has not heard yet, or is busy.
+        """
+        remote, probe = self._remote, None
+        ending = time.monotonic() + min(self._timeout, _CONNECTING)
+        while True:
+            if not self._held((remote,))[0]:
+                known = remote.submit(remote.node.scheduler.ncores()).result(self._timeout)
+                return (_CLOSED if remote.address in known else _DIED), True
+            probe = probe or remote.start("there")
+            try:
+                return (None if probe.within(_ASKED) else _CLOSED), False
+            except TimeoutError:
+                if time.monotonic() > ending:
+                    return "its worker does not answer", False
+            except ServerLostError as error:
+                if "released" in error.message:  # meanwhile
+                    return _CLOSED, True
+                if time.monotonic() > ending:
+                    return error.message, False
+                probe = None
+                time.sleep(_ASKED)
+
+    def take(self, before: Caller | None = None) -> tuple[Caller, Remote]:
+        """A wire, and whose it is; by which another one's last request is to be asked `again`."""
+        while True:
+            with self._lock:
+                remote = self._remote
+                if self._idle and before is None:
+                    return self._idle.pop(), remote
+            try:
+                return self._connect(before), remote
+            except ServerLostError as error:
+                self.move(error, remote)
+
+    def give_back(self, caller: Caller, remote: Remote) -> None:
         """Keep a wire for the next request, unless it is of no more use."""
-        if caller.broken or not self._leave.alive:
-            caller.close()
-            return
-        with self._lock:
-            self._idle.append(caller)
+        if not caller.broken and self._leave.alive:
+            with self._lock:
+                if remote is self._remote:
+                    self._idle.append(caller)
+                    return
+        caller.close()
 
-    def _connect(self) -> Caller:
-        self._ask_whether_there()
+    def _connect(self, before: Caller | None = None) -> Caller:
+        fate, _ = self._fate()
+        if fate is not None:
+            raise self.lost(fate)
         patience = ShardProbe(self._remote, self._timeout, None)
 
         # What a wire calls must not keep this object alive, which is forgotten by its callers.
@@ -212,7 +308,7 @@ class RemoteAccess:
             self._calls = True
             name = f"{name} {uuid.uuid4().hex[:8]}"
             wire = called(remote, None, name, look, lost, self._timeout)
-        return Caller(wire)
+        return Caller(wire, before)
 
     async def _opened(self, opening: Coroutine[Any, Any, Wire | None]) -> Wire | None:
         """A connection; None where there is none to be had from here."""
@@ -241,7 +337,12 @@ _lock = threading.Lock()
 
 
 def access_to(
-    spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
+    spec: ServerSpec,
+    shard: int,
+    card: HoldingCard,
+    remote: Remote,
+    timeout: float,
+    mirror: Remote | None = None,
 ) -> Holding | RemoteAccess:
     """The way to a shard, found out by trying."""
     holding = find_holding(card)
@@ -252,7 +353,9 @@ def access_to(
     with _lock:
         access = _ways.get(key)
         if access is None:
-            access = _ways[key] = RemoteAccess(spec, shard, card, remote, timeout)
+            access = _ways[key] = RemoteAccess(
+                spec, shard, card, remote, timeout, mirror
+            )
         if not isinstance(node, Client):
             access.used = time.monotonic()
             if access not in _kept:

@@ -2,14 +2,14 @@
 
 What a thread does is native (``_runtime/service.pyx``): it reads a request, whole, does it on the
 shard's part, and answers. A caller that dies inside a request has asked for nothing. One that dies
-before its answer has been served: what it asked for has been done, once.
+before its answer has been served: what it asked for has been done, once. To a mirror, an Actor of
+the same kind, the shard is a caller.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from dps._runtime.service import Service
 from dps._runtime.wire import Wire
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
+from dps.transport.callers import RemoteAccess
+from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
 
 __all__ = ["TensorShard"]
@@ -31,28 +33,32 @@ class TensorShard(Served):
     ----------
     spec : ServerSpec
     shard : int
+    leads : bool
+        Otherwise it is the shard's mirror.
     """
 
-    def __init__(self, spec: ServerSpec, shard: int) -> None:
-        self._holding = Holding(spec, shard, shared=True)
-        serve = partial(_serve, self._holding)  # which does not keep this object
-        self._services = Services(get_worker(), self._holding.token, lambda who: None, serve)
-        self._close = weakref.finalize(self, _close, self._services, self._holding)
+    def __init__(self, spec: ServerSpec, shard: int, leads: bool = True) -> None:
+        self._holding = holding = Holding(spec, shard, shared=True, leads=leads)
+        serve = partial(_serve, holding)  # which does not keep this object
+        self._services = Services(get_worker(), holding.token, lambda who: None, serve)
+        holding.handler, holding.callers = self._services.name, self._services.callers
+        self._close = weakref.finalize(self, _close, self._services, holding)
 
     def card(self) -> HoldingCard:
         """How callers reach it."""
-        return replace(self._holding.card(), handler=self._services.name)
+        return self._holding.card()
 
-    def extend(self, spec: ServerSpec) -> ServerSpec:
-        """Hold further tensors, see `Holding.extend`."""
-        return self._holding.extend(spec)
+    def mirror(self, card: HoldingCard, remote: Remote) -> None:
+        """Have a mirror, where nothing has been written yet."""
+        held, remote = self._holding, Remote(remote.address, remote.key, get_worker())
+        held.mirror(RemoteAccess(held.spec, held.shard, card, remote, held.spec.timeout))
 
-    def status(self) -> dict[str, Any]:
-        """What has been done here, and who is connected."""
-        return {**self._holding.counts(), "callers": self._services.callers()}
+    def promote(self) -> HoldingCard:
+        """Lead from now on, see `Holding.promote`."""
+        return self._holding.promote()
 
     def traffic(self) -> dict[str, Any]:
-        """The same, as far as it takes no time to tell."""
+        """What has been done here and who is connected, as far as it takes no time to tell."""
         return {"parts": self._holding.traffic(), "callers": self._services.callers()}
 
     def version(self) -> int:
@@ -75,8 +81,12 @@ class TensorShard(Served):
 def _serve(holding: Holding, who: str, wire: Wire) -> None:
     """Serve a caller until it closes its wire; a thread's whole life."""
     answer = answering(lambda method, args: holding.call(method, *args))
-    with contextlib.suppress(OSError):  # the caller has gone
-        Service(wire, answer, parts=holding.parts).run(pickled)
+    entry = holding.enter()
+    try:
+        with contextlib.suppress(OSError):  # the caller has gone
+            Service(wire, answer, parts=holding.parts, entry=entry).run(pickled)
+    finally:
+        holding.leave(entry)
 
 
 def _close(services: Services, holding: Holding) -> None:

@@ -59,12 +59,15 @@ class ServerCard:
     remotes : tuple of Remote
     cards : tuple of HoldingCard
         One a shard, as are the remotes.
+    mirrors : tuple of (Remote or None)
+        Likewise.
     timeout : float
     """
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
     cards: tuple[HoldingCard, ...]
+    mirrors: tuple[Remote | None, ...]
     timeout: float
 
 
@@ -72,16 +75,19 @@ def choose_workers(
     client: Client,
     n_shards: int | None,
     workers: Sequence[str] | Mapping[str, float] | None,
+    mirror: bool | str,
     timeout: float,
-) -> list[str]:
-    """The worker of each shard: of those given, or one a host, or so many on all hosts in turn.
+) -> list[tuple[str, ...]]:
+    """The worker of each shard, and that of its mirror, if it is to have one.
 
+    Of workers that are given, or of all: one shard a host, or so many on all hosts in turn. A
+    mirror is on the next host; or on another worker, where there is one host and it is asked for.
     Workers may be given by Dask's resources that they have to have.
 
     Raises
     ------
     ValueError
-        One of them is not there.
+        One of them is not there, or a mirror is asked for and there is one worker.
     """
     check_client(client)
     alive = living(client, timeout) or first_workers(client, "server", timeout)
@@ -103,62 +109,91 @@ def choose_workers(
                 f"workers must be addresses of workers, of which there are {sorted(alive)}. "
                 f"Got {list(workers)!r} instead."
             )
-        chosen = list(workers)
-        return chosen if n_shards is None else [chosen[n % len(chosen)] for n in range(n_shards)]
-    all_of_them = sorted(present(client, "server", timeout))
-    hosts: dict[str, list[str]] = {}
-    for worker, host in zip(all_of_them, shared_memory(client, all_of_them, timeout), strict=True):
-        hosts.setdefault(host, []).append(worker)
-    groups = list(hosts.values())
-    n_shards = n_shards or len(groups)
-    return [
-        groups[n % len(groups)][n // len(groups) % len(groups[n % len(groups)])]
-        for n in range(n_shards)
-    ]
+        candidates = list(workers)
+        n_shards = n_shards or len(candidates)
+    else:
+        candidates = sorted(present(client, "server", timeout))
+    if workers is not None and (mirror is False or len(set(candidates)) == 1):
+        hosts = [candidates]  # nobody asks where these are
+    else:
+        memories = dict(
+            zip(candidates, shared_memory(client, candidates, timeout), strict=True)
+        )
+        by_host: dict[str, list[str]] = {}
+        for worker in dict.fromkeys(candidates):
+            by_host.setdefault(memories[worker], []).append(worker)
+        hosts = list(by_host.values())
+    n_shards = n_shards or len(hosts)
+
+    def chosen(n: int) -> tuple[str, int]:
+        if workers is not None:
+            worker = candidates[n % len(candidates)]
+            return worker, next(at for at, host in enumerate(hosts) if worker in host)
+        host = hosts[n % len(hosts)]
+        return host[n // len(hosts) % len(host)], n % len(hosts)
+
+    places = [chosen(n) for n in range(n_shards)]
+    if mirror is False or (mirror == "auto" and len(hosts) == 1):
+        return [(worker,) for worker, _ in places]
+    if len(set(candidates)) == 1:
+        raise ValueError(f"mirror=True needs two workers, and there is {candidates[0]}")
+    made = []
+    for n, (worker, host) in enumerate(places):
+        others = hosts[(host + 1) % len(hosts)]
+        others = [each for each in others if each != worker]
+        made.append((worker, others[n % len(others)]))
+    return made
 
 
 def start(
     client: Client,
     spec: ServerSpec,
-    workers: Sequence[str],
+    workers: Sequence[tuple[str, ...]],
     timeout: float,
 ) -> ServerShards:
-    """Make the shards.
+    """Make the shards, and their mirrors.
 
     Raises
     ------
     WorkerLostError
         A worker died meanwhile.
     """
-    check_versions(client, set(workers), timeout)
+    everybody = {worker for places in workers for worker in places}
+    check_versions(client, everybody, timeout)
     kind = TensorShard
     if dask.config.get("dps.monitor", True):
         kind = ReportingTensorShard
         show_fits(client, timeout)
 
     def check() -> None:
-        gone = sorted(set(workers) - set(living(client, timeout)))
+        gone = sorted(everybody - set(living(client, timeout)))
         if gone:
             raise WorkerLostError("a worker died while a server was made", worker=gone[0])
 
+    keys = ("dps-server-{}-{}", "dps-mirror-{}-{}")
     futures = [
         client.submit(
-            sealed(partial(kind, spec, shard)), actor=True, workers=[worker],
-            key=f"dps-server-{spec.id}-{shard}", pure=False,
+            sealed(partial(kind, spec, shard, leads=not role)), actor=True, workers=[worker],
+            key=keys[role].format(spec.id, shard), pure=False,
         )
-        for shard, worker in enumerate(workers)
+        for shard, places in enumerate(workers)
+        for role, worker in enumerate(places)
     ]  # fmt: skip
     try:
         await_futures(client, futures, timeout, check)
-        remotes = tuple(
-            Remote(worker, future.key, client)
-            for worker, future in zip(workers, futures, strict=True)
-        )
-        cards = tuple(remote.call("card", timeout=timeout, check=check) for remote in remotes)
+        made = iter(futures)
+        actors = [[Remote(each, next(made).key, client) for each in places] for places in workers]
+        for remote, *mirrors in actors:
+            for mirror in mirrors:
+                card = mirror.call("card", timeout=timeout, check=check)
+                remote.call("mirror", card, mirror, timeout=timeout, check=check)
+        cards = tuple(remote.call("card", timeout=timeout, check=check) for remote, *_ in actors)
     except ServerLostError:
         until_known(check)
         raise
-    return ServerShards(client, ServerCard(spec, remotes, cards, timeout), futures)
+    remotes = tuple(remote for remote, *_ in actors)
+    mirrors = tuple(mirror[0] if mirror else None for _, *mirror in actors)
+    return ServerShards(client, ServerCard(spec, remotes, cards, mirrors, timeout), futures)
 
 
 def task_client() -> Client:
@@ -245,7 +280,10 @@ class ServerShards:
     def connect(self, shard: int) -> Holding | RemoteAccess:
         """The way to a shard."""
         card = self._card
-        return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
+        return access_to(
+            card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout,
+            card.mirrors[shard],
+        )  # fmt: skip
 
     def status(self) -> list[dict[str, Any]]:
         """What has been done at each shard, and who is connected; of a lost one, why.
@@ -255,18 +293,17 @@ class ServerShards:
         ServerLostError
             All shards are lost.
         """
-        card = self._card
-        alive = _alive(card)
         found = []
-        for shard, remote in enumerate(card.remotes):
+        for shard, remote in enumerate(self._card.remotes):
+            worker = remote.address
             try:
-                if remote.address not in alive:
-                    raise ServerLostError("its worker has died")
-                answer = remote.call("status", timeout=card.timeout)
+                access = self.connect(shard)
+                answer = access.call("status")
+                worker = worker if isinstance(access, Holding) else access.worker
             except ServerLostError as error:
-                lost = card.spec.lost(shard, error.message, remote.address)
-                answer = {"parts": {}, "callers": [], "lost": str(lost)}
-            found.append({"worker": remote.address, **answer})
+                answer = {"parts": {}, "callers": [], "mirror": None, "lost": str(error)}
+                lost = error
+            found.append({"worker": worker, **answer})
         if all("lost" in shard for shard in found):
             raise lost
         return found
@@ -283,23 +320,25 @@ class ServerShards:
             A shard is lost, and there are to be others; or all are, or the server has been closed.
         """
         card = self._card
-        alive, asks = _alive(card), spec.tensors == card.spec.tensors
-        there = [remote.address in alive for remote in card.remotes]
-        if not (any(there) if asks else all(there)):
-            shard = there.index(False)
-            raise spec.lost(shard, "its worker has died", card.remotes[shard].address)
-        found, cards = spec, list(card.cards)
-        for shard in np.flatnonzero(there).tolist():
-            remote = card.remotes[shard]
+        asks = spec.tensors == card.spec.tensors
+        there: dict[int, Holding | RemoteAccess] = {}
+        for shard in range(spec.n_shards):
             try:
-                answer = remote.call("extend", found, timeout=card.timeout)
-                if found is spec:
-                    found = answer
-                    if found.tensors == card.spec.tensors:
-                        return
-                cards[shard] = remote.call("card", timeout=card.timeout)
+                access = self.connect(shard)
+                access.call("note", "")  # it answers, or its mirror does
+                there[shard] = access
             except ServerLostError as error:
-                raise spec.lost(shard, error.message, remote.address) from error
+                lost = error
+        if not there or (len(there) < spec.n_shards and not asks):
+            raise lost
+        found, cards = spec, list(card.cards)
+        for shard, access in there.items():
+            answer = access.call("extend", found)
+            if found is spec:
+                found = answer
+                if found.tensors == card.spec.tensors:
+                    return
+            cards[shard] = access.call("card")
         self._given = replace(card, spec=found, cards=tuple(cards))
 
     def publish(self) -> None:
@@ -333,8 +372,8 @@ class ServerShards:
         card = self._card
         try:
             alive = _alive(card)
-            for remote in card.remotes:
-                if remote.address in alive:
+            for remote in (*card.remotes, *card.mirrors):
+                if remote is not None and remote.address in alive:
                     with contextlib.suppress(ServerLostError):  # it has gone
                         remote.call("close", timeout=card.timeout)
         finally:
@@ -358,8 +397,13 @@ def _through(card: ServerCard, client: Client | None) -> ServerCard:
     That is asked now: other threads of the task would not know.
     """
     node = client or get_worker()
-    remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
-    return replace(card, remotes=remotes)
+
+
+    def through(remote: Remote) -> Remote:
+        return Remote(remote.address, remote.key, node)
+
+    mirrors = tuple(mirror and through(mirror) for mirror in card.mirrors)
+    return replace(card, remotes=tuple(map(through, card.remotes)), mirrors=mirrors)
 
 
 def _alive(card: ServerCard) -> dict[str, int]:

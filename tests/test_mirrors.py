@@ -1,0 +1,261 @@
+"""Mirrors of a parameter server: what was acknowledged is kept, and done once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conditions import until
+from distributed import Client, LocalCluster
+
+import dps
+from dps._runtime.message import Ending, Op
+from dps._runtime.service import Service
+from dps._runtime.wire import SocketWire
+from dps.errors import ServerLostError
+from dps.optimizers import SGD
+from dps.parameter_server.arguments import initial_values, spec_of
+from dps.server.holding import Holding
+from dps.transport import callers
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture
+def three() -> Iterator[Client]:
+    """A client of three workers, of whom some will be killed."""
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def kill(client: Client, worker: str) -> None:
+    os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
+
+
+def use(server: dps.ParameterServer, first: int) -> None:
+    """Some of everything, the same each time it is called with the same number."""
+    rng = np.random.default_rng(first)
+    for number in range(first, first + 8):
+        server.push("w", rng.normal(size=(60, 3)), rows=number + 1)
+        keys = rng.integers(0, 60, 20)
+        server.push("w", rng.normal(size=(20, 3)), keys)
+        server.push("t", rng.normal(size=(20, 2)), rng.integers(0, 1 << 40, 20))
+        server.add("t", rng.normal(size=(5, 2)), rng.integers(0, 30, 5))
+        server.assign("n", float(number))
+    server.apply("w", np.tanh)  # which changes nothing
+    server.apply("w", lambda values: np.multiply(values, 0.5, out=values))
+    server.apply("t", lambda ids, rows: np.add(rows, ids[:, None] % 3, out=rows))
+    server.put_note("note", str(first).encode())
+
+
+def state_of(server: dps.ParameterServer) -> dict[str, Any]:
+    """All that a server has, in order of ids."""
+    found: dict[str, Any] = {"note": server.note("note"), "versions": server.versions}
+    for name, tensor in server._tensors.items():
+        taken = [server._call(tensor, part, "take") for part in range(len(tensor.parts))]
+        values = np.concatenate([part.values for part in taken], axis=1)
+        if tensor.table is not None:
+            ids = np.concatenate([part.ids for part in taken])
+            values = values[:, np.argsort(ids)]
+            found[f"{name} ids"] = np.sort(ids)
+        found[name] = values
+        found[f"{name} pushes"] = [part.version for part in taken]
+    return found
+
+
+@pytest.mark.parametrize("how", ["mapped", "stream"])
+def test_a_mirror_has_every_bit_of_its_shard(
+    three: Client, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "stream":
+        monkeypatch.setattr(callers, "map_parts", lambda *args: None)
+    first = np.random.default_rng(0).normal(size=(60, 3))
+    options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 2}
+    later = {"t": dps.Table(dim=2, rows=400, init="normal"), "n": 1.0}
+    mirrored = dps.ParameterServer({"w": first}, name="kept", mirror=True, client=three, **options)
+    with dps.ParameterServer({"w": first}, **options) as alone:
+        for server in (mirrored, alone):
+            server.create(later)
+            use(server, 0)
+        before = mirrored.stats()["shards"]
+        assert all(shard["mirror"] not in (None, shard["worker"]) for shard in before)
+        kill(three, before[0]["worker"])
+        use(mirrored, 100)
+        use(alone, 100)
+        after = mirrored.stats()["shards"]
+        assert after[0]["worker"] == before[0]["mirror"]
+        assert [shard["lost"] for shard in after] == [None, None]
+        other = dps.ParameterServer.connect("kept", client=three)
+        for server in (mirrored, other):
+            np.testing.assert_equal(state_of(server), state_of(alone))
+        other.create({"more": np.ones(3)})
+        np.testing.assert_array_equal(mirrored.pull("more"), np.ones(3))
+        other.disconnect()
+    mirrored.close()
+    assert dps.ParameterServer.list(client=three) == []
+
+
+def test_twenty_callers_go_on_when_a_shard_is_killed_and_no_write_is_lost_or_done_twice(
+    three: Client,
+) -> None:
+    with dps.ParameterServer(
+        {"c": np.zeros(20), "t": dps.Table(dim=1, rows=100)}, learning_rate=1.0, n_shards=1,
+        mirror=True, client=three,
+    ) as server:  # fmt: skip
+        done, longest, errors = [0] * 20, [0.0] * 20, []
+        ending = threading.Event()
+
+        def push(number: int) -> None:
+            try:
+                last = time.monotonic()
+                while not ending.is_set():
+                    if number % 2:
+                        server.push("c", [-1.0], [number])
+                    else:
+                        server.add("t", [[1.0]], [number])
+                    now = time.monotonic()
+                    longest[number] = max(longest[number], now - last)
+                    last, done[number] = now, done[number] + 1
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=push, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        until(lambda: errors or min(done) > 50, "all are at work")
+        shard = server.stats()["shards"][0]
+        kill(three, shard["worker"])
+        before = list(done)
+        until(lambda: errors or min(np.subtract(done, before)) > 50, "all go on")
+        ending.set()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert server.stats()["shards"][0]["worker"] == shard["mirror"]
+        assert server.pull("t", np.arange(0, 20, 2))[:, 0].tolist() == done[0::2]
+        assert server.pull("c", slice(1, 20, 2)).tolist() == done[1::2]
+        print('longest', max(longest))
+        assert max(longest) < 2.0
+
+
+def test_a_server_goes_on_without_a_mirror_that_died(three: Client) -> None:
+    with dps.ParameterServer(
+        {"w": np.zeros(4), "v": np.zeros(2)}, n_shards=1, mirror=True, client=three
+    ) as server:
+        server.add("w", 1.0)
+        shard = server.stats()["shards"][0]
+        kill(three, shard["mirror"])
+        server.add("w", 1.0)
+        server.add("v", 1.0)
+        server.create({"more": np.zeros(2)})
+        server.add("more", 1.0)
+        assert server.pull("w").tolist() == [2.0] * 4
+        assert server.stats()["shards"][0] | {"callers": []} == shard | {
+            "callers": [], "mirror": None,
+        }  # fmt: skip
+        kill(three, shard["worker"])
+        with pytest.raises(ServerLostError, match=r"its worker has died.*w\[0:4\]"):
+            server.add("w", 1.0)
+
+
+def _shut_wires(key: str, dask_worker: Any) -> int:
+    services = dask_worker.state.actors[key]._services
+    with services._lock:
+        wires = list(services._served)
+    for wire in wires:
+        wire.shut()
+    return len(wires)
+
+
+def test_a_mirror_that_was_cut_off_gets_all_that_it_lacks(three: Client) -> None:
+    options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 1}
+    tensors = {"w": np.ones((60, 3)), "t": dps.Table(dim=2, rows=400, init="normal"), "n": 1.0}
+    with (
+        dps.ParameterServer(tensors, mirror=True, client=three, **options) as server,
+        dps.ParameterServer(tensors, **options) as alone,
+    ):
+        use(server, 0)
+        shard = server.stats()["shards"][0]
+        key = f"dps-mirror-{server._spec.id}-0"
+        assert three.run(_shut_wires, key, workers=[shard["mirror"]])[shard["mirror"]] > 0
+        use(server, 10)
+        assert server.stats()["shards"][0]["mirror"] == shard["mirror"]
+        kill(three, shard["worker"])
+        use(server, 20)
+        for first in (0, 10, 20):
+            use(alone, first)
+        np.testing.assert_equal(state_of(server), state_of(alone))
+
+
+def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> None:
+    with dps.ParameterServer({"w": np.zeros(4)}, n_shards=1, mirror=True, client=three) as server:
+        server.add("w", 1.0)
+        shard = server.stats()["shards"][0]
+        mirror: Any = server._place._card.mirrors[0]  # type: ignore[union-attr]
+        mirror.call("promote", timeout=10)
+        for _ in range(2):
+            with pytest.raises(ServerLostError):
+                server.add("w", 1.0)
+        with pytest.raises(ServerLostError):
+            server.pull("w")
+        kill(three, shard["worker"])
+        server.add("w", 1.0)
+        assert server.pull("w").tolist() == [2.0] * 4
+
+
+def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 0) -> bytes:
+    """As a caller sends it, with one element."""
+    values = [op, 8, 1, 0, 0, 0, 0, 0, *[0.0] * 9, 0, 0, 0, 1.0, 77, number, again, entry, passed]
+    return struct.pack("8q9d3qd5q", *values) + struct.pack("d", 1.0)
+
+
+def test_a_write_that_comes_again_is_done_once() -> None:
+    """The shard died after its mirror had the write, and before it answered."""
+    spec = spec_of(initial_values({"w": np.zeros(1)}), SGD(), 0.1, None, 1, "contiguous", 60.0)
+    mirror = Holding(spec, 0, shared=False, leads=False)
+
+    def ask(*messages: bytes) -> list[int]:
+        """How requests ended."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            ours = socket.create_connection(listening.getsockname())
+            theirs, _ = listening.accept()
+        wire = SocketWire(theirs, b"", lambda: None, ConnectionError, 1.0)
+        with ours:
+            ours.sendall(b"".join(messages))
+            ours.shutdown(socket.SHUT_WR)
+            entry = mirror.enter()
+            Service(wire, lambda message: b"", parts=mirror.parts, entry=entry).run(bytes)
+            mirror.leave(entry)
+            wire.close()
+            answers = ours.makefile("rb").read()
+        size = len(answers) // len(messages)
+        return [struct.unpack_from("q", answers, at * size)[0] for at in range(len(messages))]
+
+    assert ask(request(Op.ADD, 1)) == [Ending.MOVED]
+    passed = [request(Op.ADD, number, passed=1, entry=5) for number in (1, 2)]
+    assert ask(*passed) == [Ending.RAN] * 2
+    mirror.promote()
+    assert ask(passed[0]) == [Ending.MOVED]
+    again = [request(Op.ADD, number, again=1) for number in (2, 3)]
+    assert ask(*again) == [Ending.RAN] * 2
+    assert mirror.stores[0].params.tolist() == [3.0]
+    assert ask(again[1]) == [Ending.RAN]
+    assert mirror.stores[0].params.tolist() == [3.0]
+    mirror.close()
+
+
+@pytest.mark.parametrize("mirror", [1, "yes", None])
+def test_what_mirror_may_be(mirror: Any) -> None:
+    with pytest.raises(ValueError, match="'mirror' parameter of ParameterServer must be a bool"):
+        dps.ParameterServer({"w": [1.0]}, mirror=mirror)
