@@ -25,6 +25,7 @@ from dps.optimizers import SGD
 from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
 from dps.transport import callers
+from dps.transport.remote import Remote
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -145,7 +146,6 @@ def test_twenty_callers_go_on_when_a_shard_is_killed_and_no_write_is_lost_or_don
         assert server.stats()["shards"][0]["worker"] == shard["mirror"]
         assert server.pull("t", np.arange(0, 20, 2))[:, 0].tolist() == done[0::2]
         assert server.pull("c", slice(1, 20, 2)).tolist() == done[1::2]
-        print('longest', max(longest))
         assert max(longest) < 2.0
 
 
@@ -187,7 +187,7 @@ def test_a_mirror_that_was_cut_off_gets_all_that_it_lacks(three: Client) -> None
     ):
         use(server, 0)
         shard = server.stats()["shards"][0]
-        key = f"dps-mirror-{server._spec.id}-0"
+        key = f"dps-mirror-{server._spec.id}-0-1"
         assert three.run(_shut_wires, key, workers=[shard["mirror"]])[shard["mirror"]] > 0
         use(server, 10)
         assert server.stats()["shards"][0]["mirror"] == shard["mirror"]
@@ -202,8 +202,8 @@ def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> 
     with dps.ParameterServer({"w": np.zeros(4)}, n_shards=1, mirror=True, client=three) as server:
         server.add("w", 1.0)
         shard = server.stats()["shards"][0]
-        mirror: Any = server._place._card.mirrors[0]  # type: ignore[union-attr]
-        mirror.call("promote", timeout=10)
+        key = f"dps-mirror-{server._spec.id}-0-1"
+        Remote(shard["mirror"], key, three).call("promote", timeout=10)
         for _ in range(2):
             with pytest.raises(ServerLostError):
                 server.add("w", 1.0)
@@ -212,6 +212,48 @@ def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> 
         kill(three, shard["worker"])
         server.add("w", 1.0)
         assert server.pull("w").tolist() == [2.0] * 4
+
+
+def test_a_server_with_a_name_outlives_one_shard_after_another(three: Client) -> None:
+    tensors = {"w": np.ones((60, 3)), "t": dps.Table(dim=2, rows=900, init="normal"), "n": 1.0}
+    options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 1}
+    server = dps.ParameterServer(tensors, mirror=True, name="long", client=three, **options)
+    with dps.ParameterServer(tensors, **options) as alone:
+        stopped, done, errors = threading.Event(), [0], []
+        server.create({"count": np.zeros(2)})
+        alone.create({"count": np.zeros(2)})
+
+        def add() -> None:
+            try:
+                while not stopped.is_set():
+                    server.add("count", 1.0)
+                    done[0] += 1
+            except Exception as error:
+                errors.append(error)
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        for round_ in range(3):
+            use(server, 10 * round_)
+            use(alone, 10 * round_)
+            shard = server.stats()["shards"][0]
+            assert shard["mirror"] is not None
+            kill(three, shard["worker" if round_ < 2 else "mirror"])
+
+            def has_another(before: str = shard["mirror"]) -> bool:
+                return server.stats()["shards"][0]["mirror"] not in (None, before)
+
+            until(lambda: bool(errors) or has_another(), "there is another mirror")
+        stopped.set()
+        adding.join()
+        assert not errors
+        assert server.pull("count").tolist() == [done[0]] * 2
+        alone.assign("count", float(done[0]))
+        one, other = state_of(server), state_of(alone)
+        assert one.pop("versions") == other.pop("versions") | {"count": done[0]}
+        np.testing.assert_equal(one, other)
+    dps.ParameterServer.connect("long", client=three).close()
+    assert list(three.list_datasets()) == []
 
 
 def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 0) -> bytes:
@@ -245,6 +287,9 @@ def test_a_write_that_comes_again_is_done_once() -> None:
     assert ask(request(Op.ADD, 1)) == [Ending.MOVED]
     passed = [request(Op.ADD, number, passed=1, entry=5) for number in (1, 2)]
     assert ask(*passed) == [Ending.RAN] * 2
+    with pytest.raises(ServerLostError, match="still being made"):
+        mirror.promote()
+    mirror.follow("whole")
     mirror.promote()
     assert ask(passed[0]) == [Ending.MOVED]
     again = [request(Op.ADD, number, again=1) for number in (2, 3)]

@@ -19,7 +19,7 @@ from dps.server.shard import GroupSpec
 from dps.server.store import Store
 from dps.server.tensors import ServerSpec
 from dps.transport.serving import ServedGroup, ServedShard
-from dps.transport.tensor_shard import TensorShard
+from dps.transport.tensor_shard import MirrorMaker, TensorShard
 
 __all__ = ["ReportingShard", "ReportingTensorShard"]
 
@@ -59,11 +59,17 @@ class ReportingShard(ServedShard):
 class ReportingTensorShard(TensorShard):
     """A shard of a parameter server on a Dask Actor that reports what is done there."""
 
-    def __init__(self, spec: ServerSpec, shard: int, leads: bool = True) -> None:
-        super().__init__(spec, shard, leads)
+    def __init__(
+        self,
+        spec: ServerSpec,
+        shard: int,
+        number: int = 0,
+        make_mirror: MirrorMaker | None = None,
+    ) -> None:
+        super().__init__(spec, shard, number, make_mirror)
         self._spec, self._shard = spec, shard
         self._report_end: weakref.finalize[Any, Any] | None = None
-        if leads:
+        if number == 0:
             self._report()
 
     def _report(self) -> None:

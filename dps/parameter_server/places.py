@@ -126,14 +126,14 @@ def shards_for(
 
 
 def make(
-    client: Any, spec: ServerSpec, workers: Sequence[tuple[str, ...]], timeout: float
+    client: Any, spec: ServerSpec, workers: Sequence[tuple[str, ...]], given: bool, timeout: float
 ) -> Place:
-    """Make the shards."""
+    """Make the shards; later mirrors are on these workers if they were `given`."""
     if client is None:
         return _Here(spec)
     from dps.cluster.dask import servers
 
-    return servers.start(client, spec, workers, timeout)
+    return servers.start(client, spec, workers, given, timeout)
 
 
 def find(client: Any, name: str) -> Place:

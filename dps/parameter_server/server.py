@@ -163,7 +163,7 @@ class ParameterServer:
         found = places.client_for(client)
         homes = places.shards_for(found, number, workers, mirror, timeout)
         spec = spec_of(given, optimizer, rate, name, len(homes), placement, timeout)
-        self._begin(places.make(found, spec, homes, timeout))
+        self._begin(places.make(found, spec, homes, workers is not None, timeout))
         try:
             for key, whole in initial.items():
                 restore(self._tensors[key], whole, self._call)

@@ -38,13 +38,12 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
     call : callable
         ``call(tensor, part, method, ...)`` calls a method of the shard's on a part.
     """
-    owner = None if whole.ids is None else tensor.part_of(whole.ids)
     for part, (_, first, last) in enumerate(tensor.parts):
-        ids, mine = None, slice(first, last)
-        if owner is not None:
-            mine = np.flatnonzero(owner == part)
-            ids = whole.ids[mine]
-        own = Taken(whole.values[:, mine], ids, whole.version)
+        if whole.ids is None:
+            own = Taken(whole.values[:, first:last], None, whole.version)
+        else:
+            mine = tensor.part_of(whole.ids) == part
+            own = Taken(whole.values[:, mine], whole.ids[mine], whole.version)
         for method, *args in pieces_of(own):
             call(tensor, part, method, *args)
 

@@ -52,6 +52,8 @@ SENT = frozenset({"count_from", "fill", "put_note", "put_rows"})
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
+#: Stands for all parts of a mirror, until it has what the shard has.
+_ALL = -1
 #: Seconds between tries to reach a mirror.
 _PAUSE = 0.05
 
@@ -159,23 +161,25 @@ class Holding:
 
     Attributes
     ----------
+    on_loss : callable
+        Called when the mirror is gone, or this one begins to lead without any.
     handler : str or None
         Where callers may connect to.
     callers : callable
         Who is connected.
     """
 
-    def __init__(
-        self, spec: ServerSpec, shard: int, *, shared: bool, leads: bool = True
-    ) -> None:
+    def __init__(self, spec: ServerSpec, shard: int, *, shared: bool, leads: bool = True) -> None:
         sweep()
         self.handler: str | None = None
         self.callers: Callable[[], list[Any]] = list
+        self.on_loss: Callable[[], None] = _nothing
         self.leads = leads
         self._mirror: Mirror | None = None
         self._n_mirrored = 0
-        self._sending = threading.Lock()
-        self._torn: set[int] = set()  # parts of a mirror
+        self._extending = threading.Lock()  # while parts are made, here and in the mirror
+        self._sending = threading.Lock()  # while something is done in both
+        self._torn = set() if leads else {_ALL}  # parts of a mirror
         self._entries: list[int] = []  # that were given back
         self._n_entries = 0
         self.spec, self.shard = replace(spec, tensors=()), shard
@@ -204,9 +208,7 @@ class Holding:
         ServerLostError
             The server has been closed.
         """
-        with self._lock:
-            if self._closed:
-                raise ServerLostError(f"{spec} has been closed")
+        with self._extending:
             now = self.spec.tensors
             if spec.tensors[: len(now)] != now:
                 return self.spec
@@ -215,34 +217,78 @@ class Holding:
             try:
                 for tensor, number in further:
                     stores.append(self._made(tensor, number))
+                with self._lock:
+                    self._check_open()
+                    self.parts += [
+                        TensorPart(store, spec.rate, spec.timeout, self.leads) for store in stores
+                    ]
+                    self.stores += stores
+                    self._held += further
+                    self.spec = spec
             except BaseException:
                 for store in stores:
                     store.close()
                 raise
-            self.parts += [
-                TensorPart(store, spec.rate, spec.timeout, self.leads) for store in stores
-            ]
-            self.stores += stores
-            self._held += further
-            self.spec = spec
             self._extend_mirror()
             return spec
 
-    def mirror(self, mirror: Mirror) -> None:
-        """Pass on all that is written from now on; the mirror has been made just as this was."""
-        with self._lock:
-            self._mirror = mirror
-            self._extend_mirror()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServerLostError(f"{self.spec} has been closed")
 
-    def _extend_mirror(self) -> None:
-        """Have the mirror hold further parts, too; nobody has written to them yet."""
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether what is written is passed on."""
+        return self._mirror is not None
+
+    def mirror(self, mirror: Mirror, *, fresh: bool) -> None:
+        """Pass on all that is written from now on.
+
+        Parameters
+        ----------
+        mirror : Mirror
+        fresh : bool
+            Whether nothing has been written yet, so that the mirror has the same.
+        """
+        with self._extending:
+            mirror.call("follow", "extend", self.spec)
+            self._mirror, self._n_mirrored = mirror, 0
+            try:
+                with self._sending:
+                    for name, note in self._notes.items():
+                        mirror.call("follow", "put_note", name, note)
+                self._extend_mirror(fresh)
+                mirror.call("follow", "whole")
+                self._check_open()
+            except BaseException:
+                self._without_mirror(mirror)
+                raise
+
+    def _extend_mirror(self, fresh: bool = True) -> None:
+        """Have the mirror hold parts that it does not hold yet."""
         if self._n_mirrored < len(self.parts):
             self._follow("extend", self.spec)
-        while self._mirror is not None and self._n_mirrored < len(self.parts):
+        while (mirror := self._mirror) is not None and self._n_mirrored < len(self.parts):
             at = self._n_mirrored
-            with self.parts[at] as part:
-                part.reach(self._mirror.caller(), at, partial(_mend, weakref.ref(self), at))
+            with self.parts[at]:
+                self._pass_on(at, mirror, fresh)
             self._n_mirrored += 1
+
+    def _pass_on(self, at: int, mirror: Mirror, fresh: bool = False) -> None:
+        """Pass on what is written to a part, which is held, once the mirror has what is there."""
+        store, part = self.stores[at], self.parts[at]
+        if not fresh:
+            mirror.call("follow", "tear", at)
+            for method, *args in pieces_of(self._taken(at)):
+                mirror.call("follow", method, at, *args)
+            mirror.call("follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted)
+        part.reach(mirror.caller(), at, partial(_mend, weakref.ref(self), at))
+
+    def _without_mirror(self, mirror: Mirror) -> None:
+        """Go on without a mirror that is gone."""
+        if self._mirror is mirror:
+            self._mirror = None
+            self.on_loss()
 
     def mend(self, at: int) -> None:
         """Have the mirror hold all of a part again, or do without it; the part is held.
@@ -252,31 +298,24 @@ class Holding:
         ServerLostError
             The mirror leads; or it is there and cannot be reached.
         """
-        store, part = self.stores[at], self.parts[at]
         ending = time.monotonic() + self.spec.timeout
         while (mirror := self._mirror) is not None:
             try:
-                mirror.call("follow", "tear", at)
-                for method, *args in pieces_of(self._taken(at)):
-                    mirror.call("follow", method, at, *args)
-                mirror.call(
-                    "follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted
-                )
-                part.reach(mirror.caller(), at, partial(_mend, weakref.ref(self), at))
+                self._pass_on(at, mirror)
                 return
             except FencedError as error:
                 self._resign()
                 raise ServerLostError("its mirror has taken over") from error
             except (DPSError, OSError) as error:
                 if mirror.is_gone():
-                    self._mirror = None
+                    self._without_mirror(mirror)
                 elif time.monotonic() > ending:
                     raise ServerLostError(
                         f"its mirror cannot be reached ({error}), and what was written is not there"
                     ) from error
                 else:
                     time.sleep(_PAUSE)
-        part.reach(None, at, None)
+        self.parts[at].reach(None, at, None)
 
     def _follow(self, method: str, *args: Any) -> None:
         """Have the mirror do the same."""
@@ -290,7 +329,7 @@ class Holding:
             except (DPSError, OSError):
                 if not mirror.is_gone():
                     raise
-                self._mirror = None
+                self._without_mirror(mirror)
 
     def _resign(self) -> None:
         """Answer nobody any more: the mirror does."""
@@ -315,6 +354,10 @@ class Holding:
         self.parts[at].noted = noted
         self._torn.discard(at)
 
+    def whole(self) -> None:
+        """Hold all that the shard holds, from now on."""
+        self._torn.discard(_ALL)
+
     def promote(self) -> HoldingCard:
         """Lead from now on: the shard is gone whose mirror this is.
 
@@ -324,8 +367,7 @@ class Holding:
             It has been closed, or has not got all of a part.
         """
         with self._lock:
-            if self._closed:
-                raise ServerLostError(f"{self.spec} has been closed")
+            self._check_open()
             if not self.leads:
                 if self._torn:
                     raise ServerLostError("its mirror was still being made")
@@ -334,6 +376,7 @@ class Holding:
                     with part:
                         part.leads = True
                     self._n_entries = max(self._n_entries, part.n_noted)
+                self.on_loss()
         return self.card()
 
     def enter(self) -> int:
@@ -491,10 +534,14 @@ class Holding:
     def close(self) -> None:
         """Refuse who comes from now on, and give all memory back."""
         with self._lock:
-            self._closed = True
+            self._closed, self._mirror = True, None
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
             store.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _mend(known: Callable[[], Holding | None], at: int) -> None:
@@ -523,7 +570,9 @@ def map_parts(
     if card.host != host_id():
         return None
     parts = []
-    for (tensor, number), memory in zip(spec.held(shard), card.memories, strict=False):  # later ones
+    for (tensor, number), memory in zip(
+        spec.held(shard), card.memories, strict=False
+    ):  # later ones
         store = Store.find(tensor.store(spec.id, number, spec.optimizer), memory)
         if store is None:
             return None

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from dps._runtime.message import Caller, Ending
 from dps._runtime.wire import Wire
 from dps.errors import ClusterError, DPSError, ServerLostError
-from dps.server.holding import Holding, HoldingCard, Keys, Values, find_holding, map_parts
+from dps.server.holding import Holding, HoldingCard, Keys, find_holding, map_parts
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
 
-__all__ = ["RemoteAccess", "Sent", "access_to"]
+__all__ = ["RemoteAccess", "Sent", "access_to", "mirror_key", "mirrors_of"]
 
 #: Seconds for which a file is believed to have an owner.
 _BELIEVED = 0.1
@@ -83,9 +83,9 @@ class Sent:
                 ended, writes, error = self._caller.hear(self._request[-1])
                 if ended == Ending.RAISED:
                     raise pickle.loads(error)
-                if ended != Ending.MOVED and not (ended == Ending.STOPPED and self._access.mirrored):
+                if ended not in (Ending.MOVED, Ending.STOPPED):
                     break
-                raise ServerLostError("the shard has stopped")
+                raise self._access.closed()
             except ServerLostError as lost:
                 self._move(lost)
             except BaseException:
@@ -106,8 +106,8 @@ class RemoteAccess:
     remote : Remote
     timeout : float
         Seconds without an answer that count as a loss.
-    mirror : Remote, optional
-        The shard's.
+    moves : bool, default=True
+        Whether to go on with a mirror of the shard; not to that itself.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class RemoteAccess:
         card: HoldingCard,
         remote: Remote,
         timeout: float,
-        mirror: Remote | None = None,
+        moves: bool = True,
     ) -> None:
         self._spec, self._shard, self._card = spec, shard, card
-        self._remote, self._timeout, self._mirror = remote, timeout, mirror
+        self._remote, self._timeout, self._moves = remote, timeout, moves
         self._mapped = map_parts(spec, shard, card)
         self._seen = 0.0
         self._idle: list[Caller] = []
@@ -135,11 +135,6 @@ class RemoteAccess:
         """Where the shard is."""
         return self._remote.address
 
-    @property
-    def mirrored(self) -> bool:
-        """Whether another shard would take over."""
-        return self._mirror is not None
-
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in mapped memory, see `Holding.peek`."""
         mapped, remote = self._mapped, self._remote
@@ -153,9 +148,7 @@ class RemoteAccess:
                 return self.peek(part, start, keys, out)
             self._seen = now
         ended = held.peek(start, keys, out)
-        if ended == Ending.STOPPED and self.mirrored:
-            return None
-        return ended
+        return None if ended == Ending.STOPPED else ended
 
     def begin(self, *request: Any) -> Sent:
         """Send a request, see `Holding.begin`."""
@@ -193,18 +186,27 @@ class RemoteAccess:
         with self._moving:
             if self._remote is not remote:  # somebody else was faster
                 return
-            mirror = self._mirror
-            if mirror is None or not self.is_gone() or not self._held((mirror,))[0]:
+            known = self._spec.id, self._shard, self._remote, self._timeout
+            found = mirrors_of(*known) if self._moves and self.is_gone() else []
+            if not found:
                 raise error
-            card = mirror.call("promote", timeout=self._timeout)
+            mirror = found[0]  # that of before, or the one that leads already
+            try:
+                card = mirror.call("promote", timeout=self._timeout)
+            except ServerLostError as failed:
+                raise self.lost(f"{error.message}; {failed.message}") from failed
             with self._lock:
                 _leave(self._idle)
-                self._card, self._remote, self._mirror = card, mirror, None
+                self._card, self._remote = card, mirror
                 self._mapped = map_parts(self._spec, self._shard, card)
 
     def is_gone(self) -> bool:
         """Whether the shard has died, or has been given back by the cluster."""
         return self._fate()[1]
+
+    def closed(self) -> ServerLostError:
+        """The error of a shard that answers nobody any more."""
+        return ServerLostError(f"{self._spec} has been closed", worker=self._remote.address)
 
     def lost(self, what: str) -> ServerLostError:
         """The error of a shard that cannot be reached, which says what it holds."""
@@ -219,16 +221,8 @@ class RemoteAccess:
         except ClusterError as error:
             return error
 
-    def _held(self, remotes: Sequence[Remote]) -> list[bool]:
-        """Which Actors the scheduler has."""
-        keys = [remote.key for remote in remotes]
-        node = self._remote.node
-
-        async def who_has() -> Any:
-            return await node.scheduler.who_has(keys=keys)
-
-        found = self._remote.submit(who_has()).result(self._timeout)
-        return [bool(found.get(key)) for key in keys]
+    async def _who_has(self) -> Any:
+        return await self._remote.node.scheduler.who_has(keys=[self._remote.key])
 
     def _fate(self) -> tuple[str | None, bool]:
         """What has become of the shard, if anything; and whether the scheduler has it no longer.
@@ -238,7 +232,7 @@ class RemoteAccess:
         remote, probe = self._remote, None
         ending = time.monotonic() + min(self._timeout, _CONNECTING)
         while True:
-            if not self._held((remote,))[0]:
+            if not remote.submit(self._who_has()).result(self._timeout).get(remote.key):
                 known = remote.submit(remote.node.scheduler.ncores()).result(self._timeout)
                 return (_CLOSED if remote.address in known else _DIED), True
             probe = probe or remote.start("there")
@@ -324,6 +318,33 @@ def _leave(idle: list[Caller]) -> None:
         idle.pop().close()
 
 
+def mirror_key(server: str, *numbers: int) -> str:
+    """The key of a mirror, and its name as a dataset: of which shard, and a number from 1."""
+    return "-".join(["dps-mirror", server, *map(str, numbers)])
+
+
+def mirrors_of(server: str, shard: int, remote: Remote, timeout: float) -> list[Remote]:
+    """The mirrors of a shard that the scheduler has, in the order in which they were made.
+
+    One of them is the shard itself where it has taken over. Without that which is given, by which
+    the scheduler is asked.
+    """
+    node, begin = remote.node, f"{mirror_key(server, shard)}-"
+
+    async def held() -> Any:
+        names = await node.scheduler.publish_list()
+        keys = {mirror_key(server, shard, 1)}
+        keys |= {name for name in names if isinstance(name, str) and name.startswith(begin)}
+        return await node.scheduler.who_has(keys=sorted(keys))
+
+    found = {
+        int(key.removeprefix(begin)): Remote(workers[0], key, node)
+        for key, workers in remote.submit(held()).result(timeout).items()
+        if workers and key != remote.key
+    }
+    return [found[number] for number in sorted(found)]
+
+
 def _name() -> str:
     """Of this process, for those who look at who is connected."""
     return f"{os.uname().nodename}:{os.getpid()}"
@@ -337,12 +358,7 @@ _lock = threading.Lock()
 
 
 def access_to(
-    spec: ServerSpec,
-    shard: int,
-    card: HoldingCard,
-    remote: Remote,
-    timeout: float,
-    mirror: Remote | None = None,
+    spec: ServerSpec, shard: int, card: HoldingCard, remote: Remote, timeout: float
 ) -> Holding | RemoteAccess:
     """The way to a shard, found out by trying."""
     holding = find_holding(card)
@@ -353,9 +369,7 @@ def access_to(
     with _lock:
         access = _ways.get(key)
         if access is None:
-            access = _ways[key] = RemoteAccess(
-                spec, shard, card, remote, timeout, mirror
-            )
+            access = _ways[key] = RemoteAccess(spec, shard, card, remote, timeout)
         if not isinstance(node, Client):
             access.used = time.monotonic()
             if access not in _kept:

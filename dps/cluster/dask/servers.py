@@ -8,14 +8,13 @@ which the scheduler holds until the server is closed, whoever made it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import dask
-import numpy as np
-from distributed import Client, Future, get_client, get_worker
+from distributed import Client, Future, Worker, get_client, get_worker
 from distributed.protocol import pickle
 
 from dps.cluster.base import until_known
@@ -37,7 +36,7 @@ from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
-from dps.transport.callers import RemoteAccess, access_to
+from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of
 from dps.transport.remote import Remote
 from dps.transport.tensor_shard import TensorShard
 
@@ -59,15 +58,12 @@ class ServerCard:
     remotes : tuple of Remote
     cards : tuple of HoldingCard
         One a shard, as are the remotes.
-    mirrors : tuple of (Remote or None)
-        Likewise.
     timeout : float
     """
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
     cards: tuple[HoldingCard, ...]
-    mirrors: tuple[Remote | None, ...]
     timeout: float
 
 
@@ -102,56 +98,53 @@ def choose_workers(
         )
         if not workers:
             raise ValueError(f"no worker has the resources {dict(wanted)}; there are {there}")
-    if workers is not None:
+    if workers is None:
+        hosts = _by_host(client, sorted(present(client, "server", timeout)), timeout)
+        n_hosts = len(hosts)
+        shards = [
+            hosts[n % n_hosts][n // n_hosts % len(hosts[n % n_hosts])]
+            for n in range(n_shards or n_hosts)
+        ]
+    else:
         missing = sorted(set(workers) - set(alive))
         if missing or not workers:
             raise ValueError(
                 f"workers must be addresses of workers, of which there are {sorted(alive)}. "
                 f"Got {list(workers)!r} instead."
             )
-        candidates = list(workers)
-        n_shards = n_shards or len(candidates)
-    else:
-        candidates = sorted(present(client, "server", timeout))
-    if workers is not None and (mirror is False or len(set(candidates)) == 1):
-        hosts = [candidates]  # nobody asks where these are
-    else:
-        memories = dict(
-            zip(candidates, shared_memory(client, candidates, timeout), strict=True)
-        )
-        by_host: dict[str, list[str]] = {}
-        for worker in dict.fromkeys(candidates):
-            by_host.setdefault(memories[worker], []).append(worker)
-        hosts = list(by_host.values())
-    n_shards = n_shards or len(hosts)
-
-    def chosen(n: int) -> tuple[str, int]:
-        if workers is not None:
-            worker = candidates[n % len(candidates)]
-            return worker, next(at for at, host in enumerate(hosts) if worker in host)
-        host = hosts[n % len(hosts)]
-        return host[n // len(hosts) % len(host)], n % len(hosts)
-
-    places = [chosen(n) for n in range(n_shards)]
+        given = list(workers)
+        shards = [given[n % len(given)] for n in range(n_shards or len(given))]
+        hosts = _by_host(client, given, timeout)
     if mirror is False or (mirror == "auto" and len(hosts) == 1):
-        return [(worker,) for worker, _ in places]
-    if len(set(candidates)) == 1:
-        raise ValueError(f"mirror=True needs two workers, and there is {candidates[0]}")
-    made = []
-    for n, (worker, host) in enumerate(places):
-        others = hosts[(host + 1) % len(hosts)]
-        others = [each for each in others if each != worker]
-        made.append((worker, others[n % len(others)]))
-    return made
+        return [(worker,) for worker in shards]
+    return [_with_mirror(worker, number, hosts) for number, worker in enumerate(shards)]
+
+
+def _by_host(client: Client, workers: Sequence[str], timeout: float) -> list[list[str]]:
+    """Workers that share memory, together."""
+    hosts: dict[str, list[str]] = {}
+    for worker, host in zip(workers, shared_memory(client, workers, timeout), strict=True):
+        hosts.setdefault(host, []).append(worker)
+    return list(hosts.values())
+
+
+def _with_mirror(worker: str, number: int, hosts: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """A shard's worker, and one for its mirror."""
+    home = next(at for at, host in enumerate(hosts) if worker in host)
+    others = [each for each in hosts[(home + 1) % len(hosts)] if each != worker]
+    if not others:
+        raise ValueError(f"mirror=True needs two workers at least, and there is {worker}")
+    return worker, others[number % len(others)]
 
 
 def start(
     client: Client,
     spec: ServerSpec,
     workers: Sequence[tuple[str, ...]],
+    given: bool,
     timeout: float,
 ) -> ServerShards:
-    """Make the shards, and their mirrors.
+    """Make the shards, and their mirrors; later mirrors are on these workers if they were given.
 
     Raises
     ------
@@ -170,14 +163,20 @@ def start(
         if gone:
             raise WorkerLostError("a worker died while a server was made", worker=gone[0])
 
-    keys = ("dps-server-{}-{}", "dps-mirror-{}-{}")
+    mirrored = len(workers[0]) > 1
+    another = partial(_another, kind, frozenset(everybody) if given else None)
+    make = another if mirrored and spec.name is not None else None
+
+    def key(shard: int, number: int) -> str:
+        return mirror_key(spec.id, shard, 1) if number else f"dps-server-{spec.id}-{shard}"
+
     futures = [
         client.submit(
-            sealed(partial(kind, spec, shard, leads=not role)), actor=True, workers=[worker],
-            key=keys[role].format(spec.id, shard), pure=False,
+            sealed(partial(kind, spec, shard, number, make)), actor=True, workers=[worker],
+            key=key(shard, number), pure=False,
         )
         for shard, places in enumerate(workers)
-        for role, worker in enumerate(places)
+        for number, worker in enumerate(places)
     ]  # fmt: skip
     try:
         await_futures(client, futures, timeout, check)
@@ -192,8 +191,52 @@ def start(
         until_known(check)
         raise
     remotes = tuple(remote for remote, *_ in actors)
-    mirrors = tuple(mirror[0] if mirror else None for _, *mirror in actors)
-    return ServerShards(client, ServerCard(spec, remotes, cards, mirrors, timeout), futures)
+    return ServerShards(client, ServerCard(spec, remotes, cards, timeout), futures)
+
+
+def _another(
+    kind: type[TensorShard],
+    among: frozenset[str] | None,
+    spec: ServerSpec,
+    shard: int,
+    number: int,
+    worker: Worker,
+    use: Callable[[Remote], None],
+) -> bool:
+    """Make another mirror of a shard that is on a worker; False where there is no other worker.
+
+    The scheduler holds it as a dataset until the server is closed: whoever made the server may be
+    gone. `use` has the shard pass on to it what is written, or raises.
+    """
+    timeout, key = spec.timeout, mirror_key(spec.id, shard, number)
+    with Client(
+        worker.scheduler.address, security=worker.security, set_as_default=False, name="dps-mirror"
+    ) as client:
+        there = sorted(set(living(client, timeout)) - {worker.address})
+        if among is not None:
+            there = [each for each in there if each in among]
+        if not there:
+            return False
+        here, *hosts = shared_memory(client, [worker.address, *there], timeout)
+        far = [each for each, host in zip(there, hosts, strict=True) if host != here] or there
+        chosen = far[shard % len(far)]
+        future = client.submit(
+            sealed(partial(kind, spec, shard, number, partial(_another, kind, among))), actor=True,
+            workers=[chosen], key=key, pure=False,
+        )  # fmt: skip
+
+        def check() -> None:
+            if chosen not in living(client, timeout):
+                raise WorkerLostError("a worker died while a mirror was made", worker=chosen)
+
+        await_futures(client, [future], timeout, check)
+        client.publish_dataset({key: future}, callback_timeout=timeout)
+        try:
+            use(Remote(chosen, key, worker))
+        except BaseException:
+            client.unpublish_dataset(key, callback_timeout=timeout)
+            raise
+    return True
 
 
 def task_client() -> Client:
@@ -280,10 +323,7 @@ class ServerShards:
     def connect(self, shard: int) -> Holding | RemoteAccess:
         """The way to a shard."""
         card = self._card
-        return access_to(
-            card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout,
-            card.mirrors[shard],
-        )  # fmt: skip
+        return access_to(card.spec, shard, card.cards[shard], card.remotes[shard], card.timeout)
 
     def status(self) -> list[dict[str, Any]]:
         """What has been done at each shard, and who is connected; of a lost one, why.
@@ -370,10 +410,12 @@ class ServerShards:
             The scheduler is gone.
         """
         card = self._card
+        known = [(card.spec.id, shard, remote) for shard, remote in enumerate(card.remotes)]
         try:
             alive = _alive(card)
-            for remote in (*card.remotes, *card.mirrors):
-                if remote is not None and remote.address in alive:
+            mirrors = [each for one in known for each in mirrors_of(*one, card.timeout)]
+            for remote in (*card.remotes, *mirrors):
+                if remote.address in alive:
                     with contextlib.suppress(ServerLostError):  # it has gone
                         remote.call("close", timeout=card.timeout)
         finally:
@@ -386,6 +428,11 @@ class ServerShards:
         if self.spec.name is None:
             return
         client = self._client or task_client()
+        with reaching(client):
+            for name in client.list_datasets(callback_timeout=_ASKING):
+                # No shard is left that would publish another one.
+                if isinstance(name, str) and name.startswith(f"{mirror_key(self.spec.id)}-"):
+                    client.unpublish_dataset(name, callback_timeout=_ASKING)
         if self.spec.id in (card.spec.id for card in _cards(client, self.spec.name)):
             with reaching(client):
                 client.unpublish_dataset(f"{_PREFIX}{self.spec.name}", callback_timeout=_ASKING)
@@ -397,13 +444,8 @@ def _through(card: ServerCard, client: Client | None) -> ServerCard:
     That is asked now: other threads of the task would not know.
     """
     node = client or get_worker()
-
-
-    def through(remote: Remote) -> Remote:
-        return Remote(remote.address, remote.key, node)
-
-    mirrors = tuple(mirror and through(mirror) for mirror in card.mirrors)
-    return replace(card, remotes=tuple(map(through, card.remotes)), mirrors=mirrors)
+    remotes = tuple(Remote(remote.address, remote.key, node) for remote in card.remotes)
+    return replace(card, remotes=remotes)
 
 
 def _alive(card: ServerCard) -> dict[str, int]:
