@@ -1,4 +1,6 @@
-"""One process trains a model; another one predicts with it meanwhile, by a parameter server."""
+"""A model is trained into a named server; another process predicts with it meanwhile."""
+
+from tempfile import TemporaryDirectory
 
 from distributed import Client
 from sklearn.datasets import load_breast_cancer
@@ -20,11 +22,15 @@ def follow(X, y):
 if __name__ == "__main__":
     X, y = load_breast_cancer(return_X_y=True)
     with Client(n_workers=2, threads_per_worker=2, dashboard_address=":0") as client:
-        server = dps.ParameterServer({"enough": 0.0}, name="tumours")
+        server = dps.ParameterServer({"enough": 0.0}, name="tumours", mirror=True)
         following = client.submit(follow, X, y)
         model = dps.LinearClassifier(server=server)
         while not server.pull("enough"):
             model.partial_fit(X, y, classes=[0, 1])
         print("accuracy by epochs, seen elsewhere:", following.result())
-        print("the same at the end:", dps.ServedModel(server).score(X, y) == model.score(X, y))
-        server.close()
+        with TemporaryDirectory() as path:
+            server.save(path)
+            server.close()
+            with dps.ParameterServer.load(path, n_shards=3) as loaded:
+                same = dps.ServedModel(loaded).score(X, y) == model.score(X, y)
+                print("the same, loaded into three shards:", same)

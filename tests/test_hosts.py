@@ -154,6 +154,29 @@ def test_a_parameter_server_has_a_shard_a_host_and_the_bits_of_one(pair: Cluster
     assert found[2].tolist() == [40.0] * 7
 
 
+def test_a_server_outlives_each_of_its_hosts() -> None:
+    with cluster_of_hosts(2) as cluster:
+        client, (one, other) = cluster.client, cluster.hosts
+        with ParameterServer({"w": np.zeros(10)}, name="long", client=client, timeout=20) as server:
+            writes = 0
+            for host, left in ((one, other), (other, one)):
+                where = [(each["worker"], each["mirror"]) for each in server.stats()["shards"]]
+                assert len(where) == 2
+                assert all({*cluster.of(one), *cluster.of(other)} == {*pair} for pair in where)
+                os.kill(cluster.workers[cluster.of(host)[0]].pid, signal.SIGKILL)
+                del cluster.workers[cluster.of(host)[0]]
+                server.add("w", 1.0)
+                writes += 1
+                assert {each["worker"] for each in server.stats()["shards"]} == {*cluster.of(left)}
+                cluster.add_workers([host])
+
+                def all_mirrored(there: str = cluster.of(host)[0]) -> bool:
+                    return all(each["mirror"] == there for each in server.stats()["shards"])
+
+                until(all_mirrored, "each shard has a mirror on the new worker")
+            assert server.pull("w").tolist() == [float(writes)] * 10
+
+
 def test_each_host_sees_what_its_cable_carries(pair: ClusterOfHosts) -> None:
     one, other = pair.hosts
     sent, received = one.sent, other.received

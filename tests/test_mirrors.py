@@ -287,7 +287,7 @@ def test_a_write_that_comes_again_is_done_once() -> None:
     assert ask(request(Op.ADD, 1)) == [Ending.MOVED]
     passed = [request(Op.ADD, number, passed=1, entry=5) for number in (1, 2)]
     assert ask(*passed) == [Ending.RAN] * 2
-    with pytest.raises(ServerLostError, match="still being made"):
+    with pytest.raises(ServerLostError, match="while a mirror was being made"):
         mirror.promote()
     mirror.follow("whole")
     mirror.promote()

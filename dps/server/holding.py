@@ -176,6 +176,7 @@ class Holding:
         self.on_loss: Callable[[], None] = _nothing
         self.leads = leads
         self._mirror: Mirror | None = None
+        self._has_mirror = False  # which could take over
         self._n_mirrored = 0
         self._extending = threading.Lock()  # while parts are made, here and in the mirror
         self._sending = threading.Lock()  # while something is done in both
@@ -260,6 +261,7 @@ class Holding:
                 self._extend_mirror(fresh)
                 mirror.call("follow", "whole")
                 self._check_open()
+                self._has_mirror = True
             except BaseException:
                 self._without_mirror(mirror)
                 raise
@@ -287,7 +289,7 @@ class Holding:
     def _without_mirror(self, mirror: Mirror) -> None:
         """Go on without a mirror that is gone."""
         if self._mirror is mirror:
-            self._mirror = None
+            self._mirror, self._has_mirror = None, False
             self.on_loss()
 
     def mend(self, at: int) -> None:
@@ -370,7 +372,7 @@ class Holding:
             self._check_open()
             if not self.leads:
                 if self._torn:
-                    raise ServerLostError("its mirror was still being made")
+                    raise ServerLostError("its worker has died while a mirror was being made")
                 self.leads = True
                 for part in self.parts:
                     with part:
@@ -438,11 +440,12 @@ class Holding:
                 "part": number,
                 "rows": int((store.ids[0] > 0).sum()) if store.table else None,
             }
+        mirror = self._mirror
         return {
             "parts": parts,
             "seconds": time.monotonic() - self._began,
             "callers": self.callers(),
-            "mirror": None if self._mirror is None else self._mirror.worker,
+            "mirror": mirror.worker if mirror is not None and self._has_mirror else None,
         }
 
     def traffic(self) -> dict[str, dict[str, Any]]:

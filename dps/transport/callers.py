@@ -194,7 +194,7 @@ class RemoteAccess:
             try:
                 card = mirror.call("promote", timeout=self._timeout)
             except ServerLostError as failed:
-                raise self.lost(f"{error.message}; {failed.message}") from failed
+                raise self.lost(failed.message) from failed
             with self._lock:
                 _leave(self._idle)
                 self._card, self._remote = card, mirror

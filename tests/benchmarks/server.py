@@ -3,10 +3,10 @@
     python tests/benchmarks/server.py [--repeat K] [--rows N] [--calls N] [--quick]
 
 A caller asks again when it has its answer; medians. On one host it is this process, and the shard
-is a worker's of a LocalCluster. Between hosts it is a task on one network namespace
-(`namespaces.py`, as root on Linux), and the shard on another; where there can be none, the caller
-does without mapped memory. Tensors are 1,000 float32, keys 1,000 that are drawn anew for each call
-from a table of `--rows` rows of 16 float32, all of which are there.
+is a worker's of a LocalCluster, its mirror another one's. Between hosts it is a task on one network
+namespace (`namespaces.py`, as root on Linux), and the shard on another; where there can be none,
+the caller does without mapped memory. Tensors are 1,000 float32, keys 1,000 that are drawn anew for
+each call from a table of `--rows` rows of 16 float32, all of which are there.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ def tensor(client: Client, **more: Any) -> dps.ParameterServer:
     return dps.ParameterServer(
         {"w": np.zeros(N, np.float32)}, learning_rate=0.01, client=client, **more
     )
+
+
+def mirrored(client: Client, calls: int, repeat: int) -> float:
+    gradient = np.ones(N, np.float32)
+    with tensor(client, mirror=True) as server:
+        return rate(lambda _: server.push("w", gradient), calls, repeat)
 
 
 def on_one_host(client: Client, calls: int, rows: int, repeat: int) -> dict[str, float]:
@@ -90,6 +96,8 @@ def main() -> None:
         chosen.rows, chosen.calls = 20_000, 100
     with cluster(1) as client:
         found = on_one_host(client, chosen.calls, chosen.rows, chosen.repeat)
+    with cluster(2) as client:
+        found["push, mirrored, on one host"] = mirrored(client, chosen.calls, chosen.repeat)
     far = f"push_pull, {'stream' if why_not() else 'between hosts'}"
     with between_hosts() as count:
         found[far] = count(chosen.calls, chosen.repeat)
