@@ -30,22 +30,12 @@ GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ReplicaTask:
-    """One replica to start.
-
-    Parameters
-    ----------
-    rank : int
-    worker : str
-    pieces : tuple of Piece
-        Its rows.
-    spec : object
-        The first argument of the replica's function.
-    """
+    """One replica to start."""
 
     rank: int
     worker: str
-    pieces: tuple[Piece, ...]
-    spec: Any
+    pieces: tuple[Piece, ...]  # its rows
+    spec: Any  # the first argument of the replica's function
 
 
 class Running(Protocol):
@@ -74,21 +64,12 @@ class Running(Protocol):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A shard, what a group needs there, and the worker that has it.
-
-    Parameters
-    ----------
-    shard : ShardSpec
-    group : GroupSpec
-    worker : str
-    rows : Kept or None
-        Rows of a table that the shard begins with.
-    """
+    """A shard, what a group needs there, and the worker that has it."""
 
     shard: ShardSpec
     group: GroupSpec
     worker: str
-    rows: Kept | None = None
+    rows: Kept | None = None  # rows of a table that the shard begins with
 
     @property
     def table(self) -> Table | None:

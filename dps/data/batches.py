@@ -59,16 +59,10 @@ class Batches:
     Step t of T takes rows ``n t // T`` to ``n (t + 1) // T`` of the rank's n rows,
     possibly none, so that replicas with unequal rows finish together. From blocks that
     are mixed it takes in proportion to what is left of each.
-
-    Parameters
-    ----------
-    source : BlockSource
-    steps : int
-        Steps of an epoch, T.
     """
 
     source: BlockSource
-    steps: int
+    steps: int  # steps of an epoch, T
 
 
 def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDArray[np.bool_]:

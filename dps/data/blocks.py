@@ -202,33 +202,17 @@ def features_of(X: Any, dtype: Any) -> Features:
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a partition that one rank trains on.
+    """Some rows of a partition that one rank trains on."""
 
-    Parameters
-    ----------
-    partition : int
-        Its number, which keys the order of its rows.
-    features : Features
-        X of the whole partition.
-    y : (n,) or (n, n_outputs) array
-        Targets of the whole partition, in the model's dtype.
-    weight : (n,) array or None
-    start, stop : int
-        The rank's rows of the partition.
-    held_out : (n,) bool array or None
-        Rows of the partition that are kept for validation.
-    first : int, default=0
-        The row of the partition that is row 0 here, of a piece that was moved.
-    """
-
-    partition: int
-    features: Features
-    y: NDArray[np.floating]
-    weight: NDArray[np.floating] | None
-    start: int
+    partition: int  # its number, which keys the order of its rows
+    features: Features  # X of the whole partition
+    y: NDArray[np.floating]  # (n,) targets of the whole partition, in the model's dtype
+    weight: NDArray[np.floating] | None  # (n,)
+    start: int  # the rank's rows of the partition
     stop: int
+    # (n,) rows of the partition that are kept for validation.
     held_out: NDArray[np.bool_] | None = None
-    first: int = 0
+    first: int = 0  # the row of the partition that is row 0 here, of a piece that was moved
 
     @property
     def place(self) -> int:

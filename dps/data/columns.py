@@ -29,13 +29,6 @@ _MOST = 1 << 24
 class Columns:
     """Some columns of a wider matrix.
 
-    Parameters
-    ----------
-    numbers : (n,) int64 array
-        In the wider matrix, ascending.
-    total : int
-        How many that one has.
-
     Examples
     --------
     Parameters of two outputs, with two intercepts behind the coefficients:
@@ -44,8 +37,8 @@ class Columns:
     array([0., 0., 1., 2., 0., 0., 8., 9.])
     """
 
-    numbers: NDArray[np.int64]
-    total: int
+    numbers: NDArray[np.int64]  # (n,) in the wider matrix, ascending
+    total: int  # how many that one has
 
     def of(self, X: Any) -> Any:
         """These columns of an array or a CSR matrix."""

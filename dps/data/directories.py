@@ -51,17 +51,9 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Part:
-    """A file of arrays beside a manifest.
+    """A file of arrays beside a manifest."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file; it begins with ``part-``.
-    sha256 : str
-    bytes : int
-    """
-
-    name: str
+    name: str  # of the file; it begins with ``part-``
     sha256: str
     bytes: int
 

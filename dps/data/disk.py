@@ -89,19 +89,10 @@ class DiskFile:
 
 @dataclass(frozen=True)
 class DiskArray:
-    """An array in a file.
-
-    Parameters
-    ----------
-    file : DiskFile
-    start : int
-        Its first byte.
-    shape : tuple of int
-    dtype : dtype
-    """
+    """An array in a file."""
 
     file: DiskFile
-    start: int
+    start: int  # its first byte
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 

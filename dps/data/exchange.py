@@ -28,15 +28,6 @@ _EXCHANGE = 2 << 32
 class RandomSplit:
     """Rows dealt out like cards: those of a partition in an order drawn by chance.
 
-    Parameters
-    ----------
-    seed : int
-    turns : tuple of int
-        The new partitions in the order in which they get a row, over and over again; who
-        is to have twice the rows has two turns.
-    rows : tuple of int
-        Rows of each partition as it is.
-
     Examples
     --------
     >>> split = RandomSplit(seed=0, turns=(0, 1, 0), rows=(4, 5))
@@ -45,8 +36,10 @@ class RandomSplit:
     """
 
     seed: int
+    # The new partitions in the order in which they get a row, over and over again; who is to have
+    # twice the rows has two turns.
     turns: tuple[int, ...]
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # rows of each partition as it is
 
     def draw(self, partition: int) -> list[NDArray[np.int64]]:
         """The rows of a partition that go to each new one, in the order in which they lie."""

@@ -30,23 +30,14 @@ class _Gathered(Score):
     """What a scorer says of all rows for validation.
 
     A report is their number, and the rows: raw outputs, y as it is encoded, and weight.
-
-    Parameters
-    ----------
-    scorer : scorer of scikit-learn
-    name : str
-    is_known : bool
-        Whether it is one of scikit-learn's own, to which the second of two classes is 1.
-    targets : TargetEncoding, optional
-    n_raw, n_y : int, default=1
-        Columns of a row.
     """
 
     scorer: Any
     name: str
+    # Whether it is one of scikit-learn's own, to which the second of two classes is 1.
     is_known: bool
     targets: TargetEncoding | None = None
-    n_raw: int = 1
+    n_raw: int = 1  # columns of a row
     n_y: int = 1
 
     def about(

@@ -13,14 +13,9 @@ __all__ = ["Hashes", "buckets_of", "hashes_of", "texts_of"]
 
 @dataclass(frozen=True)
 class Hashes:
-    """What is kept of values whose hashes alone are wanted: a tenth of the memory.
+    """What is kept of values whose hashes alone are wanted: a tenth of the memory."""
 
-    Parameters
-    ----------
-    values : (n,) uint64 array
-    """
-
-    values: NDArray[np.uint64]
+    values: NDArray[np.uint64]  # (n,)
 
     def __len__(self) -> int:
         return len(self.values)

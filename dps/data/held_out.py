@@ -16,14 +16,6 @@ __all__ = ["HeldOut"]
 class HeldOut:
     """Rows that are not trained on.
 
-    Parameters
-    ----------
-    seed : int
-    fraction : float
-        Share of the rows of every partition, drawn by chance.
-    first : int or None
-        From this number on partitions are kept as a whole: validation data of the user's.
-
     Examples
     --------
     >>> held = HeldOut(0, fraction=0.0, first=2)
@@ -32,7 +24,8 @@ class HeldOut:
     """
 
     seed: int
-    fraction: float
+    fraction: float  # share of the rows of every partition, drawn by chance
+    # From this number on partitions are kept as a whole: validation data of the user's.
     first: int | None = None
 
     def __bool__(self) -> bool:

@@ -62,143 +62,71 @@ _SINGLE = frozenset({"float32", "Float32", "float[pyarrow]"})
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is looked at besides what every fit needs.
+    """What is looked at besides what every fit needs."""
 
-    Parameters
-    ----------
-    spread : bool
-        How the columns of X vary, in a sample of the rows.
-    points : bool
-        How their values are distributed, and how long rows are.
-    numbers : tuple of int or None
-        Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Their means
-        and deviations are looked at too; with None those of all columns, unless X is sparse.
-    """
-
-    spread: bool = False
-    points: bool = False
+    spread: bool = False  # how the columns of X vary, in a sample of the rows
+    points: bool = False  # how their values are distributed, and how long rows are
+    # Of these columns; None: of all, unless X is sparse and has more than `NARROW`. Their means
+    # and deviations are looked at too; with None those of all columns, unless X is sparse.
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """What one partition holds.
-
-    Attributes
-    ----------
-    rows, n_features, n_outputs : int
-        `n_outputs` is the number of columns of y.
-    columns : tuple or None
-        Their names, of a dataframe.
-    elements : int
-        Stored values of X.
-    square : float
-        Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
-    sparse : bool
-        Whether X is a sparse matrix.
-    readable : bool
-        Whether kernels can read X as it is, see `as_rows`.
-    dtype : str
-        Common dtype of X.
-    defect : str or None
-        The first thing that is wrong, as the end of a sentence that begins with the place.
-    classes : (k,) array
-        Sorted distinct labels; empty for regression.
-    class_rows, class_weights : (k,) float64 arrays
-        Rows and sample weight of each class.
-    weight_sum : float
-        Sum of sample weights; `rows` without weights.
-    weightless : int
-        Rows whose sample weight is zero.
-    target_sum, target_squares : (n_outputs,) float64 arrays
-        Weighted sums of y and of its squares, of numbers or of several labels.
-    spread : ColumnSums or None
-        Where it was asked for.
-    moments : Moments or None
-        Of the columns that were asked for.
-    points : list of Points or None
-        Of the columns that were asked for.
-    """
+    """What one partition holds."""
 
     rows: int
     n_features: int
-    n_outputs: int
-    columns: tuple[Any, ...] | None
-    elements: int
+    n_outputs: int  # the number of columns of y
+    columns: tuple[Any, ...] | None  # their names, of a dataframe
+    elements: int  # stored values of X
+    # Sum of their squares, of a sparse X with many columns; 0 of others, which need no look.
     square: float
-    sparse: bool
-    readable: bool
-    dtype: str
+    sparse: bool  # whether X is a sparse matrix
+    readable: bool  # whether kernels can read X as it is, see `as_rows`
+    dtype: str  # common dtype of X
+    # The first thing that is wrong, as the end of a sentence that begins with the place.
     defect: str | None
-    classes: NDArray[Any]
-    class_rows: NDArray[np.float64]
+    classes: NDArray[Any]  # (k,) sorted distinct labels; empty for regression
+    class_rows: NDArray[np.float64]  # (k,) rows and sample weight of each class
     class_weights: NDArray[np.float64]
-    weight_sum: float
-    weightless: int
+    weight_sum: float  # sum of sample weights; `rows` without weights
+    weightless: int  # rows whose sample weight is zero
+    # (n_outputs,) weighted sums of y and of its squares, of numbers or of several labels.
     target_sum: NDArray[np.float64]
     target_squares: NDArray[np.float64]
-    spread: ColumnSums | None
-    moments: Moments | None
-    points: list[Points] | None
+    spread: ColumnSums | None  # where it was asked for
+    moments: Moments | None  # of the columns that were asked for
+    points: list[Points] | None  # of the columns that were asked for
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What all partitions hold together.
+    """What all partitions hold together."""
 
-    Attributes
-    ----------
-    rows : tuple of int
-        Rows of each partition that is trained on.
-    n_features, n_outputs : int
-    columns : tuple or None
-        Names of the columns of X, where it is made of dataframes.
-    elements : int
-        Stored values of X.
-    square : float
-        Sum of their squares, where X is sparse and has many columns.
-    sparse : bool
-        Whether all of X is sparse.
-    unreadable : tuple of int
-        Partitions whose X must be converted, see `as_rows`.
-    dtype : str
-        float32 if all of X is, else float64.
-    classes : (k,) array
-    class_rows, class_weights : (k,) float64 arrays
-    weight_sum : float
-    weightless : int
-        Rows whose sample weight is zero.
-    target_mean, target_std : tuple of float
-        Of each column of y, weighted; of one column of labels 0.
-    spread : Spread or None
-        Of the columns of X, where it was asked for.
-    standards : (2, n_features) array or None
-        Of dense columns and of numbers, see `dps.data.spread.standards`; None: there are none.
-    points : tuple of Points or None
-        Of the columns that were asked for; None where there are none, in all partitions.
-    validation : tuple of int, default=()
-        Rows of each partition of the user's validation data; all else is of what is trained on.
-    """
-
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # rows of each partition that is trained on
     n_features: int
     n_outputs: int
-    columns: tuple[Any, ...] | None
-    elements: int
-    square: float
-    sparse: bool
-    unreadable: tuple[int, ...]
-    dtype: str
-    classes: NDArray[Any]
-    class_rows: NDArray[np.float64]
+    columns: tuple[Any, ...] | None  # names of the columns of X, where it is made of dataframes
+    elements: int  # stored values of X
+    square: float  # sum of their squares, where X is sparse and has many columns
+    sparse: bool  # whether all of X is sparse
+    unreadable: tuple[int, ...]  # partitions whose X must be converted, see `as_rows`
+    dtype: str  # float32 if all of X is, else float64
+    classes: NDArray[Any]  # (k,)
+    class_rows: NDArray[np.float64]  # (k,)
     class_weights: NDArray[np.float64]
     weight_sum: float
-    weightless: int
-    target_mean: tuple[float, ...]
+    weightless: int  # rows whose sample weight is zero
+    target_mean: tuple[float, ...]  # of each column of y, weighted; of one column of labels 0
     target_std: tuple[float, ...]
-    spread: Spread | None
+    spread: Spread | None  # of the columns of X, where it was asked for
+    # (2, n_features) of dense columns and of numbers, see `dps.data.spread.standards`; None:
+    # there are none.
     standards: NDArray[np.float64] | None
+    # Of the columns that were asked for; None where there are none, in all partitions.
     points: tuple[Points, ...] | None
+    # Rows of each partition of the user's validation data; all else is of what is trained on.
     validation: tuple[int, ...] = ()
 
     def reach(self, loss: Loss) -> float:

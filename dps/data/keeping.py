@@ -37,16 +37,10 @@ _FILLED = 0.5
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where partitions of a fit may be kept.
-
-    Parameters
-    ----------
-    fit : str
-    cache : {"auto", "memory", "disk"} or None
-        "auto" takes memory, then disk, then nothing; None keeps nothing.
-    """
+    """Where partitions of a fit may be kept."""
 
     fit: str
+    # {"auto", "memory", "disk"} "auto" takes memory, then disk, then nothing; None keeps nothing.
     cache: str | None
 
     def in_memory(self, more: int) -> bool:
@@ -58,21 +52,11 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Absent:
-    """A partition of which nothing was kept.
+    """A partition of which nothing was kept."""
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of X as it was computed.
-    nbytes : int
-        What it took, to be told if it cannot be had again.
-    recipe : Recipe or None
-        How it is computed again, once that is known.
-    """
-
-    shape: tuple[int, ...]
-    nbytes: int
-    recipe: Recipe | None = None
+    shape: tuple[int, ...]  # of X as it was computed
+    nbytes: int  # what it took, to be told if it cannot be had again
+    recipe: Recipe | None = None  # how it is computed again, once that is known
     whole: ClassVar[bool] = True
     resident: ClassVar[int] = 0
 

@@ -29,14 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Partition:
-    """Rows that lie together.
-
-    Parameters
-    ----------
-    X : 2-D array, sparse matrix or dataframe; or a Delayed or Future of one
-    y : vector, or 2-D with a column an output, likewise
-    weight : vector, likewise, or None
-    """
+    """Rows that lie together."""
 
     X: Any
     y: Any
@@ -47,24 +40,17 @@ class Partition:
 class Piece:
     """Rows `start` to `stop` of a partition.
 
-    Parameters
-    ----------
-    partition : int
-        Its number.
-    start, stop : int
-    moved : bool, default=False
-        Whether these rows alone are copied to the worker that reads them; else it reads
-        them where the partition lies.
-
     Examples
     --------
     >>> Piece(3, 10, 15).rows
     5
     """
 
-    partition: int
+    partition: int  # its number
     start: int
     stop: int
+    # Whether these rows alone are copied to the worker that reads them; else it reads them where
+    # the partition lies.
     moved: bool = False
 
     @property

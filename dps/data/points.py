@@ -26,10 +26,6 @@ _SAMPLED, _KEPT = 1 << 15, 256
 class Points:
     """Values of one column, ascending, and how many rows each stands for.
 
-    Attributes
-    ----------
-    values, rows : (m,) float64 arrays
-
     Examples
     --------
     >>> points = Points(np.array([0.0, 1.0, 5.0]), np.array([6.0, 3.0, 1.0]))
@@ -37,7 +33,7 @@ class Points:
     (array([0., 1.]), array([0., 1., 5.]))
     """
 
-    values: NDArray[np.float64]
+    values: NDArray[np.float64]  # (m,)
     rows: NDArray[np.float64]
 
     def quantiles(self, shares: Any) -> NDArray[np.float64]:

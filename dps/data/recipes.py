@@ -18,18 +18,10 @@ __all__ = ["Recipe", "recipes_of"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The tasks that make one partition.
+    """The tasks that make one partition."""
 
-    Parameters
-    ----------
-    tasks : mapping
-        A Dask graph.
-    keys : tuple
-        Of X, y and weight in it; None for a weight that is not there.
-    """
-
-    tasks: Mapping[Any, Any]
-    keys: tuple[Any, Any, Any]
+    tasks: Mapping[Any, Any]  # A Dask graph
+    keys: tuple[Any, Any, Any]  # of X, y and weight in it; None for a weight that is not there
 
     def __call__(self) -> Values:
         """Compute X, y and weight in this thread.

@@ -24,26 +24,14 @@ _LAST_CHARACTER = 0x10FFFF
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value, by the fields that make it.
+    """A kind of value, by the fields that make it."""
 
-    Parameters
-    ----------
-    name : str
-        What it is called in files.
-    type : type
-        Whose instances they are; those of subclasses are not.
-    fields : tuple of str
-    write : callable
-        From a value to its fields, which are values themselves.
-    read : callable
-        From fields, as keywords, to a value; raises ValueError or TypeError.
-    """
-
-    name: str
-    type: type
+    name: str  # what it is called in files
+    type: type  # whose instances they are; those of subclasses are not
     fields: tuple[str, ...]
+    # From a value to its fields, which are values themselves.
     write: Callable[[Any], Mapping[str, Any]]
-    read: Callable[..., Any]
+    read: Callable[..., Any]  # from fields, as keywords, to a value; raises ValueError or TypeError
 
 
 def dataclass_kind(name: str, cls: Any, read: Callable[..., Any] | None = None) -> Kind:

@@ -79,16 +79,6 @@ class Score(ABC):
 class RowScore(Score):
     """The weighted mean over rows of a function of targets and predictions.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(y_true, y_pred)`` is a number a row, (n,), the higher the better: of an error
-        return minus that. It is given some thousand rows at a time. On a cluster it must lie in a
-        module that the workers can import.
-    response_method : {"predict", "predict_proba", "decision_function"}, default="predict"
-        What ``y_pred`` is: labels, or of a regression numbers; probabilities, a column a class in
-        the order of ``classes_``; or raw outputs, a column each.
-
     Examples
     --------
     >>> import numpy as np
@@ -101,7 +91,13 @@ class RowScore(Score):
     1.0
     """
 
+    # ``function(y_true, y_pred)`` is a number a row, (n,), the higher the better: of an error
+    # return minus that. It is given some thousand rows at a time. On a cluster it must lie in a
+    # module that the workers can import.
     function: Callable[[NDArray[Any], NDArray[Any]], Any]
+    # {"predict", "predict_proba", "decision_function"} what ``y_pred`` is: labels, or of a
+    # regression numbers; probabilities, a column a class in the order of ``classes_``; or raw
+    # outputs, a column each.
     response_method: str = "predict"
 
     def __post_init__(self) -> None:
@@ -207,17 +203,11 @@ class _Brier(_Probabilities):
 
 @dataclass(frozen=True)
 class _OfLabels(Score):
-    """Precision, recall or their mean, from the weight of rows that have, and are given, a label.
+    """Precision, recall or their mean, by the weight of rows that have, and are given, a label."""
 
-    Parameters
-    ----------
-    what : {"precision", "recall", "f1"}
-    average : {"binary", "macro", "micro", "weighted", "balanced"}
-        "macro" is the mean over labels that there are, "balanced" over those that are true.
-    n_labels : int
-    """
-
-    what: str = "f1"
+    what: str = "f1"  # {"precision", "recall", "f1"}
+    # {"binary", "macro", "micro", "weighted", "balanced"} "macro" is the mean over labels that
+    # there are, "balanced" over those that are true.
     average: str = "macro"
     n_labels: int = 0
 
@@ -259,14 +249,9 @@ class _OfLabels(Score):
 
 @dataclass(frozen=True)
 class _R2(Score):
-    """The coefficient of determination, of several outputs their mean.
+    """The coefficient of determination, of several outputs their mean."""
 
-    Parameters
-    ----------
-    centre : tuple of float
-        Near the mean of y, so that little is lost in the difference of its squares.
-    """
-
+    # Near the mean of y, so that little is lost in the difference of its squares.
     centre: tuple[float, ...] = (0.0,)
 
     def about(self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]) -> _R2:

@@ -67,12 +67,7 @@ class Cut(Protocol):
 
 @dataclass(frozen=True)
 class Lying:
-    """A cut that lies in memory.
-
-    Parameters
-    ----------
-    block : Block
-    """
+    """A cut that lies in memory."""
 
     block: Block
     size: ClassVar[int] = 1
@@ -104,41 +99,25 @@ class Lying:
 
 @dataclass(frozen=True)
 class Coming:
-    """A cut that is made when it is needed.
-
-    Parameters
-    ----------
-    partition, place, rows, held_out, size : int
-    open : callable
-        Makes the block.
-    """
+    """A cut that is made when it is needed."""
 
     partition: int
     place: int
     rows: int
     held_out: int
     size: int
-    open: Callable[[], Block]
+    open: Callable[[], Block]  # makes the block
 
 
 @dataclass(frozen=True)
 class Source:
-    """A rank's cuts, in a fresh order in each epoch if wanted.
-
-    Parameters
-    ----------
-    cuts : sequence of Cut
-    seed : int or None
-        Key of the order of cuts and of rows within a cut; None keeps them as they are.
-    rank : int
-    waiting : callable
-        Called now and then while a cut is waited for; raises to give up.
-    """
+    """A rank's cuts, in a fresh order in each epoch if wanted."""
 
     cuts: Sequence[Cut]
+    # Key of the order of cuts and of rows within a cut; None keeps them as they are.
     seed: int | None
     rank: int
-    waiting: Callable[[], None]
+    waiting: Callable[[], None]  # called now and then while a cut is waited for; raises to give up
 
     @property
     def rows(self) -> int:

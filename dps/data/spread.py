@@ -40,18 +40,11 @@ _ROUNDINGS = 64
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Sums over some rows of a partition, of the columns in which they have values.
-
-    Attributes
-    ----------
-    rows : int
-    columns : (m,) int array
-    count, total, square : (m,) float64 arrays
-        How many values are not zero, their sum, and that of their squares.
-    """
+    """Sums over some rows of a partition, of the columns in which they have values."""
 
     rows: int
-    columns: NDArray[np.intp]
+    columns: NDArray[np.intp]  # (m,)
+    # (m,) how many values are not zero, their sum, and that of their squares.
     count: NDArray[np.float64]
     total: NDArray[np.float64]
     square: NDArray[np.float64]
@@ -59,17 +52,10 @@ class ColumnSums:
 
 @dataclass(frozen=True)
 class Spread:
-    """Sums over rows of all partitions, of each column.
-
-    Attributes
-    ----------
-    rows : int
-    count, total, square : (n_features,) float64 arrays
-        As of `ColumnSums`.
-    """
+    """Sums over rows of all partitions, of each column."""
 
     rows: int
-    count: NDArray[np.float64]
+    count: NDArray[np.float64]  # (n_features,) as of `ColumnSums`
     total: NDArray[np.float64]
     square: NDArray[np.float64]
 
@@ -179,20 +165,11 @@ def combine_spreads(parts: Sequence[ColumnSums], n_features: int) -> Spread:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some columns, over rows of a partition.
+    """Of some columns, over rows of a partition."""
 
-    Attributes
-    ----------
-    weight : float
-        Sum of the sample weights, or how many rows there are, of all rows.
-    columns : (m,) int array
-    mean, variance : (m,) float64 arrays
-        Weighted.
-    """
-
-    weight: float
-    columns: NDArray[np.int64]
-    mean: NDArray[np.float64]
+    weight: float  # sum of the sample weights, or how many rows there are, of all rows
+    columns: NDArray[np.int64]  # (m,)
+    mean: NDArray[np.float64]  # (m,) weighted
     variance: NDArray[np.float64]
 
 

@@ -55,13 +55,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True)
 class Kept:
-    """Rows that lie compactly, in memory or in a file.
-
-    Parameters
-    ----------
-    X, y : Table
-    weight : Table or None
-    """
+    """Rows that lie compactly, in memory or in a file."""
 
     X: Table
     y: Table
@@ -112,19 +106,11 @@ def kept_of(X: Any, y: Any, weight: Any) -> Kept | None:
 
 @dataclass(frozen=True)
 class Stream:
-    """A partition whose rows are made each time they are read.
+    """A partition whose rows are made each time they are read."""
 
-    Parameters
-    ----------
-    number : int
-        Of the partition.
-    origin : Origin
-    functions : tuple of callables
-        What is done to X, one after the other: from X, and the partition's number, to X.
-    """
-
-    number: int
+    number: int  # of the partition
     origin: Origin
+    # What is done to X, one after the other: from X, and the partition's number, to X.
     functions: tuple[Callable[[Any, int], Any], ...] = ()
 
     def __sizeof__(self) -> int:

@@ -41,12 +41,7 @@ Store = Callable[[NDArray[Any]], Sliced]
 
 @dataclass(frozen=True)
 class Flat:
-    """A value, or a row of values, for each row.
-
-    Parameters
-    ----------
-    values : array of n rows
-    """
+    """A value, or a row of values, for each row."""
 
     values: Sliced
 
@@ -71,18 +66,10 @@ class Flat:
 
 @dataclass(frozen=True)
 class Ragged:
-    """As many values for each row as it has.
+    """As many values for each row as it has."""
 
-    Parameters
-    ----------
-    starts : (n + 1,) array
-        Where the values of each row begin and end.
-    values : tuple of arrays
-        Of equal lengths.
-    """
-
-    starts: Sliced
-    values: tuple[Sliced, ...]
+    starts: Sliced  # (n + 1,) where the values of each row begin and end
+    values: tuple[Sliced, ...]  # of equal lengths
 
     @property
     def nbytes(self) -> int:
@@ -111,18 +98,11 @@ Field = Flat | Ragged
 
 @dataclass(frozen=True)
 class Table:
-    """Something that has rows, as fields.
-
-    Parameters
-    ----------
-    n_rows : int
-    fields : tuple of Field
-    make : callable
-        From a number of rows, and the fields of so many rows, to the value itself.
-    """
+    """Something that has rows, as fields."""
 
     n_rows: int
     fields: tuple[Field, ...]
+    # From a number of rows, and the fields of so many rows, to the value itself.
     make: Callable[[int, Sequence[Any]], Any]
 
     @property

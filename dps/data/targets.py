@@ -28,23 +28,13 @@ def as_targets(y: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class TargetEncoding:
-    """Turns labels into a loss's targets and scales weights to a mean of 1.
-
-    Parameters
-    ----------
-    loss : Loss
-    classes : (k,) array or None
-        Sorted labels, of several columns of y their numbers; None for a regression.
-    class_weight : tuple of float or None
-        Factor of each class.
-    scale : float
-        Factor of every weight, so that they average 1 over the rows.
-    """
+    """Turns labels into a loss's targets and scales weights to a mean of 1."""
 
     loss: Loss
+    # (k,) sorted labels, of several columns of y their numbers; None for a regression.
     classes: NDArray[Any] | None
-    class_weight: tuple[float, ...] | None
-    scale: float
+    class_weight: tuple[float, ...] | None  # factor of each class
+    scale: float  # factor of every weight, so that they average 1 over the rows
 
     @property
     def multilabel(self) -> bool:

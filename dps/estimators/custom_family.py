@@ -87,26 +87,13 @@ def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of data when a model is made for it.
+    """What is known of data when a model is made for it."""
 
-    Parameters
-    ----------
-    n_features : int
-        Columns that the model sees.
-    n_outputs : int
-        Classes, or columns of y.
-    classification : bool
-    dtype : dtype
-        float32 if all of X is, else float64.
-    columns : Columns, Arrays or None
-        Where the columns lie that the model takes by name, or arrays; None where it takes rows.
-    seed : int
-    """
-
-    n_features: int
-    n_outputs: int
+    n_features: int  # columns that the model sees
+    n_outputs: int  # classes, or columns of y
     classification: bool
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # float32 if all of X is, else float64
+    # Where the columns lie that the model takes by name, or arrays; None where it takes rows.
     columns: Columns | Arrays | None
     seed: int
 
@@ -285,16 +272,10 @@ def _check_same(before: Any, model: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CustomRaw:
-    """Raw outputs, as predictions ask for them.
-
-    Parameters
-    ----------
-    model : Model
-    params : (n,) array
-    """
+    """Raw outputs, as predictions ask for them."""
 
     model: Any
-    params: NDArray[np.floating]
+    params: NDArray[np.floating]  # (n,)
 
     @property
     def n_features(self) -> int:

@@ -28,20 +28,11 @@ __all__ = ["Encoding", "coefficient_names", "encoding_for", "framed", "select"]
 
 @dataclass
 class Encoding:
-    """An encoder, and how far it is.
-
-    Parameters
-    ----------
-    encoder : FrameEncoder
-    fitted : bool
-        Whether it has learned from other data, and stays as it is.
-    reader : Reader or None
-        Reads partitions that it is going to learn from.
-    """
+    """An encoder, and how far it is."""
 
     encoder: FrameEncoder
-    fitted: bool
-    reader: Reader | None = None
+    fitted: bool  # whether it has learned from other data, and stays as it is
+    reader: Reader | None = None  # reads partitions that it is going to learn from
 
     def encode(self, frame: Any) -> Any:
         """A pandas dataframe as CSR."""

@@ -33,65 +33,34 @@ __all__ = ["Ask", "Family", "Raw", "Recipe"]
 
 @dataclass(frozen=True)
 class Ask:
-    """What a fit is asked for, besides the estimator's parameters.
-
-    Parameters
-    ----------
-    mode : Mode
-    start : TrainState or None
-    max_iter : int
-    tol : float or None
-    seed : int
-    partial : bool
-        Whether it is one epoch, of many.
-    """
+    """What a fit is asked for, besides the estimator's parameters."""
 
     mode: Mode
     start: TrainState | None
     max_iter: int
     tol: float | None
     seed: int
-    partial: bool
+    partial: bool  # whether it is one epoch, of many
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a family wants its model trained.
-
-    Parameters
-    ----------
-    model : Model
-    optimizer : Optimizer
-    schedule : Schedule
-    params : (n,) array
-        Where to start.
-    state : (state_rows, n) array
-        Optimizer state to start from.
-    stopping : StoppingRule
-    l1, l2 : float
-        Strengths of the penalties on the penalised coordinates.
-    batch_size, n_replicas : int or "auto"
-    ends : bool
-        Whether training is planned to its last epoch, so that to get there is no failure.
-    full_batch : FullBatch or None
-        Train on all rows at once rather than by stochastic steps.
-    finish : FullBatch or None
-        Do so once these are on a plateau.
-    """
+    """How a family wants its model trained."""
 
     model: Any
     optimizer: Optimizer
     schedule: Schedule
-    params: NDArray[np.floating]
-    state: NDArray[np.floating]
+    params: NDArray[np.floating]  # (n,) where to start
+    state: NDArray[np.floating]  # (state_rows, n) optimizer state to start from
     stopping: StoppingRule
-    l1: float
+    l1: float  # strengths of the penalties on the penalised coordinates
     l2: float
     batch_size: int | str
     n_replicas: int | str
+    # Whether training is planned to its last epoch, so that to get there is no failure.
     ends: bool = False
-    full_batch: FullBatch | None = None
-    finish: FullBatch | None = None
+    full_batch: FullBatch | None = None  # train on all rows at once rather than by stochastic steps
+    finish: FullBatch | None = None  # do so once these are on a plateau
 
     def scored(self, score: Score) -> Recipe:
         """The same, and a score of the rows for validation decides."""

@@ -29,16 +29,10 @@ __all__ = ["FMClassifier", "FMRegressor"]
 
 @dataclass(frozen=True, eq=False)
 class _Raw:
-    """Raw outputs of a machine; with layers those of float64 in float64, as of networks.
-
-    Parameters
-    ----------
-    machine : FactorizationMachine
-    params : (n,) array
-    """
+    """Raw outputs of a machine; with layers those of float64 in float64, as of networks."""
 
     machine: FactorizationMachine
-    params: NDArray[np.floating]
+    params: NDArray[np.floating]  # (n,)
 
     @property
     def n_features(self) -> int:

@@ -76,16 +76,10 @@ _shared = documented(linear=_LINEAR, rows=ROWS, places=PLACES, attributes=ATTRIB
 
 @dataclass(frozen=True, eq=False)
 class _Raw:
-    """``X @ coef + intercept``.
+    """``X @ coef + intercept``."""
 
-    Parameters
-    ----------
-    coef : (n_features, n_outputs) array
-    intercept : (n_outputs,) array
-    """
-
-    coef: NDArray[np.floating]
-    intercept: NDArray[np.floating]
+    coef: NDArray[np.floating]  # (n_features, n_outputs)
+    intercept: NDArray[np.floating]  # (n_outputs,)
 
     @property
     def n_features(self) -> int:

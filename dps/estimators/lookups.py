@@ -54,16 +54,9 @@ class _Predictor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InPieces:
-    """A predictor whose table lies on workers.
+    """A predictor whose table lies on workers."""
 
-    Parameters
-    ----------
-    base : predictor
-        Without a row.
-    pieces : list of Future
-    """
-
-    base: Any
+    base: Any  # without a row
     pieces: list[Any]
 
     @classmethod

@@ -27,16 +27,10 @@ __all__ = ["MLPClassifier", "MLPRegressor"]
 
 @dataclass(frozen=True, eq=False)
 class _Raw:
-    """Raw outputs of a network: of float32 in float32, else in float64, whatever it was trained in.
-
-    Parameters
-    ----------
-    network : Network
-    params : (n,) array
-    """
+    """Raw outputs of a network: of float32 in float32, else in float64, however it was trained."""
 
     network: Network
-    params: NDArray[np.floating]
+    params: NDArray[np.floating]  # (n,)
 
     @property
     def n_features(self) -> int:

@@ -45,23 +45,13 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RawPredictor:
-    """``finish(raw(X))`` for one block of rows.
+    """``finish(raw(X))`` for one block of rows."""
 
-    Parameters
-    ----------
-    raw : Raw
-        A trained model.
-    finish : callable
-        From raw outputs (n, n_outputs) to what is predicted.
-    names : (n_features,) array or None
-        What the columns of a dataframe must be called.
-    means : (n_features,) array or None
-        Of the training rows: they stand for numbers that are missing.
-    """
-
-    raw: Raw
-    finish: Finish
+    raw: Raw  # A trained model
+    finish: Finish  # from raw outputs (n, n_outputs) to what is predicted
+    # (n_features,) what the columns of a dataframe must be called.
     names: NDArray[Any] | None = None
+    # (n_features,) of the training rows: they stand for numbers that are missing.
     means: NDArray[np.float64] | None = None
 
     def __call__(self, X: Any, place: str = "") -> NDArray[Any]:
@@ -136,16 +126,9 @@ class RawPredictor:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPredictor:
-    """A predictor of dataframes that are encoded first.
+    """A predictor of dataframes that are encoded first."""
 
-    Parameters
-    ----------
-    encode : callable
-        From a pandas dataframe, and where it lies, to CSR, of `dtype`.
-    predict : RawPredictor
-    """
-
-    encode: Any
+    encode: Any  # from a pandas dataframe, and where it lies, to CSR, of `dtype`
     predict: RawPredictor
 
     def __call__(self, X: Any, place: str = "") -> NDArray[Any]:

@@ -32,15 +32,9 @@ _FEWEST = 4096
 
 @dataclass(frozen=True, eq=False)
 class ValidationData:
-    """Rows on which the loss is computed after each epoch, as users give them.
+    """Rows on which the loss is computed after each epoch, as users give them."""
 
-    Parameters
-    ----------
-    X, y, weight
-        Of any container that `fit` takes.
-    """
-
-    X: Any
+    X: Any  # of any container that `fit` takes
     y: Any
     weight: Any
 

@@ -41,59 +41,30 @@ Made = tuple[NDArray[np.floating], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class HostPlace:
-    """A rank's place on its host.
+    """A rank's place on its host."""
 
-    Parameters
-    ----------
-    number : int
-        Of the host's window, in ``Session.hosts``.
-    ranks : tuple of int
-        The ranks there; the first one leads.
-    """
-
-    number: int
-    ranks: tuple[int, ...]
+    number: int  # of the host's window, in ``Session.hosts``
+    ranks: tuple[int, ...]  # the ranks there; the first one leads
 
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """What a channel needs to know besides its links.
-
-    Parameters
-    ----------
-    rank, n_ranks : int
-    placement : Placement
-    size : int
-        Elements of the flat parameter vector.
-    dtype : str
-    schedule : Schedule
-        Learning rate as a function of epochs done.
-    update : Update
-        How a gradient is applied to the whole vector, for replicas that hold it.
-    timed : bool
-        Whether the rank keeps account of its time.
-    host : HostPlace or None
-        Where it sums with other ranks of its host before one of them sends.
-    place : int
-        Which of those it is that take part in steps; -1: another of its host does for it.
-    epoch_steps : int
-        Steps of an epoch of the rank that has most.
-    epochs_done : int
-        Epochs of the fit before the group's first, which it counts from 0.
-    """
+    """What a channel needs to know besides its links."""
 
     rank: int
     n_ranks: int
     placement: Placement
-    size: int
+    size: int  # elements of the flat parameter vector
     dtype: str
-    schedule: Schedule
-    update: Update
-    timed: bool = True
+    schedule: Schedule  # learning rate as a function of epochs done
+    update: Update  # how a gradient is applied to the whole vector, for replicas that hold it
+    timed: bool = True  # whether the rank keeps account of its time
+    # Where it sums with other ranks of its host before one of them sends.
     host: HostPlace | None = None
+    # Which of those it is that take part in steps; -1: another of its host does for it.
     place: int = 0
-    epoch_steps: int = 0
-    epochs_done: int = 0
+    epoch_steps: int = 0  # steps of an epoch of the rank that has most
+    epochs_done: int = 0  # epochs of the fit before the group's first, which it counts from 0
 
 
 class Channel:

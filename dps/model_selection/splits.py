@@ -23,14 +23,9 @@ _MOST_PIECES = 256
 
 @dataclass(frozen=True, eq=False)
 class Assigned:
-    """The pieces of the rows of one partition.
+    """The pieces of the rows of one partition."""
 
-    Parameters
-    ----------
-    pieces : (rows,) int array
-    """
-
-    pieces: NDArray[np.int64]
+    pieces: NDArray[np.int64]  # (rows,)
 
     def assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
         """The piece of each row of a partition, see `KFold.assign`.
@@ -49,18 +44,11 @@ class Assigned:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Splits of numbered rows.
+    """Splits of numbered rows."""
 
-    Parameters
-    ----------
-    roles : (n_pieces, n_splits) int array
-        What each split does with each piece: `TRAIN`, `TEST` or 0, neither.
-    pieces : (n,) int array
-        The piece of each row.
-    """
-
+    # (n_pieces, n_splits) what each split does with each piece: `TRAIN`, `TEST` or 0, neither.
     roles: NDArray[np.int8]
-    pieces: NDArray[np.int64]
+    pieces: NDArray[np.int64]  # (n,) the piece of each row
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Any, Any]], n_rows: int) -> Given:

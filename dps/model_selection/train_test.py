@@ -30,17 +30,10 @@ _MOST = 1 << 31
 
 @dataclass(frozen=True)
 class _Draw:
-    """Which rows of a partition go where.
-
-    Parameters
-    ----------
-    seed : int
-    total, train, test : int
-        Of as many rows in a row, so many go to each side.
-    """
+    """Which rows of a partition go where."""
 
     seed: int
-    total: int
+    total: int  # of as many rows in a row, so many go to each side
     train: int
     test: int
 

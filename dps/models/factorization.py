@@ -31,32 +31,19 @@ _MOST_ROWS = (1 << 31) - 1
 
 @dataclass(frozen=True, eq=False)
 class FactorInputs:
-    """How columns become rows of the table.
-
-    Parameters
-    ----------
-    n_features : int
-    places : (n_features,) int32 array or None
-        Which number a column is, or -1 where its values go in as they are; None: all of them do.
-    knots : tuple of arrays
-        Of each number: ascending, one at least. Between two of them weights and factors are linear.
-    fields : (n_features,) int32 array or None
-        The field of each column, from 0 on; None: one field for all.
-    gain : float
-        Factor of all values.
-    normalised : bool
-        Whether each row is scaled so that the gain is its length.
-    held : (n,) int64 array or None
-        The rows that there are, ascending, of a table whose rows came when they were touched, and
-        behind them one of zeros stands for all others; None: all.
-    """
+    """How columns become rows of the table."""
 
     n_features: int
+    # (n_features,) which number a column is, or -1 where its values go in as they are; None: all
+    # of them do.
     places: Any = None
+    # Of each number: ascending, one at least. Between two of them weights and factors are linear.
     knots: tuple[Any, ...] = ()
-    fields: Any = None
-    gain: float = 1.0
-    normalised: bool = False
+    fields: Any = None  # (n_features,) the field of each column, from 0 on; None: one field for all
+    gain: float = 1.0  # factor of all values
+    normalised: bool = False  # whether each row is scaled so that the gain is its length
+    # (n,) the rows that there are, ascending, of a table whose rows came when they were touched,
+    # and behind them one of zeros stands for all others; None: all.
     held: Any = None
 
     @property

@@ -31,28 +31,14 @@ _PLAIN = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """How columns go into a network.
+    """How columns go into a network."""
 
-    Parameters
-    ----------
-    places : (n_features,) int64 array
-        Which number a column is, or -1 - p for plain column p.
-    centre, spread : (n_numbers,) arrays
-        Numbers go in as ``(x - centre) * spread``.
-    edges : tuple of (bins + 1,) arrays
-        Ascending edges of each number's bins; one bin at least.
-    width : int
-        Of a number's embedding; 0: none.
-    plain_square : float
-        Mean over rows of the sum of squares of plain columns.
-    """
-
-    places: Any
-    centre: Any
+    places: Any  # (n_features,) which number a column is, or -1 - p for plain column p
+    centre: Any  # (n_numbers,) numbers go in as ``(x - centre) * spread``
     spread: Any
-    edges: tuple[Any, ...]
-    width: int
-    plain_square: float
+    edges: tuple[Any, ...]  # ascending edges of each number's bins; one bin at least
+    width: int  # of a number's embedding; 0: none
+    plain_square: float  # mean over rows of the sum of squares of plain columns
 
     @property
     def n_numbers(self) -> int:

@@ -31,58 +31,31 @@ ACCESSES = ("auto", "mapped", "stream")
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What a rank's steps are made from.
-
-    Parameters
-    ----------
-    rank : int
-    channels : list of ShardChannel
-        One a shard, in order.
-    params : (n,) array
-        Where parameters are, or come to lie.
-    total : (n,) array
-        Where means over ranks and broadcasts come to lie.
-    version : int
-        Updates behind the parameters.
-    activity : Activity
-    update : Update
-        How a gradient is applied to the whole vector.
-    held : (1 + state_rows, n) array or None
-        Parameters and state, where replicas hold them.
-    host : HostReducer or None
-        Where ranks of a host sum first.
-    place : int
-        Which of those this rank is that take part in steps; -1: another of its host does for it.
-    epoch_steps : int
-        Steps of an epoch of the rank that has most.
-    """
+    """What a rank's steps are made from."""
 
     rank: int
-    channels: list[ShardChannel]
-    params: NDArray[np.floating]
-    total: NDArray[np.floating]
-    version: int
+    channels: list[ShardChannel]  # one a shard, in order
+    params: NDArray[np.floating]  # (n,) where parameters are, or come to lie
+    total: NDArray[np.floating]  # (n,) where means over ranks and broadcasts come to lie
+    version: int  # updates behind the parameters
     activity: Activity
-    update: Update
+    update: Update  # how a gradient is applied to the whole vector
+    # (1 + state_rows, n) parameters and state, where replicas hold them.
     held: NDArray[np.floating] | None
-    host: HostReducer | None = None
+    host: HostReducer | None = None  # where ranks of a host sum first
+    # Which of those this rank is that take part in steps; -1: another of its host does for it.
     place: int = 0
-    epoch_steps: int = 0
+    epoch_steps: int = 0  # steps of an epoch of the rank that has most
 
 
 @dataclass(frozen=True, repr=False)
 class Mode(ABC):
-    """Base of the modes.
+    """Base of the modes."""
 
-    Parameters
-    ----------
-    placement : {"contiguous", "balanced", "round_robin"}, default="contiguous"
-        How tensors are placed on shards.
-    access : {"auto", "mapped", "stream"}, default="auto"
-        Whether replicas map the shards' windows where they can, must, or must not.
-    """
-
+    # {"contiguous", "balanced", "round_robin"} how tensors are placed on shards.
     placement: str = "contiguous"
+    # {"auto", "mapped", "stream"} whether replicas map the shards' windows where they can, must,
+    # or must not.
     access: str = "auto"
 
     #: The name it is registered under.
@@ -211,15 +184,10 @@ class Mode(ABC):
 
 @dataclass(frozen=True, repr=False)
 class PausingMode(Mode):
-    """Base of modes whose replicas can pause together between two steps.
+    """Base of modes whose replicas can pause together between two steps."""
 
-    Parameters
-    ----------
-    snapshot_every : float or None, default=10.0
-        Seconds between snapshots within an epoch; 0: after each step, None: at the ends of epochs
-        only. There are none where steps go by keys.
-    """
-
+    # Seconds between snapshots within an epoch; 0: after each step, None: at the ends of epochs
+    # only. There are none where steps go by keys.
     snapshot_every: float | None = 10.0
 
     def __post_init__(self) -> None:

@@ -36,57 +36,29 @@ _DELAY, _FEW = 8, 8
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured in some steps of sync, and what the fit is.
+    """What was measured in some steps of sync, and what the fit is."""
 
-    Parameters
-    ----------
-    rows : tuple of int
-        That each replica has seen, in rank order.
-    compute, communicate, wait : tuple of float
-        Seconds of each replica: of gradients, of moving parameters and gradients, and of waiting
-        for other replicas.
-    hosts : int
-        On which the replicas are.
-    by_keys : bool
-        Whether a step moves only what its batch touches.
-    table : bool
-        Whether the model has a table.
-    epoch_rows : tuple of int
-        Training rows of each replica.
-    epoch_steps : int
-        Steps of an epoch.
-    left : float
-        Seconds that the fit would go on in sync, at the most.
-    """
-
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # that each replica has seen, in rank order
+    # Seconds of each replica: of gradients, of moving parameters and gradients, and of waiting
+    # for other replicas.
     compute: tuple[float, ...]
     communicate: tuple[float, ...]
     wait: tuple[float, ...]
-    hosts: int
-    by_keys: bool
-    table: bool
-    epoch_rows: tuple[int, ...]
-    epoch_steps: int
-    left: float
+    hosts: int  # on which the replicas are
+    by_keys: bool  # whether a step moves only what its batch touches
+    table: bool  # whether the model has a table
+    epoch_rows: tuple[int, ...]  # training rows of each replica
+    epoch_steps: int  # steps of an epoch
+    left: float  # seconds that the fit would go on in sync, at the most
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mode, and why.
-
-    Parameters
-    ----------
-    mode : Mode
-    reason : str
-        With the figures that decided.
-    gain : float, default=1.0
-        How many times as fast as sync it is expected to be.
-    """
+    """A mode, and why."""
 
     mode: Mode
-    reason: str
-    gain: float = 1.0
+    reason: str  # with the figures that decided
+    gain: float = 1.0  # how many times as fast as sync it is expected to be
 
     def line(self) -> str:
         """In words.

@@ -29,22 +29,12 @@ _STALE = 4.0
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of one replica went.
-
-    Attributes
-    ----------
-    rank : int
-    worker : str
-    rows : int
-        That it has seen.
-    load, compute, communicate, wait : float
-        Seconds.
-    """
+    """Where the time of one replica went."""
 
     rank: int
     worker: str
-    rows: int
-    load: float
+    rows: int  # that it has seen
+    load: float  # seconds
     compute: float
     communicate: float
     wait: float

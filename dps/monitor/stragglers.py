@@ -28,40 +28,21 @@ _KEPT = 128  # moments
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a replica is.
+    """How far a replica is."""
 
-    Attributes
-    ----------
-    rows, steps : int
-        Since the start.
-    busy : float
-        Seconds since the start, but for waiting.
-    arrived : int
-        The last barrier that it has come to; of no meaning where nobody waits.
-    """
-
-    rows: int
+    rows: int  # since the start
     steps: int
-    busy: float
-    arrived: int
+    busy: float  # seconds since the start, but for waiting
+    arrived: int  # the last barrier that it has come to; of no meaning where nobody waits
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A replica that has become slow, or is no longer.
-
-    Attributes
-    ----------
-    rank : int
-    slow : bool
-    ratio : float or None
-        Its rate over the median of the others'; None where it has none.
-    why : str
-    """
+    """A replica that has become slow, or is no longer."""
 
     rank: int
     slow: bool
-    ratio: float | None
+    ratio: float | None  # its rate over the median of the others'; None where it has none
     why: str
 
 

@@ -24,22 +24,6 @@ __all__ = ["Rates", "Update"]
 class Rates:
     """Learning rates of the updates of each epoch of a fit.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    updates : int
-        Updates of an epoch.
-    epochs : int
-        Epochs before the fit.
-    version : int
-        Updates before the fit.
-    max_epochs : int
-        Epochs of the fit, behind which the schedule is not asked.
-    width : int, default=1
-        Elements of the vector that a key stands for.
-    table_rows : int, default=0
-        Rows of the table whose ids keys below 0 are.
-
     Examples
     --------
     >>> from dps.optimizers import InvScaling
@@ -48,12 +32,12 @@ class Rates:
     """
 
     schedule: Schedule
-    updates: int
-    epochs: int
-    version: int
-    max_epochs: int
-    width: int = 1
-    table_rows: int = 0
+    updates: int  # updates of an epoch
+    epochs: int  # epochs before the fit
+    version: int  # updates before the fit
+    max_epochs: int  # epochs of the fit, behind which the schedule is not asked
+    width: int = 1  # elements of the vector that a key stands for
+    table_rows: int = 0  # rows of the table whose ids keys below 0 are
 
     def of_epoch(self, epoch: int) -> tuple[NDArray[np.float64], int]:
         """Those of an epoch of the fit, and the updates before the first of them."""
@@ -84,25 +68,15 @@ class Rates:
 
 @dataclass(frozen=True)
 class Update:
-    """One step of `optimizer` with the proximal step of an L1 and an L2 penalty.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-    l1, l2 : float
-        Factors of ``|w|_1`` and of ``|w|_2^2 / 2`` in the objective.
-    segments : tuple of (int, int, int)
-        Runs of coordinates and of which of `KINDS_OF_RUNS` they are, ascending, without gaps. What
-        is untrained is neither the optimizer's nor the penalty's: its gradient is subtracted.
-    rates : Rates or None
-        Given where updates are lazy: of the keys that a batch touches.
-    """
+    """One step of `optimizer` with the proximal step of an L1 and an L2 penalty."""
 
     optimizer: Optimizer
-    l1: float
+    l1: float  # factors of ``|w|_1`` and of ``|w|_2^2 / 2`` in the objective
     l2: float
+    # Runs of coordinates and of which of `KINDS_OF_RUNS` they are, ascending, without gaps. What
+    # is untrained is neither the optimizer's nor the penalty's: its gradient is subtracted.
     segments: tuple[tuple[int, int, int], ...]
-    rates: Rates | None = None
+    rates: Rates | None = None  # given where updates are lazy: of the keys that a batch touches
 
     def lazily(self, dtype: str) -> LazyUpdate:
         """The same for sparse gradients, see :class:`~dps._kernels.lazy.LazyUpdate`."""

@@ -19,44 +19,22 @@ __all__ = ["Chosen", "Piece", "choose", "ids_of", "summed", "values_for"]
 
 @dataclass(frozen=True)
 class Piece:
-    """What one part has of the rows that are meant.
-
-    Parameters
-    ----------
-    part : int
-    start : int
-        Its first element, or -1: by keys.
-    n : int
-        Elements.
-    keys : (k,) int64 array or None
-        In the part's own numbers.
-    at : slice or (k,) int64 array
-        Which of the rows these are.
-    """
+    """What one part has of the rows that are meant."""
 
     part: int
-    start: int
-    n: int
-    keys: NDArray[np.int64] | None
-    at: Any
+    start: int  # its first element, or -1: by keys
+    n: int  # elements
+    keys: NDArray[np.int64] | None  # (k,) in the part's own numbers
+    at: Any  # which of the rows these are
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The rows that a call means.
-
-    Parameters
-    ----------
-    rows : int
-    shape : tuple of int
-        Of their values.
-    pieces : tuple of Piece
-        One a part, also where it has none of them.
-    """
+    """The rows that a call means."""
 
     rows: int
-    shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    shape: tuple[int, ...]  # of their values
+    pieces: tuple[Piece, ...]  # one a part, also where it has none of them
 
 
 def choose(tensor: TensorSpec, keys: Any) -> Chosen:

@@ -31,16 +31,7 @@ _MOST = 1 << 62
 
 @dataclass(frozen=True)
 class SavedServer:
-    """What files say.
-
-    Parameters
-    ----------
-    tensors : dict of str to array or Table
-    whole : dict of str to Taken
-    optimizer : Optimizer
-    rate : float
-    notes : dict of str to bytes
-    """
+    """What files say."""
 
     tensors: Initial
     whole: dict[str, Taken]
@@ -56,22 +47,13 @@ class SavedServer:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor as a record.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    values : (1 + state_rows, rows, width) array
-    version : int
-    table : Table or None
-    ids : (rows,) int64 array or None
-    """
+    """A tensor as a record."""
 
     shape: tuple[int, ...]
-    values: Any
+    values: Any  # (1 + state_rows, rows, width)
     version: int
     table: Table | None
-    ids: Any
+    ids: Any  # (rows,)
 
 
 @dataclass(frozen=True)

@@ -47,58 +47,29 @@ def together(problems: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers.
+    """A column of numbers."""
 
-    Parameters
-    ----------
-    values : (n,) array
-        Of a dtype that kernels read; NaN where a value is missing.
-    missing : int
-    """
-
-    values: NDArray[Any]
+    values: NDArray[Any]  # (n,) of a dtype that kernels read; NaN where a value is missing
     missing: int
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A column of categories or strings.
+    """A column of categories or strings."""
 
-    Parameters
-    ----------
-    codes : (n,) int8, int16 or int32 array
-        Positions in `values`; -1 is missing.
-    values : pandas.Index or Hashes
-        Distinct; of objects where they are strings.
-    given : bool
-        Whether the user has chosen values and their order, as in a category dtype.
-    missing : int
-    """
-
-    codes: NDArray[Any]
-    values: Any
-    given: bool
+    codes: NDArray[Any]  # (n,) positions in `values`; -1 is missing
+    values: Any  # distinct; of objects where they are strings
+    given: bool  # whether the user has chosen values and their order, as in a category dtype
     missing: int
 
 
 @dataclass(frozen=True)
 class Bags:
-    """A column of lists.
+    """A column of lists."""
 
-    Parameters
-    ----------
-    starts : (n + 1,) int64 array
-        Where the tokens of each row begin and end.
-    codes : int32 array
-        Positions in `values`; a single -1 stands for a row that is missing.
-    values : pandas.Index or Hashes, or array of float64
-        The latter of sequences of numbers.
-    missing : int
-    """
-
-    starts: NDArray[np.int64]
-    codes: NDArray[np.int32]
-    values: Any
+    starts: NDArray[np.int64]  # (n + 1,) where the tokens of each row begin and end
+    codes: NDArray[np.int32]  # positions in `values`; a single -1 stands for a row that is missing
+    values: Any  # the latter of sequences of numbers
     missing: int
 
 
@@ -114,19 +85,11 @@ Read = Numbers | Codes | Bags | Nothing
 
 @dataclass(frozen=True)
 class ReadFrame:
-    """The columns of a partition.
-
-    Parameters
-    ----------
-    rows : int
-    columns : dict
-        By name, in the order of the names asked for.
-    defects : dict
-        What is wrong with the columns that are not among them, by name.
-    """
+    """The columns of a partition."""
 
     rows: int
-    columns: dict[Any, Read]
+    columns: dict[Any, Read]  # by name, in the order of the names asked for
+    # What is wrong with the columns that are not among them, by name.
     defects: dict[Any, ColumnError] = field(default_factory=dict)
 
     def __sizeof__(self) -> int:
@@ -166,18 +129,10 @@ def without(column: Read, what: Literal["rows", "values"]) -> Read:
 
 @dataclass(frozen=True)
 class FrameMaker:
-    """Makes the frame that some rows are.
+    """Makes the frame that some rows are."""
 
-    Parameters
-    ----------
-    columns : dict
-        Without rows.
-    defects : dict
-        As of the frame.
-    """
-
-    columns: dict[Any, Read]
-    defects: dict[Any, ColumnError]
+    columns: dict[Any, Read]  # without rows
+    defects: dict[Any, ColumnError]  # as of the frame
 
     def __call__(self, n_rows: int, fields: Sequence[Any]) -> ReadFrame:
         """The frame of so many rows of the fields."""

@@ -270,24 +270,12 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads partitions of the frame that an encoder is fitted to.
+    """Reads partitions of the frame that an encoder is fitted to."""
 
-    Parameters
-    ----------
-    names : tuple
-        Of the columns.
-    look : Survey
-        What is to be known of what was read.
-    parts : bool
-        Whether dates are read as their parts.
-    ordered : bool
-        Whether lists are read as sequences.
-    """
-
-    names: tuple[Any, ...]
-    look: Survey
-    parts: bool = False
-    ordered: bool = False
+    names: tuple[Any, ...]  # of the columns
+    look: Survey  # what is to be known of what was read
+    parts: bool = False  # whether dates are read as their parts
+    ordered: bool = False  # whether lists are read as sequences
 
     def __call__(self, frame: Any, *_: Any) -> ReadFrame:
         """What is kept of a partition until it can be encoded: no strings, but their codes."""

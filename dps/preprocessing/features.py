@@ -63,23 +63,12 @@ class Feature(Protocol):
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it is.
-
-    Parameters
-    ----------
-    name : object
-    place : int
-        Among the numbers of the frame.
-    fill : float
-        In place of a missing one.
-    indicator : bool
-        Whether a column behind it says that it was missing.
-    """
+    """A number as it is."""
 
     name: Any
-    place: int
-    fill: float
-    indicator: bool
+    place: int  # among the numbers of the frame
+    fill: float  # in place of a missing one
+    indicator: bool  # whether a column behind it says that it was missing
 
     @property
     def width(self) -> int:
@@ -106,19 +95,11 @@ class Number:
 
 @dataclass(frozen=True)
 class OneHot:
-    """A column a category.
-
-    Parameters
-    ----------
-    name : object
-    categories : pandas.Index
-    indicator : bool
-        Whether a missing value is one more category.
-    """
+    """A column a category."""
 
     name: Any
     categories: Any
-    indicator: bool
+    indicator: bool  # whether a missing value is one more category
 
     @property
     def width(self) -> int:
@@ -198,19 +179,11 @@ class Bag(_InBuckets):
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """The tokens of a list in their order, side by side; none where the list is missing.
-
-    Parameters
-    ----------
-    name : object
-    most : int
-        Tokens of a row that count, from the first one on.
-    n_buckets : int
-        Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
-    """
+    """The tokens of a list in their order, side by side; none where the list is missing."""
 
     name: Any
-    most: int
+    most: int  # tokens of a row that count, from the first one on
+    # Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
     n_buckets: int
 
     @property

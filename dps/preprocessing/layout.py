@@ -45,28 +45,14 @@ MOST_COLUMNS = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Layout:
-    """Encoded columns.
+    """Encoded columns."""
 
-    Parameters
-    ----------
-    columns : tuple
-        Names of the frame's columns.
-    features : tuple of Feature
-        In the order of their columns, interactions last.
-    dtype : str
-        Of the stored values.
-    missing : {"error", "indicator", "mean"}
-    parts : bool
-        Whether columns of dates are read as their parts.
-    token : str
-        The same for copies.
-    """
-
-    columns: tuple[Any, ...]
-    features: tuple[Feature, ...]
-    dtype: str
-    missing: Missing
-    parts: bool
+    columns: tuple[Any, ...]  # names of the frame's columns
+    features: tuple[Feature, ...]  # in the order of their columns, interactions last
+    dtype: str  # of the stored values
+    missing: Missing  # {"error", "indicator", "mean"}
+    parts: bool  # whether columns of dates are read as their parts
+    # The same for copies.
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
     def __reduce__(self) -> Any:

@@ -34,30 +34,17 @@ ReadKind = Literal["numbers", "categories", "lists", "lists of numbers", "nothin
 
 @dataclass(frozen=True)
 class ColumnSurvey:
-    """What is to be known of a column.
+    """What is to be known of a column."""
 
-    Attributes
-    ----------
-    kind : {"numbers", "categories", "lists", "lists of numbers", "nothing"}
-        The fourth of sequences alone.
-    missing : int
-    total, count : float, int
-        Sum and number of the values, of numbers.
-    exact : bool
-        Whether all values have their bits in float32, of numbers.
-    values : pandas.Index or None
-        Distinct values of categories, where they are wanted.
-    given : bool
-        Whether the user has chosen these and their order.
-    """
-
+    # {"numbers", "categories", "lists", "lists of numbers", "nothing"} the fourth of sequences
+    # alone.
     kind: ReadKind
     missing: int
-    total: float = 0.0
+    total: float = 0.0  # sum and number of the values, of numbers
     count: int = 0
-    exact: bool = True
-    values: Any = None
-    given: bool = False
+    exact: bool = True  # whether all values have their bits in float32, of numbers
+    values: Any = None  # distinct values of categories, where they are wanted
+    given: bool = False  # whether the user has chosen these and their order
 
 
 @dataclass(frozen=True)
@@ -71,15 +58,9 @@ class FrameSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """Looks at a partition that has been read.
+    """Looks at a partition that has been read."""
 
-    Parameters
-    ----------
-    values : bool
-        Whether the distinct values of categories are wanted.
-    """
-
-    values: bool
+    values: bool  # whether the distinct values of categories are wanted
 
     def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""

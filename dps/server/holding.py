@@ -77,42 +77,21 @@ class Mirror(Protocol):
 
 @dataclass(frozen=True)
 class HoldingCard:
-    """How a caller finds out whether it can map a shard's parts: by trying.
+    """How a caller finds out whether it can map a shard's parts: by trying."""
 
-    Parameters
-    ----------
-    token : bytes
-        Of the shard, to know it in its own process.
-    host : str
-    memories : tuple of MemoryCard
-        Of the parts, in order.
-    handler : str or None
-        Where it may connect to; None where nobody serves connections.
-    """
-
-    token: bytes
+    token: bytes  # of the shard, to know it in its own process
     host: str
-    memories: tuple[MemoryCard, ...]
-    handler: str | None = None
+    memories: tuple[MemoryCard, ...]  # of the parts, in order
+    handler: str | None = None  # where it may connect to; None where nobody serves connections
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A part as it was between two writes.
+    """A part as it was between two writes."""
 
-    Attributes
-    ----------
-    values : (1 + state_rows, n, width) array
-        Rows and their optimizer state.
-    ids : (n,) int64 array or None
-        Of a table's rows.
-    version : int
-        Pushes behind it.
-    """
-
-    values: NDArray[np.floating]
-    ids: NDArray[np.int64] | None
-    version: int
+    values: NDArray[np.floating]  # (1 + state_rows, n, width) rows and their optimizer state
+    ids: NDArray[np.int64] | None  # (n,) of a table's rows
+    version: int  # pushes behind it
 
 
 def pieces_of(taken: Taken) -> Iterator[tuple[Any, ...]]:

@@ -72,17 +72,13 @@ class Access:
 
     Parameters
     ----------
-    window : Window
-    rank : int
-    watch : Watch
-        How long it waits.
     end : MappedChannel or None
         Through which its steps go.
     """
 
     window: Window
     rank: int
-    watch: Watch
+    watch: Watch  # how long it waits
     channel: MappedChannel | None = None
 
 

@@ -24,21 +24,15 @@ Ranges = tuple[tuple[int, int], ...]
 class Placement:
     """The ranges of the flat vector that each shard holds, in ascending order.
 
-    Parameters
-    ----------
-    ranges : tuple of tuple of (int, int)
-        One tuple of half-open ranges a shard. Together they cover the vector once.
-    unit : int, default=1
-        Elements that stay together, as those of a key do.
-
     Examples
     --------
     >>> place("contiguous", [10], 2).ranges
     (((0, 5),), ((5, 10),))
     """
 
+    # One tuple of half-open ranges a shard. Together they cover the vector once.
     ranges: tuple[Ranges, ...]
-    unit: int = 1
+    unit: int = 1  # elements that stay together, as those of a key do
 
     def __len__(self) -> int:
         return len(self.ranges)

@@ -50,21 +50,12 @@ class Local:
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores of all shards.
-
-    Parameters
-    ----------
-    shards : tuple of Endpoint
-    placement : Placement
-    timeout : float
-        Seconds within which a shard must answer.
-    table : Table or None
-        What the first of the elements are, if their rows are made when they are touched.
-    """
+    """The stores of all shards."""
 
     shards: tuple[Endpoint, ...]
     placement: Placement
-    timeout: float
+    timeout: float  # seconds within which a shard must answer
+    # What the first of the elements are, if their rows are made when they are touched.
     table: Table | None = None
 
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
@@ -201,19 +192,11 @@ class WindowHandle:
 
 @dataclass(frozen=True)
 class Session:
-    """A group at a parameter server.
-
-    Parameters
-    ----------
-    server : Stores
-    shards : tuple of WindowHandle
-    hosts : tuple of WindowHandle
-        Windows in which ranks of a host sum before they send.
-    """
+    """A group at a parameter server."""
 
     server: Stores
     shards: tuple[WindowHandle, ...]
-    hosts: tuple[WindowHandle, ...] = ()
+    hosts: tuple[WindowHandle, ...] = ()  # windows in which ranks of a host sum before they send
 
     def status(self, since: int, check: Check | None = None) -> ShardStatus:
         """How far the group is, from the shard that keeps the epochs (the first).

@@ -49,34 +49,19 @@ ChannelKind = Callable[..., MappedChannel]
 
 @dataclass(frozen=True)
 class MonitorInfo:
-    """What somebody who watches a fit should know and a window does not say.
+    """What somebody who watches a fit should know and a window does not say."""
 
-    Parameters
-    ----------
-    workers : tuple of str
-        The worker of each rank.
-    together : bool
-        Whether ranks wait for each other at every step.
-    """
-
-    workers: tuple[str, ...]
-    together: bool
+    workers: tuple[str, ...]  # the worker of each rank
+    together: bool  # whether ranks wait for each other at every step
 
 
 @dataclass(frozen=True)
 class Initial:
-    """Parameters and optimizer state to start from; what is all the same takes no room.
-
-    Parameters
-    ----------
-    size : int
-    dtype : str
-    rows : tuple
-        Parameters, then rows of state: a number, or (size,) of them.
-    """
+    """Parameters and optimizer state to start from; what is all the same takes no room."""
 
     size: int
     dtype: str
+    # Parameters, then rows of state: a number, or (size,) of them.
     rows: tuple[float | NDArray[np.floating], ...]
 
     @classmethod
@@ -97,48 +82,26 @@ class Initial:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard is made from.
-
-    Parameters
-    ----------
-    store : StoreSpec
-    initial : Initial
-        Parameters of this shard and optimizer state; where it has a part of a table, of what is
-        behind that.
-    version : int
-        Updates that lie behind them.
-    update : Update or None
-        How gradients are applied; None where replicas hold the parameters.
-    shared : bool
-        Whether its memory should be files that other processes can map.
-    """
+    """What a shard is made from."""
 
     store: StoreSpec
+    # Parameters of this shard and optimizer state; where it has a part of a table, of what is
+    # behind that.
     initial: Initial
-    version: int = 0
+    version: int = 0  # updates that lie behind them
+    # How gradients are applied; None where replicas hold the parameters.
     update: Update | None = None
-    shared: bool = False
+    shared: bool = False  # whether its memory should be files that other processes can map
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """What a group needs at a shard.
-
-    Parameters
-    ----------
-    window : WindowSpec
-    channel : callable
-        What steps of a rank go through, as its mode has it.
-    timeout : float
-        Seconds without progress that a waiting rank tolerates.
-    watched : MonitorInfo or None
-        None where nothing is to be said of the fit.
-    """
+    """What a group needs at a shard."""
 
     window: WindowSpec
-    channel: ChannelKind
-    timeout: float
-    watched: MonitorInfo | None = None
+    channel: ChannelKind  # what steps of a rank go through, as its mode has it
+    timeout: float  # seconds without progress that a waiting rank tolerates
+    watched: MonitorInfo | None = None  # None where nothing is to be said of the fit
 
 
 @dataclass(frozen=True)
@@ -155,29 +118,16 @@ class WindowCard:
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """What a shard says of a running fit.
+    """What a shard says of a running fit."""
 
-    Attributes
-    ----------
-    closed : int
-        Epochs closed.
-    stop : int
-        0 while running.
-    records : (k, RECORD_WIDTH + n_ranks) float64 array
-        Records of closed epochs from the one asked for.
-    progress : tuple of tuple of int
-        Counters of each rank, which change while it gets on or waits for others.
-    steps : tuple of int
-        Sequence number of each rank's last gradient.
-    interim : (1 + n_ranks, INTERIM_WIDTH) float64 array or None
-        Of the last snapshot within an epoch, see `Window.interims`.
-    """
-
-    closed: int
-    stop: int
+    closed: int  # epochs closed
+    stop: int  # 0 while running
+    # (k, RECORD_WIDTH + n_ranks) records of closed epochs from the one asked for.
     records: NDArray[np.float64]
+    # Counters of each rank, which change while it gets on or waits for others.
     progress: tuple[tuple[int, ...], ...]
-    steps: tuple[int, ...]
+    steps: tuple[int, ...]  # sequence number of each rank's last gradient
+    # (1 + n_ranks, INTERIM_WIDTH) of the last snapshot within an epoch, see `Window.interims`.
     interim: NDArray[np.float64] | None = None
 
 

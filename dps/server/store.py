@@ -52,69 +52,33 @@ class StoreWord(IntEnum):
 
 @dataclass(frozen=True)
 class Arena:
-    """A shard's part of a table: its first keys.
-
-    Parameters
-    ----------
-    table : Table
-    rows : int
-    region : int
-        Rows of which one rank has charge.
-    seed : int
-    start : tuple of float
-        Optimizer state of a new row, a number a row of state.
-    """
+    """A shard's part of a table: its first keys."""
 
     table: Table
     rows: int
-    region: int
+    region: int  # rows of which one rank has charge
     seed: int
-    start: tuple[float, ...]
+    start: tuple[float, ...]  # optimizer state of a new row, a number a row of state
 
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """What a store is made for.
+    """What a store is made for."""
 
-    Parameters
-    ----------
-    name : str
-        Of whom it belongs to: the id of a fit.
-    shard : int
-    size : int
-        Elements of the flat vector on this shard.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    state_rows : int
-        Rows of optimizer state.
-    holds_parameters : bool
-        Whether parameters and state are here; otherwise only snapshots of what replicas hold.
-    digest : str
-        Digest of the model's layout.
-    key_width : int
-        Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
-    n_snapshots : int
-        Two, three where the best is kept, or none where nothing is.
-    arena : Arena or None
-        The shard's part of a table.
-    spilled : bool
-        Whether snapshots lie in a file on the disk of the shard's worker.
-    within : int
-        Places for snapshots within epochs alone, 0 or 1; not where there is a table.
-    """
-
-    name: str
+    name: str  # of whom it belongs to: the id of a fit
     shard: int
-    size: int
-    dtype: str
-    state_rows: int = 0
+    size: int  # elements of the flat vector on this shard
+    dtype: str  # ``"float32"`` or ``"float64"``
+    state_rows: int = 0  # rows of optimizer state
+    # Whether parameters and state are here; otherwise only snapshots of what replicas hold.
     holds_parameters: bool = True
-    digest: str = ""
+    digest: str = ""  # digest of the model's layout
+    # Elements that go by one key, where gradients are sparse, so that updates are lazy; else 0.
     key_width: int = 0
-    n_snapshots: int = 2
-    arena: Arena | None = None
-    spilled: bool = False
-    within: int = 0
+    n_snapshots: int = 2  # two, three where the best is kept, or none where nothing is
+    arena: Arena | None = None  # the shard's part of a table
+    spilled: bool = False  # whether snapshots lie in a file on the disk of the shard's worker
+    within: int = 0  # places for snapshots within epochs alone, 0 or 1; not where there is a table
 
     @property
     def growing(self) -> str | None:

@@ -38,28 +38,17 @@ _ROOM = 1.25
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor, or a table.
-
-    Parameters
-    ----------
-    name : str
-    shape : tuple of int
-        Of a table the rows that there is room for at least, and the elements of a row.
-    dtype : {"float32", "float64"}
-    parts : tuple of (int, int, int)
-        Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
-        from 0 on.
-    table : Table, optional
-    seed : int
-        Of a table's new rows.
-    """
+    """A tensor, or a table."""
 
     name: str
+    # Of a table the rows that there is room for at least, and the elements of a row.
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # {"float32", "float64"}
+    # Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
+    # from 0 on.
     parts: tuple[Part, ...]
     table: Table | None = None
-    seed: int = 0
+    seed: int = 0  # of a table's new rows
 
     @cached_property
     def width(self) -> int:
@@ -106,29 +95,15 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """A server of named tensors.
+    """A server of named tensors."""
 
-    Parameters
-    ----------
-    id : str
-        Hexadecimal; files carry it.
-    name : str or None
-    tensors : tuple of TensorSpec
-    optimizer : Optimizer
-    rate : float
-        Learning rate.
-    n_shards : int
-    timeout : float
-        Seconds that a function may take on a part while others wait for it.
-    """
-
-    id: str
+    id: str  # hexadecimal; files carry it
     name: str | None
     tensors: tuple[TensorSpec, ...]
     optimizer: Optimizer
-    rate: float
+    rate: float  # learning rate
     n_shards: int
-    timeout: float = 60.0
+    timeout: float = 60.0  # seconds that a function may take on a part while others wait for it
 
     def __str__(self) -> str:
         return f"server {self.name!r}" if self.name else "a server without a name"

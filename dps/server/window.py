@@ -131,43 +131,22 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """What a window is made for; both sides compute the same layout from it.
+    """What a window is made for; both sides compute the same layout from it."""
 
-    Parameters
-    ----------
-    fit : str
-        Id of the fit, hexadecimal.
-    n_ranks : int
-    store : StoreSpec
-        What the shard holds.
-    history : int
-        Records of closed epochs that are kept.
-    members : tuple of int
-        The ranks that take part in steps, one for each host; the others' gradients come with
-        theirs. Empty: all do.
-    generation : int
-        Which of the fit's groups this is, from 0.
-    ring : int
-        Elements of the longest message where vectors go round; else 0.
-    quorum : int
-        Gradients that an update is of where others may come too late, and have slots of their own
-        then; 0: all of them.
-    gathers : bool
-        Whether gradients are summed in `total` before they are applied.
-    reported : int
-        Doubles of a rank's report of an epoch.
-    """
-
-    fit: str
+    fit: str  # id of the fit, hexadecimal
     n_ranks: int
-    store: StoreSpec
-    history: int = 1
+    store: StoreSpec  # what the shard holds
+    history: int = 1  # records of closed epochs that are kept
+    # The ranks that take part in steps, one for each host; the others' gradients come with
+    # theirs. Empty: all do.
     members: tuple[int, ...] = ()
-    generation: int = 0
-    ring: int = 0
+    generation: int = 0  # which of the fit's groups this is, from 0
+    ring: int = 0  # elements of the longest message where vectors go round; else 0
+    # Gradients that an update is of where others may come too late, and have slots of their own
+    # then; 0: all of them.
     quorum: int = 0
-    gathers: bool = False
-    reported: int = 16
+    gathers: bool = False  # whether gradients are summed in `total` before they are applied
+    reported: int = 16  # doubles of a rank's report of an epoch
 
     @property
     def n_slots(self) -> int:

@@ -27,21 +27,11 @@ _MOMENT = 2.0
 
 @dataclass(frozen=True)
 class Written:
-    """What has come of it.
+    """What has come of it."""
 
-    Attributes
-    ----------
-    results : tuple
-        What was returned for each snapshot.
-    error : OSError or None
-        Why it has failed.
-    overtaken : bool
-        Whether a snapshot was given up for a newer one meanwhile.
-    """
-
-    results: tuple[Any, ...] = ()
-    error: OSError | None = None
-    overtaken: bool = False
+    results: tuple[Any, ...] = ()  # what was returned for each snapshot
+    error: OSError | None = None  # why it has failed
+    overtaken: bool = False  # whether a snapshot was given up for a newer one meanwhile
 
 
 class Writing:

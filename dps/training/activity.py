@@ -31,23 +31,6 @@ _PHASES = (LOAD, COMPUTE, PULL, PUSH, WAIT)
 class RankActivity:
     """One replica's account of a fit.
 
-    Attributes
-    ----------
-    rank : int
-    worker : str
-        Its worker's address, or the name of this process.
-    steps : int
-        Gradients handed over, of all epochs.
-    rows : int
-        Rows seen, of all epochs.
-    load, compute, pull, push, wait : float
-        Seconds of reading and converting rows; of gradients and validation losses; of copying
-        parameters; of handing gradients over; of waiting for others. All zero where monitoring
-        is off.
-    staleness : tuple of tuple of int
-        For each shard, how many pushes had a staleness of 0, of 1, of 2 to 3, of 4 to 7, and
-        so on (``monitor/events.py``); zeros at the end are left out. Empty but in async.
-
     Examples
     --------
     >>> did = RankActivity(0, "this process", 10, 320, 0.0, 0.6, 0.0, 0.1, 0.3, ((),))
@@ -56,14 +39,19 @@ class RankActivity:
     """
 
     rank: int
-    worker: str
-    steps: int
-    rows: int
+    worker: str  # its worker's address, or the name of this process
+    steps: int  # gradients handed over, of all epochs
+    rows: int  # rows seen, of all epochs
+    # Seconds of reading and converting rows; of gradients and validation losses; of copying
+    # parameters; of handing gradients over; of waiting for others. All zero where monitoring is
+    # off.
     load: float
     compute: float
     pull: float
     push: float
     wait: float
+    # For each shard, how many pushes had a staleness of 0, of 1, of 2 to 3, of 4 to 7, and so on
+    # (``monitor/events.py``); zeros at the end are left out. Empty but in async.
     staleness: tuple[tuple[int, ...], ...]
 
     @classmethod

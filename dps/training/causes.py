@@ -29,21 +29,14 @@ def described(error: BaseException) -> str:
 class SentCause:
     """An exception, and what it said where it was raised.
 
-    Parameters
-    ----------
-    contents : bytes or None
-        Itself, if it can be pickled.
-    words, place : str
-        What it said, and its traceback.
-
     Examples
     --------
     >>> SentCause.of(KeyError("a")).opened()
     KeyError('a')
     """
 
-    contents: bytes | None
-    words: str
+    contents: bytes | None  # itself, if it can be pickled
+    words: str  # what it said, and its traceback
     place: str
 
     @classmethod

@@ -57,17 +57,9 @@ _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
 
 @dataclass(frozen=True)
 class Place:
-    """The directory of one checkpoint.
+    """The directory of one checkpoint."""
 
-    Parameters
-    ----------
-    path : str
-        Of all of them.
-    number : int
-    run : str
-    """
-
-    path: str
+    path: str  # of all of them
     number: int
     run: str
 
@@ -83,21 +75,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Stored:
-    """A snapshot in files.
+    """A snapshot in files."""
 
-    Parameters
-    ----------
-    ranges : tuple of (k, 2) int64 array
-        The elements that each shard had, as in a `Placement`.
-    parts : tuple of tuple of Part
-        The files of each shard, in their order.
-    version : int
-        Updates behind it.
-    """
-
-    ranges: tuple[NDArray[np.int64], ...]
-    parts: tuple[tuple[Part, ...], ...]
-    version: int
+    ranges: tuple[NDArray[np.int64], ...]  # the elements that each shard had, as in a `Placement`
+    parts: tuple[tuple[Part, ...], ...]  # the files of each shard, in their order
+    version: int  # updates behind it
 
     @classmethod
     def of(cls, placement: Placement, parts: Sequence[Sequence[Part]], version: int) -> Stored:
@@ -108,44 +90,21 @@ class Stored:
 
 @dataclass(frozen=True)
 class _Saved:
-    """What a manifest says.
+    """What a manifest says."""
 
-    Parameters
-    ----------
-    subject : dict
-        What the fit is about, which its own layer looks at.
-    history : (epochs, columns) array
-    table : Table or None
-    last, best : Stored
-        What there was after the last epoch, and after the best if that was an earlier one.
-    within : Within or None
-        Of a snapshot within the next epoch.
-    interim : Stored or None
-        That snapshot.
-    """
-
-    subject: dict[str, Any]
-    history: NDArray[np.float64]
+    subject: dict[str, Any]  # what the fit is about, which its own layer looks at
+    history: NDArray[np.float64]  # (epochs, columns)
     table: Table | None
+    # What there was after the last epoch, and after the best if that was an earlier one.
     last: Stored
     best: Stored | None
-    within: Within | None
-    interim: Stored | None
+    within: Within | None  # of a snapshot within the next epoch
+    interim: Stored | None  # that snapshot
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that was read, and is whole.
-
-    Attributes
-    ----------
-    place : Place
-    subject : dict
-    history : tuple of EpochRecord
-    last : Kept
-    best : Kept or None
-    interim : Interim or None
-    """
+    """A checkpoint that was read, and is whole."""
 
     place: Place
     subject: dict[str, Any]

@@ -47,37 +47,17 @@ _SHARES, _ROWS_A_PARAMETER = (256, 16), 256
 
 @dataclass(frozen=True)
 class FullBatch:
-    """How to train on all rows at once.
+    """How to train on all rows at once."""
 
-    Parameters
-    ----------
-    l2, l1 : float
-        Factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters.
-    tolerance : float
-        The gain in the objective that another pass must promise.
-    relative : float
-        The same, as a share of the objective, where that is less.
-    patience : int
-        Passes in a row that each gain less than `least` and end the fit.
-    least : float
-        A gain in the objective that counts.
-    width : float
-        Of the parabolas that stand for kinks of the loss at first; 0: it has none.
-    near : float
-        The share of the objective by which these may miss the least value in the end.
-    row_elements : float
-        Stored values of X a row.
-    """
-
-    l2: float
+    l2: float  # factors of ``|w|_2^2 / 2`` and ``|w|_1`` over the penalised parameters
     l1: float
-    tolerance: float
-    relative: float
-    patience: int
-    least: float
-    width: float
-    near: float
-    row_elements: float
+    tolerance: float  # the gain in the objective that another pass must promise
+    relative: float  # the same, as a share of the objective, where that is less
+    patience: int  # passes in a row that each gain less than `least` and end the fit
+    least: float  # A gain in the objective that counts
+    width: float  # of the parabolas that stand for kinks of the loss at first; 0: it has none
+    near: float  # the share of the objective by which these may miss the least value in the end
+    row_elements: float  # stored values of X a row
 
 
 def train_full_batch(

@@ -19,53 +19,26 @@ __all__ = ["EpochRecord", "EpochReport", "History"]
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one rank says of an epoch.
+    """What one rank says of an epoch."""
 
-    Attributes
-    ----------
-    loss_sum : float
-        Weighted sum of training losses, each taken when its batch was seen.
-    rows : int
-        Training rows seen.
-    validation_sum, validation_weight : float
-        Weighted sum of validation losses, and of their weights.
-    seconds : float
-        Wall time.
-    stale_sum, stale_max : float
-        Of the staleness of its pushes.
-    steps : int
-        Steps taken with rows.
-    full_batch : int
-        1: a pass over all rows at one point, which judges its progress itself.
-    converged : int
-        1: there is nothing left to gain.
-    clock_distance : float
-        Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
-    skipped : int
-        Rows that it has not seen, since others had taken the steps that these are of.
-    dropped : int
-        Rows that it has seen, whose gradients did not count.
-    late : int
-        Rows whose gradients came too late for their own step, whether or not they counted later.
-    digest : int
-        Of the rank's copy of parameters and state; 0 where it holds none.
-    """
-
-    loss_sum: float
-    rows: int
-    validation_sum: float
+    loss_sum: float  # weighted sum of training losses, each taken when its batch was seen
+    rows: int  # training rows seen
+    validation_sum: float  # weighted sum of validation losses, and of their weights
     validation_weight: float
-    seconds: float
-    stale_sum: float
+    seconds: float  # wall time
+    stale_sum: float  # of the staleness of its pushes
     stale_max: float
-    steps: int
-    full_batch: int = 0
-    converged: int = 0
+    steps: int  # steps taken with rows
+    full_batch: int = 0  # 1: a pass over all rows at one point, which judges its progress itself
+    converged: int = 0  # 1: there is nothing left to gain
+    # Steps that it was ahead of the slowest rank, at most; NaN where nobody counts them.
     clock_distance: float = math.nan
+    # Rows that it has not seen, since others had taken the steps that these are of.
     skipped: int = 0
-    dropped: int = 0
+    dropped: int = 0  # rows that it has seen, whose gradients did not count
+    # Rows whose gradients came too late for their own step, whether or not they counted later.
     late: int = 0
-    digest: int = 0
+    digest: int = 0  # of the rank's copy of parameters and state; 0 where it holds none
 
     def row(self, score: Sequence[float] | NDArray[np.float64] = ()) -> NDArray[np.float64]:
         """As doubles; the report of a score of rows for validation comes last."""
@@ -75,69 +48,34 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """A closed epoch.
+    """A closed epoch."""
 
-    Attributes
-    ----------
-    epoch : int
-        Its number, from 1.
-    loss : float
-        Mean training loss seen during the epoch, without penalty.
-    validation_loss : float
-        NaN where no rows are kept for validation.
-    validation_score : float
-        NaN where no score was asked for.
-    rows : int
-        Training rows of all replicas whose gradients counted.
-    seconds : float
-        Wall time of the slowest replica.
-    staleness_mean, staleness_max : float
-        Updates applied between a replica's pull and its push.
-    clock_distance_max : float
-        Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
-        counts them.
-    rows_dropped : int
-        Training rows of the epoch that did not count, because others were faster.
-    rows_late : int
-        Training rows whose gradients came too late for their own step; they are among the rows
-        dropped, or have counted in a later step.
-    best : float
-        Lowest monitored loss so far, or minus the highest score.
-    kept : int
-        The epoch after which the parameters are those of the fit: the best one on validation, or
-        the last one without.
-    bad_epochs : int
-        Epochs in a row without an improvement.
-    last : bool
-        Whether the fit ended here.
-    converged : bool
-        Whether it did because nothing is gained any more.
-    full_batch : bool
-        Whether it was a pass over all rows at one point, which all replicas wait for.
-    plateau : int
-        The epoch after which steps gain so little that such passes follow; 0: not yet.
-    rows_per_replica : tuple of int
-        Those of each replica that counted, in rank order; they sum to `rows`.
-    """
-
-    epoch: int
-    loss: float
-    validation_loss: float
-    validation_score: float
-    rows: int
-    seconds: float
-    staleness_mean: float
+    epoch: int  # its number, from 1
+    loss: float  # mean training loss seen during the epoch, without penalty
+    validation_loss: float  # naN where no rows are kept for validation
+    validation_score: float  # naN where no score was asked for
+    rows: int  # training rows of all replicas whose gradients counted
+    seconds: float  # wall time of the slowest replica
+    staleness_mean: float  # updates applied between a replica's pull and its push
     staleness_max: float
+    # Steps that a replica was ahead of the slowest one when it began a step; NaN where nobody
+    # counts them.
     clock_distance_max: float
-    rows_dropped: int
+    rows_dropped: int  # training rows of the epoch that did not count, because others were faster
+    # Training rows whose gradients came too late for their own step; they are among the rows
+    # dropped, or have counted in a later step.
     rows_late: int
-    best: float
+    best: float  # lowest monitored loss so far, or minus the highest score
+    # The epoch after which the parameters are those of the fit: the best one on validation, or
+    # the last one without.
     kept: int
-    bad_epochs: int
-    last: bool
-    converged: bool
+    bad_epochs: int  # epochs in a row without an improvement
+    last: bool  # whether the fit ended here
+    converged: bool  # whether it did because nothing is gained any more
+    # Whether it was a pass over all rows at one point, which all replicas wait for.
     full_batch: bool
-    plateau: int
+    plateau: int  # the epoch after which steps gain so little that such passes follow; 0: not yet
+    # Those of each replica that counted, in rank order; they sum to `rows`.
     rows_per_replica: tuple[int, ...]
 
     def row(self) -> tuple[float, ...]:

@@ -53,97 +53,51 @@ OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Trained | None]], bool]
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained, and how.
+    """What is to be trained, and how."""
 
-    Parameters
-    ----------
-    fit : str
-        Id of the fit.
-    model : Model
-    targets : TargetEncoding
-    optimizer : Optimizer
-    schedule : Schedule
-    l1, l2 : float
-        Strengths of the penalties on the penalised coordinates.
-    mode : Mode
-    stopping : StoppingRule
-    params : (n,) array
-        Where to start.
-    state : (state_rows, n) array
-        Optimizer state to start from.
-    version : int
-        Updates behind them.
-    epochs_before : int
-        Epochs behind them.
-    batch_size, n_replicas, n_shards : int or "auto"
-    rebalance : bool or "auto"
-        Whether rows may be copied to other workers.
-    seed : int
-    shuffle : bool or "global"
-        A fresh order each epoch; "global": of rows that are exchanged before the first one,
-        but for L-BFGS, which sums over all rows in any order.
-    validation_fraction : float
-        Share of the rows that are kept for validation; 0: none of those that are given to train.
-    timeout : float
-        Seconds without progress that are an error.
-    full_batch : FullBatch or None
-        Train on all rows at once rather than by stochastic steps.
-    finish : FullBatch or None
-        Do so once these are on a plateau.
-    ids : (2, keys) int64 array, optional
-        Of the rows of a table that `params` has, see `Kept`; None: no row has been made.
-    on_epochs : callable, optional
-        Called in the caller's thread, a few times a second, with the records of the epochs that
-        have been closed since, and a function that returns the parameters after the last of
-        them (None where the fit is further already). True ends the fit.
-    name : str
-        What is fitted, in the words of its user: the estimator's class.
-    done : tuple of EpochRecord
-        Epochs of this fit that lie behind `params`; it goes on with the next.
-    best : Kept or None
-        What the fit had after the best of them, if that was not the last; see `Position`.
-    interim : Interim or None
-        A snapshot within the next epoch, from which the same ranks may go on.
-    drops_lost_data : bool
-        Whether to go on without rows that were lost with a worker and cannot be had again.
-    max_losses : int or None
-        Losses after which it goes on; None: any number.
-    checkpoint : Checkpointing or None
-        Where checkpoints of it go, if they are taken.
-    """
-
-    fit: str
+    fit: str  # id of the fit
     model: Model
     targets: TargetEncoding
     optimizer: Optimizer
     schedule: Schedule
-    l1: float
+    l1: float  # strengths of the penalties on the penalised coordinates
     l2: float
     mode: Mode
     stopping: StoppingRule
-    params: NDArray[np.floating]
-    state: NDArray[np.floating]
-    version: int
-    epochs_before: int
+    params: NDArray[np.floating]  # (n,) where to start
+    state: NDArray[np.floating]  # (state_rows, n) optimizer state to start from
+    version: int  # updates behind them
+    epochs_before: int  # epochs behind them
     batch_size: int | str
     n_replicas: int | str
     n_shards: int | str
-    rebalance: bool | str
+    rebalance: bool | str  # whether rows may be copied to other workers
     seed: int
+    # A fresh order each epoch; "global": of rows that are exchanged before the first one, but for
+    # L-BFGS, which sums over all rows in any order.
     shuffle: bool | str
+    # Share of the rows that are kept for validation; 0: none of those that are given to train.
     validation_fraction: float
-    timeout: float
-    full_batch: FullBatch | None = None
-    finish: FullBatch | None = None
+    timeout: float  # seconds without progress that are an error
+    full_batch: FullBatch | None = None  # train on all rows at once rather than by stochastic steps
+    finish: FullBatch | None = None  # do so once these are on a plateau
+    # (2, keys) of the rows of a table that `params` has, see `Kept`; None: no row has been made.
     ids: NDArray[np.int64] | None = None
+    # Called in the caller's thread, a few times a second, with the records of the epochs that
+    # have been closed since, and a function that returns the parameters after the last of them
+    # (None where the fit is further already). True ends the fit.
     on_epochs: OnEpochs | None = None
-    name: str = ""
+    name: str = ""  # what is fitted, in the words of its user: the estimator's class
+    # Epochs of this fit that lie behind `params`; it goes on with the next.
     done: tuple[EpochRecord, ...] = ()
+    # What the fit had after the best of them, if that was not the last; see `Position`.
     best: Kept | None = None
+    # A snapshot within the next epoch, from which the same ranks may go on.
     interim: Interim | None = None
+    # Whether to go on without rows that were lost with a worker and cannot be had again.
     drops_lost_data: bool = False
-    max_losses: int | None = None
-    checkpoint: Checkpointing | None = None
+    max_losses: int | None = None  # losses after which it goes on; None: any number
+    checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
 
     def at(self, position: Position) -> Job:
         """The same, to go on from there."""
@@ -191,40 +145,21 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit ended with: the state at the end of its last closed epoch.
-
-    Attributes
-    ----------
-    reported : Trained
-    raw_params : (n,) array
-        The parameters to carry on from.
-    state : (state_rows, n) array
-    version : int
-    history : list of EpochRecord
-    plan : Plan
-    activity : list of RankActivity
-        What each replica did, in rank order; those that did not end are missing.
-    error : BaseException or None
-        What cut the fit short, to be raised once the rest has been kept.
-    unshared : tuple of str or None
-        Of each shard why it has no shared memory, where that was wanted.
-    losses : tuple of Loss
-        After which it went on.
-    chosen : str
-        Why it is in its mode, where that was to be chosen.
-    """
+    """What a fit ended with: the state at the end of its last closed epoch."""
 
     reported: Trained
-    raw_params: NDArray[np.floating]
-    state: NDArray[np.floating]
+    raw_params: NDArray[np.floating]  # (n,) the parameters to carry on from
+    state: NDArray[np.floating]  # (state_rows, n)
     version: int
     history: list[EpochRecord]
     plan: Plan
+    # What each replica did, in rank order; those that did not end are missing.
     activity: list[RankActivity]
-    error: BaseException | None
+    error: BaseException | None  # what cut the fit short, to be raised once the rest has been kept
+    # Of each shard why it has no shared memory, where that was wanted.
     unshared: tuple[str | None, ...]
-    losses: tuple[Any, ...] = ()
-    chosen: str = ""
+    losses: tuple[Any, ...] = ()  # after which it went on
+    chosen: str = ""  # why it is in its mode, where that was to be chosen
 
     @classmethod
     def of(

@@ -107,33 +107,18 @@ def cut_rows(summary: DataSummary) -> int:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a fit is made of, once its plan stands.
-
-    Parameters
-    ----------
-    job : Job
-    plan : Plan
-    placement : Placement
-    held_out : HeldOut
-        Rows that are not trained on.
-    rates : Rates or None
-        Of updates by keys, where steps go by them.
-    hosts : tuple of tuple of int
-        The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
-    watched : bool
-        Whether replicas keep account of their time, and shards report it.
-    large : bool
-        Whether the model's table is so large that a worker is to have its own part of it in
-        memory, and no other: shards do not share theirs, and keep snapshots on disk.
-    """
+    """What a fit is made of, once its plan stands."""
 
     job: Job
     plan: Plan
     placement: Placement
-    held_out: HeldOut
-    rates: Rates | None
+    held_out: HeldOut  # rows that are not trained on
+    rates: Rates | None  # of updates by keys, where steps go by them
+    # The ranks of each host, where those of a host sum before one of them sends; see `hosts_of`.
     hosts: Hosts
-    watched: bool
+    watched: bool  # whether replicas keep account of their time, and shards report it
+    # Whether the model's table is so large that a worker is to have its own part of it in memory,
+    # and no other: shards do not share theirs, and keep snapshots on disk.
     large: bool = False
 
     @classmethod

@@ -35,47 +35,23 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One replica's part.
+    """One replica's part."""
 
-    Attributes
-    ----------
-    worker : str
-        Where it runs.
-    pieces : tuple of Piece
-        Its rows, in order; those of validation data last.
-    rows : int
-        Training rows among them.
-    steps : int
-        Steps of an epoch.
-    """
-
-    worker: str
-    pieces: tuple[Piece, ...]
-    rows: int
-    steps: int
+    worker: str  # where it runs
+    pieces: tuple[Piece, ...]  # its rows, in order; those of validation data last
+    rows: int  # training rows among them
+    steps: int  # steps of an epoch
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A fit's plan.
-
-    Attributes
-    ----------
-    mode : Mode
-    batch_size : int
-        Rows of one update.
-    rows : int
-        Training rows of all ranks.
-    ranks : tuple of RankPlan
-    shards : tuple of str
-        The worker of each shard.
-    """
+    """A fit's plan."""
 
     mode: Mode
-    batch_size: int
-    rows: int
+    batch_size: int  # rows of one update
+    rows: int  # training rows of all ranks
     ranks: tuple[RankPlan, ...]
-    shards: tuple[str, ...]
+    shards: tuple[str, ...]  # the worker of each shard
 
     def __repr__(self) -> str:
         counts = (

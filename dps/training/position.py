@@ -22,22 +22,13 @@ __all__ = ["Interim", "Position", "Within"]
 
 @dataclass(frozen=True)
 class Within:
-    """How far ranks were in an epoch when a snapshot was taken.
+    """How far ranks were in an epoch when a snapshot was taken."""
 
-    Parameters
-    ----------
-    steps, epoch_steps : int
-        That were behind, and of the epoch.
-    ranks : (n_ranks, 4) float64 array
-        Of each rank: loss, rows and pushes so far, and seconds.
-    pieces : (k, 4) int64 array
-        The rows of ranks: rank, partition, start, stop.
-    """
-
-    steps: int
+    steps: int  # that were behind, and of the epoch
     epoch_steps: int
+    # (n_ranks, 4) of each rank: loss, rows and pushes so far, and seconds.
     ranks: NDArray[np.float64]
-    pieces: NDArray[np.int64]
+    pieces: NDArray[np.int64]  # (k, 4) the rows of ranks: rank, partition, start, stop
 
     @classmethod
     def of(cls, said: NDArray[np.float64], plan: Plan) -> Within:
@@ -68,24 +59,13 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a fit after its last closed epoch, and within the next.
+    """The state of a fit after its last closed epoch, and within the next."""
 
-    Parameters
-    ----------
-    kept : Kept
-        Parameters, optimizer state and their version then.
-    history : tuple of EpochRecord
-        Of all epochs that have been closed.
-    best : Kept or None
-        The same after the best epoch, where rows are held out and it was an earlier one.
-    interim : Interim or None
-        A snapshot within the next epoch.
-    """
-
-    kept: Kept
-    history: tuple[EpochRecord, ...] = ()
+    kept: Kept  # parameters, optimizer state and their version then
+    history: tuple[EpochRecord, ...] = ()  # of all epochs that have been closed
+    # The same after the best epoch, where rows are held out and it was an earlier one.
     best: Kept | None = None
-    interim: Interim | None = None
+    interim: Interim | None = None  # A snapshot within the next epoch
 
     @property
     def epochs(self) -> int:

@@ -33,33 +33,16 @@ _FRUITLESS = 3
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss after which a fit has gone on.
+    """A loss after which a fit has gone on."""
 
-    Attributes
-    ----------
-    what : str
-        What was lost, and where.
-    epoch : int
-        The epoch at work then, or the one to come while data is loaded.
-    redone : int
-        Closed epochs that had to be trained again, since their state was lost.
-    dropped : int
-        Rows that are trained on no more.
-    seconds : float
-        From the news to the next generation's begin, or until its data was there again.
-    loading : bool
-        Whether only data was lost.
-    steps : int
-        Steps of the epoch that were not lost: it goes on behind a snapshot within it.
-    """
-
-    what: str
-    epoch: int
-    redone: int
-    dropped: int
+    what: str  # what was lost, and where
+    epoch: int  # the epoch at work then, or the one to come while data is loaded
+    redone: int  # closed epochs that had to be trained again, since their state was lost
+    dropped: int  # rows that are trained on no more
+    # From the news to the next generation's begin, or until its data was there again.
     seconds: float
-    loading: bool = False
-    steps: int = 0
+    loading: bool = False  # whether only data was lost
+    steps: int = 0  # steps of the epoch that were not lost: it goes on behind a snapshot within it
 
     def line(self) -> str:
         """In words.

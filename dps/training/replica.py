@@ -50,67 +50,31 @@ _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
 
 @dataclass(frozen=True)
 class ReplicaSpec:
-    """Everything a replica is given.
-
-    Parameters
-    ----------
-    fit : str
-    fence : int
-        The attempt; a replica of another one is refused.
-    worker : str
-        Where it should run.
-    channel : ChannelSpec
-    mode : Mode
-    model : Model
-    targets : TargetEncoding
-    pieces : tuple of Piece
-        Its rows.
-    cut_rows : int
-        Rows of a streamed partition that are read together, at the most.
-    steps : int
-        Steps of an epoch.
-    stopping : StoppingRule
-    seed : int
-    shuffle : bool
-    held_out : HeldOut
-        Rows that are not trained on.
-    epochs_before : int
-        Epochs done by earlier fits that this one carries on from.
-    previous : EpochRecord or None
-        The last epoch of this fit that lies behind the parameters it starts from.
-    full_batch : FullBatch or None
-        Train on all rows at once rather than by stochastic steps.
-    finish : FullBatch or None
-        Do so once these are on a plateau.
-    pauses_every : float
-        Seconds between snapshots within an epoch; infinity: none.
-    begun : Begun
-        Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
-    seconds : float
-        That these have taken.
-    """
+    """Everything a replica is given."""
 
     fit: str
-    fence: int
-    worker: str
+    fence: int  # the attempt; a replica of another one is refused
+    worker: str  # where it should run
     channel: ChannelSpec
     mode: Mode
     model: Model
     targets: TargetEncoding
-    pieces: tuple[Piece, ...]
-    cut_rows: int
-    steps: int
+    pieces: tuple[Piece, ...]  # its rows
+    cut_rows: int  # rows of a streamed partition that are read together, at the most
+    steps: int  # steps of an epoch
     stopping: StoppingRule
     seed: int
     shuffle: bool
-    held_out: HeldOut
-    epochs_before: int
+    held_out: HeldOut  # rows that are not trained on
+    epochs_before: int  # epochs done by earlier fits that this one carries on from
+    # The last epoch of this fit that lies behind the parameters it starts from.
     previous: EpochRecord | None
-    full_batch: FullBatch | None
-    finish: FullBatch | None
-    pauses_every: float = math.inf
+    full_batch: FullBatch | None  # train on all rows at once rather than by stochastic steps
+    finish: FullBatch | None  # do so once these are on a plateau
+    pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
+    # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
     begun: Begun = (0, 0.0, 0, 0)
-    seconds: float = 0.0
+    seconds: float = 0.0  # that these have taken
 
     @property
     def done(self) -> int:
@@ -130,23 +94,14 @@ class ReplicaSpec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a replica ended.
-
-    Attributes
-    ----------
-    rank : int
-    error : DPSError or None
-    cause : BaseException or None
-        What a :class:`ReplicaError` came from, carried apart because pickling an
-        exception loses its cause.
-    activity : RankActivity or None
-        What it did; None where it did not get as far.
-    """
+    """How a replica ended."""
 
     rank: int
     error: DPSError | None = None
+    # What a :class:`ReplicaError` came from, carried apart because pickling an exception loses
+    # its cause.
     cause: BaseException | None = None
-    activity: RankActivity | None = None
+    activity: RankActivity | None = None  # what it did; None where it did not get as far
 
     def __reduce__(self) -> tuple[Callable[..., Outcome], tuple[Any, ...]]:
         sent = None if self.cause is None else SentCause.of(self.cause)

@@ -20,30 +20,17 @@ __all__ = ["TrainState", "starting_state"]
 
 @dataclass(frozen=True)
 class TrainState:
-    """What a fit starts from.
+    """What a fit starts from."""
 
-    Attributes
-    ----------
-    params : (n,) array
-        Where the model has a table, of the rows that there are, and of what is behind it.
-    model : Model or None
-        Whose parameters they are; None where a user has seen to it that they fit.
-    state : (state_rows, n) array or None
-        None starts from the optimizer's own initial state.
-    optimizer : Optimizer or None
-        Whose state it is.
-    version, epochs : int
-        Updates and epochs behind them.
-    ids : (2, rows) int64 array or None
-        Of the rows of a table, see `dps.server.snapshots.Kept`.
-    """
-
+    # (n,) where the model has a table, of the rows that there are, and of what is behind it.
     params: NDArray[np.floating]
-    model: Any = None
+    model: Any = None  # whose parameters they are; None where a user has seen to it that they fit
+    # (state_rows, n) None starts from the optimizer's own initial state.
     state: NDArray[np.floating] | None = None
-    optimizer: Optimizer | None = None
-    version: int = 0
+    optimizer: Optimizer | None = None  # whose state it is
+    version: int = 0  # updates and epochs behind them
     epochs: int = 0
+    # (2, rows) of the rows of a table, see `dps.server.snapshots.Kept`.
     ids: NDArray[np.int64] | None = None
 
     def check(self, model: Model) -> None:

@@ -29,21 +29,6 @@ _PLATEAU = 0.01
 class StoppingRule:
     """Stop when the loss has not improved by `tol` for some epochs, as scikit-learn's SGD.
 
-    Parameters
-    ----------
-    max_iter : int
-        Epochs at the most.
-    tol : float or None
-        Smallest improvement of the monitored loss that counts; None never stops early.
-    n_iter_no_change : int
-        Epochs in a row without one that end the fit.
-    validate : bool
-        Whether the validation loss is monitored rather than the training loss.
-    finishes : bool, default=False
-        Whether steps only reach a plateau, and passes over all rows end the fit.
-    score : Score or None
-        Of the rows for validation; where these are monitored it is instead of their loss.
-
     Examples
     --------
     >>> rule = StoppingRule(max_iter=2, tol=None, n_iter_no_change=5, validate=False)
@@ -53,11 +38,14 @@ class StoppingRule:
     0.5
     """
 
-    max_iter: int
+    max_iter: int  # epochs at the most
+    # Smallest improvement of the monitored loss that counts; None never stops early.
     tol: float | None
-    n_iter_no_change: int
-    validate: bool
+    n_iter_no_change: int  # epochs in a row without one that end the fit
+    validate: bool  # whether the validation loss is monitored rather than the training loss
+    # Whether steps only reach a plateau, and passes over all rows end the fit.
     finishes: bool = False
+    # Of the rows for validation; where these are monitored it is instead of their loss.
     score: Score | None = None
 
     def decide(

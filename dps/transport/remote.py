@@ -24,21 +24,12 @@ _CHECK_EVERY = 0.5
 
 @dataclass(frozen=True)
 class Remote:
-    """An Actor on a worker.
+    """An Actor on a worker."""
 
-    Parameters
-    ----------
-    address : str
-        Address of the worker.
-    key : str
-        Key of the Actor's task.
-    client : distributed.Client or distributed.Worker, optional
-        Through which to call, in the client's process. It does not travel: in a task
-        the call goes out from its worker, which other threads of the task must be given.
-    """
-
-    address: str
-    key: str
+    address: str  # address of the worker
+    key: str  # key of the Actor's task
+    # Through which to call, in the client's process. It does not travel: in a task the call goes
+    # out from its worker, which other threads of the task must be given.
     client: Any = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,35 +17,21 @@ __all__ = ["TaskProgress", "look_for_progress"]
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """Where tasks stand that nobody works on.
+    """Where tasks stand that nobody works on."""
 
-    Attributes
-    ----------
-    lately : float
-        Seconds within which workers that are well are heard of.
-    uncertain : bool
-        Whether a worker among those that tasks may wait for has not been heard of lately, and may
-        yet be: one that imports a large library is not for some seconds.
-    signs : mapping
-        Of each worker that they may wait for, something that changes while it gets on with what
-        is before them.
-    silent : mapping of str to float
-        Workers that have not been heard of for as long as anybody waits, and for how long.
-    paused : tuple of str
-        Workers among these that Dask has paused.
-    busy : mapping of str to list of str
-        Workers among these whose threads are all at other tasks, and the keys of these.
-    n_workers : int
-        Of the cluster.
-    """
-
-    lately: float
+    lately: float  # seconds within which workers that are well are heard of
+    # Whether a worker among those that tasks may wait for has not been heard of lately, and may
+    # yet be: one that imports a large library is not for some seconds.
     uncertain: bool
+    # Of each worker that they may wait for, something that changes while it gets on with what is
+    # before them.
     signs: dict[str, Any]
+    # Workers that have not been heard of for as long as anybody waits, and for how long.
     silent: dict[str, float]
-    paused: tuple[str, ...]
+    paused: tuple[str, ...]  # workers among these that Dask has paused
+    # Workers among these whose threads are all at other tasks, and the keys of these.
     busy: dict[str, list[str]]
-    n_workers: int
+    n_workers: int  # of the cluster
 
     def must_end(self, waited: float, timeout: float) -> bool:
         """Whether no progress for so many seconds is enough; heartbeats say of it late."""

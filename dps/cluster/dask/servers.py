@@ -50,20 +50,11 @@ _ASKING = 30.0
 
 @dataclass(frozen=True)
 class ServerCard:
-    """A server on a cluster, as whoever connects to it must know it; it travels.
-
-    Parameters
-    ----------
-    spec : ServerSpec
-    remotes : tuple of Remote
-    cards : tuple of HoldingCard
-        One a shard, as are the remotes.
-    timeout : float
-    """
+    """A server on a cluster, as whoever connects to it must know it; it travels."""
 
     spec: ServerSpec
     remotes: tuple[Remote, ...]
-    cards: tuple[HoldingCard, ...]
+    cards: tuple[HoldingCard, ...]  # one a shard, as are the remotes
     timeout: float
 
 

@@ -12,36 +12,20 @@ __all__ = ["DARK", "LIGHT", "Palette"]
 
 @dataclass(frozen=True)
 class Palette:
-    """One look of the page.
+    """One look of the page."""
 
-    Attributes
-    ----------
-    name : str
-        ``"light"`` or ``"dark"``.
-    page, card, line, text, faint : str
-        Backgrounds of the page and of a card, hairlines, text, and text that steps back.
-    curves : tuple of str
-        Of fits, and of replicas.
-    parts : dict of str to str
-        Of where time goes.
-    good, warn, bad : str
-        Of states.
-    heat : tuple of str
-        From little to much.
-    """
-
-    name: str
-    page: str
+    name: str  # ``"light"`` or ``"dark"``
+    page: str  # backgrounds of the page and of a card, hairlines, text, and text that steps back
     card: str
     line: str
     text: str
     faint: str
-    curves: tuple[str, ...]
-    parts: dict[str, str]
-    good: str
+    curves: tuple[str, ...]  # of fits, and of replicas
+    parts: dict[str, str]  # of where time goes
+    good: str  # of states
     warn: str
     bad: str
-    heat: tuple[str, ...]
+    heat: tuple[str, ...]  # from little to much
 
     def css(self) -> str:
         """As custom properties of CSS."""

@@ -18,26 +18,13 @@ __all__ = ["Panel", "View", "view_of"]
 
 @dataclass(frozen=True)
 class View:
-    """What is shown.
+    """What is shown."""
 
-    Attributes
-    ----------
-    fits : tuple of Fit
-        Whose curves are drawn, the newest last.
-    focus : Fit or None
-        The one that is shown in full; None while there is no fit.
-    others : tuple of Fit
-        Drawn faintly, to compare.
-    now : float
-    servers : tuple of Server
-        Of the cluster.
-    """
-
-    fits: tuple[Fit, ...]
-    focus: Fit | None
-    others: tuple[Fit, ...]
+    fits: tuple[Fit, ...]  # whose curves are drawn, the newest last
+    focus: Fit | None  # the one that is shown in full; None while there is no fit
+    others: tuple[Fit, ...]  # drawn faintly, to compare
     now: float
-    servers: tuple[Server, ...] = ()
+    servers: tuple[Server, ...] = ()  # of the cluster
 
 
 class Panel(Protocol):
