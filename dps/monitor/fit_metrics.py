@@ -118,12 +118,7 @@ class FitMetrics:
 
 
 class MetricsPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """Hands the events that pass through a scheduler on.
-
-    Parameters
-    ----------
-    metrics : FitMetrics
-    """
+    """Hands the events that pass through a scheduler on."""
 
     name = NAME
 

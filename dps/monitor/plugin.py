@@ -21,12 +21,7 @@ NAME = "dps-fits"
 
 
 class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """Keeps what the events of the topic ``dps`` say, within a bound.
-
-    Attributes
-    ----------
-    store : Store
-    """
+    """Keeps what the events of the topic ``dps`` say, within a bound."""
 
     name = NAME
 

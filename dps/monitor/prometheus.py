@@ -49,12 +49,7 @@ def serve_metrics(board: Board) -> None:
 
 
 class BoardCollector:
-    """What Prometheus asks.
-
-    Parameters
-    ----------
-    board : Board
-    """
+    """What Prometheus asks."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

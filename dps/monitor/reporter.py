@@ -33,12 +33,6 @@ class Reporter:
     """Reports one shard; the first one reports all replicas too.
 
     It ends when :meth:`end` is called, or when it is forgotten with its shard.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-    window : Window
-    watched : MonitorInfo
     """
 
     def __init__(self, worker: Any, window: Window, watched: MonitorInfo) -> None:

@@ -37,11 +37,6 @@ def parts_of_dates(series: Any, name: str) -> dict[Any, Read]:
     ``name_year``, ``name_month`` (1 to 12), ``name_day_of_week`` (0 is Monday) and ``name_hour``
     are categories, as the clock of the column's time zone shows them; ``name_days`` is the number
     of days since 1970 in UTC, a float32, exact to three minutes. A duration has days alone.
-
-    Parameters
-    ----------
-    series : pandas.Series
-    name : str
     """
     import pandas as pd
 

@@ -84,12 +84,7 @@ def _made(fit: str, nbytes: int, at_first: int) -> tuple[Path, int]:
 
 
 class LockedFile:
-    """A file whose lock says whether its owner lives, as its owner or as one who found it.
-
-    Attributes
-    ----------
-    path : Path
-    """
+    """A file whose lock says whether its owner lives, as its owner or as one who found it."""
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
         self.path = path
@@ -175,12 +170,7 @@ class LockedFile:
 
 
 class SharedFile(LockedFile):
-    """The same, mapped.
-
-    Attributes
-    ----------
-    memory : mmap.mmap
-    """
+    """The same, mapped."""
 
     def __init__(self, path: Path, fd: int, *, owner: bool) -> None:
         # A mapping keeps the file open that it was made of, and that file's lock: not the owner's.

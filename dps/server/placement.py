@@ -162,10 +162,6 @@ def place(name: str, sizes: Sequence[int], n_shards: int, unit: int = 1) -> Plac
     unit : int, default=1
         Elements that stay together, as those of a key do; all tensors are placed as one then.
 
-    Returns
-    -------
-    Placement
-
     Examples
     --------
     >>> place("balanced", [6, 3, 3], 2).ranges

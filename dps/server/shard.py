@@ -132,13 +132,7 @@ class ShardStatus:
 
 
 class ShardGroup:
-    """A group at one shard.
-
-    Parameters
-    ----------
-    spec : GroupSpec
-    store : Store
-    """
+    """A group at one shard."""
 
     def __init__(self, spec: GroupSpec, store: Store) -> None:
         self.spec = spec
@@ -206,12 +200,7 @@ class ShardGroup:
 
 
 class ParameterShard:
-    """A slice of the parameters on a Dask Actor.
-
-    Parameters
-    ----------
-    spec : ShardSpec
-    """
+    """A slice of the parameters on a Dask Actor."""
 
     #: What a group is here.
     group_kind: ClassVar[type[ShardGroup]] = ShardGroup

@@ -30,12 +30,7 @@ _STEPS, _SECONDS = 5, 0.5
 
 
 class Choosing:
-    """The choice of a fit's mode, where there is one.
-
-    Parameters
-    ----------
-    asked : Mode
-    """
+    """The choice of a fit's mode, where there is one."""
 
     def __init__(self, asked: Mode) -> None:
         self._asked = asked

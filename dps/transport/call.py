@@ -134,12 +134,7 @@ def _knows() -> Callable[..., bool]:
 
 
 class Mailbox:
-    """The shard's end: requests come in the event loop, a thread answers them.
-
-    Parameters
-    ----------
-    tick : float
-    """
+    """The shard's end: requests come in the event loop, a thread answers them."""
 
     def __init__(self, tick: float) -> None:
         self._tick = tick

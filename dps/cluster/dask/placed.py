@@ -58,10 +58,6 @@ class _Step:
 class PlacedData:
     """Partitions on workers.
 
-    Parameters
-    ----------
-    work : FitWork
-
     Attributes
     ----------
     holders : list of str

@@ -19,10 +19,6 @@ class EventSender:
     """Sends events through a client.
 
     What cannot be sent is lost: a fit does not end because nobody hears of it.
-
-    Parameters
-    ----------
-    client : distributed.Client
     """
 
     def __init__(self, client: Client) -> None:

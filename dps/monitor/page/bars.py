@@ -22,12 +22,7 @@ _COLUMNS = ("y", "left", "right", "middle", "color", "part", "share", "text", "s
 
 
 class Times:
-    """A bar a replica: compute, communicate, wait, load.
-
-    Parameters
-    ----------
-    palette : Palette
-    """
+    """A bar a replica: compute, communicate, wait, load."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette

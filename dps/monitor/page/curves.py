@@ -37,12 +37,7 @@ return parseFloat(value.toPrecision(4)) + units[unit]
 
 
 class Losses:
-    """Training and validation loss by epoch, of several fits.
-
-    Parameters
-    ----------
-    palette : Palette
-    """
+    """Training and validation loss by epoch, of several fits."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
@@ -161,12 +156,7 @@ def _no_losses(fit: Fit | None) -> str:
 
 
 class Rates:
-    """Rows a second of each replica of one fit.
-
-    Parameters
-    ----------
-    palette : Palette
-    """
+    """Rows a second of each replica of one fit."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette

@@ -49,12 +49,7 @@ def cell(counts: list[int]) -> tuple[int, str]:
 
 
 class Staleness:
-    """A heat map of replicas by shards: the staleness of the median push, and of most.
-
-    Parameters
-    ----------
-    palette : Palette
-    """
+    """A heat map of replicas by shards: the staleness of the median push, and of most."""
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
