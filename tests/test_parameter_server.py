@@ -26,6 +26,7 @@ import psutil
 import pytest
 from conditions import until
 from distributed import Client, LocalCluster
+from ranks import Group
 
 import dps
 from dps._runtime.message import Ending, Op
@@ -40,7 +41,9 @@ from dps.errors import (
     StalledError,
     TableFullError,
 )
-from dps.optimizers import SGD, Adam, Momentum, Optimizer
+from dps.modes import Async
+from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
+from dps.optimizers.update import Rates
 from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
 from dps.server.memory import folder
@@ -101,6 +104,42 @@ def test_pushes_are_the_optimizer_s_updates_on_any_number_of_shards(
     expected = twin(made, first, pushes, 0.1)
     np.testing.assert_array_equal(found, expected)
     assert versions == {"w": 12, "other": 0}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", [SGD(), Adagrad(), Adam(lazy=True)])
+def test_the_same_pushes_by_keys_give_equal_bits_in_a_fit_and_on_a_server(
+    optimizer: Optimizer, dtype: str
+) -> None:
+    rng, rate, steps = np.random.default_rng(0), 0.1, 20
+    first = rng.normal(size=(30, 4)).astype(dtype)
+    pushes = [(rng.permutation(30)[: rng.integers(1, 30)], number + 1) for number in range(steps)]
+    gradients = [rng.normal(size=(len(keys), 4)).astype(dtype) for keys, _ in pushes]
+    keyed = Rates(Constant(rate), steps, 0, 0, 1, width=4)
+    options: Any = {"optimizer": optimizer, "keyed": keyed, "dtype": dtype, "rate": rate}
+    with Group(Async(), 1, first.size, n_shards=2, **options) as group:
+        for shard, window in enumerate(group.windows):
+            optimizer.initialize(window.store.state)
+            window.store.params[:] = group.placement.take(shard, first.reshape(1, -1))[0]
+        step = group.channels[0].step
+        step.begin_epoch(0)
+        for (keys, rows), gradient in zip(pushes, gradients, strict=True):
+            step.keys.begin()
+            step.keys.add(keys.tolist())
+            assert step.pull_touched() == "ran"
+            values = np.zeros(first.size, dtype)
+            values[: gradient.size] = gradient.ravel()
+            assert step.hand_over(values, rows, rate) == "ran"
+            assert step.wait_for_answers() == "ran"
+        fitted = np.empty((1, first.size), dtype)
+        for shard, window in enumerate(group.windows):
+            group.placement.put(shard, window.store.params[None], fitted)
+    with dps.ParameterServer(
+        {"w": first}, optimizer=optimizer, learning_rate=rate, n_shards=3
+    ) as server:
+        for (keys, rows), gradient in zip(pushes, gradients, strict=True):
+            server.push("w", gradient, keys, rows=rows)
+        np.testing.assert_array_equal(server.pull("w"), fitted.reshape(30, 4))
 
 
 def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
