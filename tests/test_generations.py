@@ -370,8 +370,8 @@ def test_a_rank_whose_request_is_refused_hears_why(
     wire = rank._wire
     assert wire is not None
     # As a `Request` is laid out in message.pxd, and its `Answer`.
-    words = kind, nbytes, n_keys, 1, 1, 1, 0, 0, *[0.0] * 9, 0, 0, 0, 0.0
-    wire.send_bytes(struct.pack("=8q9d3qd", *words))
+    words = kind, nbytes, n_keys, 1, 1, 1, 0, 0, *[0.0] * 9, 0, 0, 0, 0.0, *[0] * 5
+    wire.send_bytes(struct.pack("=8q9d3qd5q", *words))
     raised, size, *_ = struct.unpack("=6q8d", wire.receive_bytes(struct.calcsize("=6q8d")))
     error = pickle.loads(wire.receive_bytes(size))
     assert raised == 4

@@ -276,9 +276,9 @@ def test_a_write_that_comes_again_is_done_once() -> None:
         with ours:
             ours.sendall(b"".join(messages))
             ours.shutdown(socket.SHUT_WR)
-            entry = mirror.enter()
+            entry = mirror.entries.take()
             Service(wire, lambda message: b"", parts=mirror.parts, entry=entry).run(bytes)
-            mirror.leave(entry)
+            mirror.entries.give_back(entry)
             wire.close()
             answers = ours.makefile("rb").read()
         size = len(answers) // len(messages)

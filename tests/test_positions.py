@@ -38,7 +38,7 @@ def cut_after(epochs: int) -> Callable[..., Any]:
             patch.setattr(trainer, "Watcher", Ends)
             trainer.train(replace(job, stopping=stopping), *args)
         assert found[0].epochs == epochs
-        return trainer.train(job.at(found[0]), *args)
+        return trainer.train(replace(job, position=found[0]), *args)
 
     return train
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -25,6 +26,7 @@ from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
 
 import dps
+from dps.cluster.dask.cluster import DaskCluster
 from dps.cluster.dask.loading import send
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.placed import PlacedData
@@ -622,6 +624,17 @@ def test_a_fit_looks_whether_workers_that_join_spare_enough(
     joining = Joining(Growing(tuple(now)), planned, planned({"a": 1}), epochs)
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
     assert joining.leaves([record] * done) == leaves
+
+
+@pytest.mark.parametrize(("now", "joined"), [("ab", False), ("abc", True), ("bc", False)])
+def test_nobody_has_joined_where_a_holder_of_rows_is_gone(now: str, joined: bool) -> None:
+    """A plan could not be made with them: what has been lost is found out first."""
+    there = dict.fromkeys(now, 1)
+    work = SimpleNamespace(
+        ask_silent=lambda: None, staying=lambda: there, present=lambda: there
+    )  # fmt: skip
+    cluster: Any = SimpleNamespace(_work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"])
+    assert DaskCluster.joined(cluster) == (there if joined else {})
 
 
 @pytest.mark.slow

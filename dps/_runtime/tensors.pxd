@@ -2,19 +2,14 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.table cimport Table
 from dps._kernels.typed_ops cimport TypedOps
-from dps._runtime.message cimport Answer, Caller, Request
+from dps._runtime.message cimport Answer, Request
+from dps._runtime.mirror cimport LastWrites, MirrorLink
 from dps._runtime.updates cimport BoundUpdate
 from dps._runtime.words cimport Words
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
-
-cdef struct LastWrite:
-    int64_t caller
-    int64_t number
-    int64_t status
-
 
 cdef class TensorPart:
     cdef pthread_mutex_t mutex
@@ -32,12 +27,8 @@ cdef class TensorPart:
     cdef Py_ssize_t room        # rows of the table that are free at least
     cdef object store           # keeps the memory alive
     cdef public bint leads      # whether callers ask it
-    cdef Caller mirror          # None: there is none
-    cdef int64_t number         # of the part
-    cdef object mend
-    cdef bint behind            # whether the mirror may lack a write
-    cdef LastWrite* last        # of callers
-    cdef Py_ssize_t n_last
+    cdef MirrorLink link        # None: there is no mirror
+    cdef LastWrites last        # of callers
 
     cdef bint hold(self) except -1 nogil
     cdef void let_go(self) noexcept nogil
@@ -48,14 +39,7 @@ cdef class TensorPart:
     cdef int serve(
         self, const Request* request, int64_t* keys, char* values, char* back, Answer* answer
     ) except -1 nogil
-    cdef bint is_done(self, const Request* request, Answer* answer) noexcept nogil
-    cdef int make_entries(self, Py_ssize_t n) except -1 nogil
     cdef int write_both(self, const Request* request, int64_t* keys, char* values) except -1 nogil
-    cdef int catch_up(self) except -1 with gil
-    cdef bint pass_on(
-        self, const Request* request, const int64_t* keys, const char* values
-    ) noexcept nogil
-    cdef bint confirm(self, int status) noexcept nogil
     cdef _do(self, int64_t op, int64_t start, keys, values, double weight, out, bint held)
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil

@@ -21,20 +21,12 @@ mutex: while a user's function has it, in ticks, until the server is closed or t
 Rows of a table are made by the writer before WRITES is odd: a reader that does not find the row of
 an id reads what it will hold at first, which is the same.
 
-Where the shard has a mirror, a shard like itself in another process, each write goes on to it while
-the part is held, so that both have the same writes in the same order: it is sent, done here, and
-answered once the mirror has answered. Either notes the last write of each caller by its number. So
-a caller whose shard died before it answered asks the mirror again, which knows what it has done. A
-mirror LEADS once it has taken over, and refuses what the shard before still passes on.
-Where the mirror cannot be asked, the part is `behind` before anything else happens: no write is
-answered until the mirror has all of the part again, or is known to be gone.
+Where the shard has a mirror, each write goes on to it: see ``mirror.pyx``.
 
 What a crash leaves: of a caller, nothing. Of the shard's process, memory that nobody owns; WRITES
-may stay odd. Readers see that the file's lock is free, and that the part is lost. Its mirror has
-every write that was answered, whole, and perhaps the one after, which its caller asks for again.
+may stay odd. Readers see that the file's lock is free, and that the part is lost.
 """
 from libc.stdint cimport int64_t, uintptr_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from dps._kernels.buffer cimport Buffer
@@ -46,6 +38,7 @@ from dps._runtime.message cimport (
     Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, Caller, FULL_TABLE, MOVED, OUTSIDE, RAN, READ,
     Request, STOPPED
 )
+from dps._runtime.mirror cimport ENTRIES, LastWrites, MirrorLink
 from dps._runtime.words cimport (
     Header, S_CLOSED, S_READS, S_VERSION, S_WRITES, add, load
 )
@@ -114,7 +107,6 @@ cdef enum:
     PAUSES = 2000       # looks at a write that is under way
     FEW = 4096          # elements that are copied in no time
     AT_ONCE = 256       # keys whose rows are asked for before they are read
-    ENTRIES = 1 << 20   # callers whose last writes are noted
 
 
 cdef class TensorPart:
@@ -143,7 +135,6 @@ cdef class TensorPart:
             raise MemoryError("no mutex could be made")
 
     def __dealloc__(self):
-        free(self.last)
         pthread_mutex_destroy(&self.mutex)
 
     def __init__(self, store, double rate=0.0, double patience=60.0, bint leads=True):
@@ -161,7 +152,7 @@ cdef class TensorPart:
             self.update = bind(store.update, spec.dtype, self.size, store)
         self.rate = rate
         self.patience = patience
-        self.leads = leads
+        self.leads, self.last = leads, LastWrites()
 
     cdef bint hold(self) except -1 nogil:
         """Wait until nobody else has the part; False where the server has been closed."""
@@ -198,36 +189,23 @@ cdef class TensorPart:
         self.let_go()
 
     def reach(self, Caller mirror, int64_t number, mend):
-        """Pass writes on from now, while the part is held, or do so no longer.
-
-        Parameters
-        ----------
-        mirror : Caller or None
-            A wire of its own to the mirror, which has all that the part has now.
-        number : int
-            Of the part.
-        mend : callable or None
-            Called, while the part is held, where the mirror cannot be asked: it calls `reach`, or
-            raises.
-        """
-        self.mirror, self.number, self.mend, self.behind = mirror, number, mend, False
+        """Pass writes on from now, or no longer, while the part is held; see `MirrorLink`."""
+        self.link = None if mirror is None else MirrorLink(mirror, number, mend)
 
     @property
     def noted(self):
         """The last writes of callers, as bytes; to be set where this is a mirror."""
-        return bytes((<char*> self.last)[:self.n_last * sizeof(LastWrite)])
+        return self.last.noted
 
     @noted.setter
     def noted(self, bytes notes):
-        cdef const char* given = notes
         self.room = 0  # rows have come, too
-        self.make_entries(len(notes) // <Py_ssize_t> sizeof(LastWrite))
-        memcpy(self.last, given, min(len(notes), self.n_last * <Py_ssize_t> sizeof(LastWrite)))
+        self.last.noted = notes
 
     @property
     def n_noted(self):
         """The entries that there are for them."""
-        return self.n_last
+        return self.last.n
 
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
         """Whether all that is asked for is in the part."""
@@ -276,7 +254,7 @@ cdef class TensorPart:
         elif self.leads == (request.passed != 0):
             answer.status = MOVED
         else:
-            if request.op != READ and not (request.again and self.is_done(request, answer)):
+            if request.op != READ and not (request.again and self.last.find(request, answer)):
                 answer.status = self.write_both(request, keys, values)
             if request.back and answer.status == RAN:
                 self.copy(request, keys, back)
@@ -287,79 +265,22 @@ cdef class TensorPart:
         answer.version = load(&self.words, S_WRITES) // 2
         return 0
 
-    cdef bint is_done(self, const Request* request, Answer* answer) noexcept nogil:
-        """Whether a write that comes again was done; how that ended."""
-        cdef Py_ssize_t i
-        for i in range(self.n_last):
-            if self.last[i].caller == request.caller and self.last[i].number == request.number:
-                answer.status = self.last[i].status
-                return True
-        return False
-
-    cdef int make_entries(self, Py_ssize_t n) except -1 nogil:
-        cdef LastWrite* made
-        if n <= self.n_last:
-            return 0
-        made = <LastWrite*> realloc(self.last, n * sizeof(LastWrite))
-        if made is NULL:
-            with gil:
-                raise MemoryError
-        memset(made + self.n_last, 0, (n - self.n_last) * sizeof(LastWrite))
-        self.last, self.n_last = made, n
-        return 0
-
     cdef int write_both(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
         """Write here and in the mirror, if there is one, and note whose write it was."""
         cdef bint sent = False
         cdef int status
-        if self.behind:
-            self.catch_up()
-        if request.entry >= 0:
-            self.make_entries(request.entry + 1)
-        if self.mirror is not None:
-            self.behind = True
-            sent = self.pass_on(request, keys, values)
+        if self.link is not None and self.link.behind:
+            self.link.catch_up()
+        self.last.have(request.entry + 1)
+        if self.link is not None:
+            sent = self.link.pass_on(
+                request, keys, values, self.width * self.numbers.itemsize, self.numbers.itemsize
+            )
         status = self.write(request, keys, values)
-        if request.entry >= 0:
-            self.last[request.entry].caller = request.caller
-            self.last[request.entry].number = request.number
-            self.last[request.entry].status = status
-        if self.behind:
-            if sent and self.confirm(status):
-                self.behind = False
-            else:
-                self.catch_up()
+        self.last.note(request, status)
+        if self.link is not None and not (sent and self.link.confirm(status)):
+            self.link.catch_up()
         return status
-
-    cdef int catch_up(self) except -1 with gil:
-        self.mend()
-        return 0
-
-    cdef bint pass_on(
-        self, const Request* request, const int64_t* keys, const char* values
-    ) noexcept nogil:
-        """Send a write to the mirror; whether it is on its way. An error is a matter of `mend`."""
-        cdef Request passed = request[0]
-        cdef bint by_keys = request.start < 0, sent = False
-        passed.part, passed.passed, passed.back = self.number, 1, 0
-        passed.nbytes = request.n_keys * (
-            sizeof(int64_t) + self.width * self.numbers.itemsize if by_keys
-            else self.numbers.itemsize
-        )
-        try:
-            self.mirror.begin(&passed, keys if by_keys else NULL, values)
-            sent = True
-        finally:
-            return sent
-
-    cdef bint confirm(self, int status) noexcept nogil:
-        """Wait for the mirror's answer; whether it has done the same."""
-        cdef bint same = False
-        try:
-            self.mirror.hear_status()
-            same = self.mirror.answer.status == status and self.mirror.answer.nbytes == 0
-        finally:
-            return same
 
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
         cdef Py_ssize_t i, row = self.width * self.numbers.itemsize

@@ -44,6 +44,7 @@ from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord, History
 from dps.training.job import FitResult, Job, Trained, new_fit_id
+from dps.training.position import Position
 from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
@@ -214,8 +215,8 @@ def fit(
             setattr(estimator, name, value)
         model = family.widened(recipe.model)
         if model is not recipe.model:
-            raw = family.widen(recipe, np.vstack([result.raw_params[None], result.state]))
-            result = replace(result, raw_params=raw[0], state=raw[1:])
+            kept = result.kept._replace(values=family.widen(recipe, result.kept.values))
+            result = replace(result, kept=kept)
         estimator.plan_ = result.plan
         estimator._carry = TrainState.after(start, job, model, result)
         estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
@@ -322,6 +323,7 @@ def _job(
     """Everything the trainer is told."""
     start = ask.start
     holds_out = holds_out and recipe.stopping.validate
+    version, ids = (0, None) if start is None else (start.version, start.ids)
     return Job(
         fit=fit,
         model=recipe.model,
@@ -332,9 +334,7 @@ def _job(
         l2=recipe.l2,
         mode=ask.mode,
         stopping=recipe.stopping,
-        params=recipe.params,
-        state=recipe.state,
-        version=0 if start is None else start.version,
+        position=Position.of(recipe.params, recipe.state, version, ids),
         epochs_before=0 if start is None else start.epochs,
         batch_size=recipe.batch_size,
         n_replicas=recipe.n_replicas,
@@ -346,7 +346,6 @@ def _job(
         timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,
-        ids=None if start is None else start.ids,
         name=type(estimator).__name__,
         drops_lost_data=estimator.on_data_loss == "drop",
         max_losses=estimator.max_losses,

@@ -165,7 +165,7 @@ class Resumption:
         run = job.fit
         if (found := self._found) is not None:
             run = found.place.run
-            job = job.at(self._position(found, job))
+            job = replace(job, position=self._position(found, job))
         subject = {
             "estimator": self._name,
             "seed": job.seed,

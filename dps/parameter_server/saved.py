@@ -19,7 +19,7 @@ from dps.optimizers import OPTIMIZERS, Optimizer
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
 from dps.parameter_server.table import Table
 from dps.parameter_server.whole import joined
-from dps.server.holding import Taken
+from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec
 
 __all__ = ["SavedServer", "read_server", "write_server"]

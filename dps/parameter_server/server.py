@@ -37,7 +37,8 @@ from dps.parameter_server.handles import Handle
 from dps.parameter_server.reports import report
 from dps.parameter_server.saved import read_server, write_server
 from dps.parameter_server.whole import restore, unknown_part, whole_of
-from dps.server.holding import Done, Holding, Taken
+from dps.server.holding import Done, Holding
+from dps.server.mirroring import Taken
 from dps.server.tensors import Rule, ServerSpec, TensorSpec
 
 if TYPE_CHECKING:

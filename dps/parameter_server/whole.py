@@ -12,7 +12,7 @@ import numpy as np
 
 from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
-from dps.server.holding import Taken, pieces_of
+from dps.server.mirroring import Taken, pieces_of
 from dps.server.tensors import TensorSpec
 
 __all__ = ["joined", "restore", "unknown_part", "whole_of"]

@@ -1,8 +1,8 @@
 """What one shard of a server of named tensors holds, and what callers may have called there.
 
 Reads and writes of elements are native (``_runtime/tensors.pyx``). Here is the rest: a user's
-function on a part, what goes into files and comes from them, counts, and what a mirror is sent. It
-must not know how callers reach it, or how a mirror is reached.
+function on a part, what goes into files and comes from them, counts, and a mirror's side of being
+one. It must not know how callers reach it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.tensors import TensorPart
-from dps.errors import DPSError, FencedError, NonFiniteError, ServerLostError, TableFullError
+from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.host import host_id
 from dps.server.memory import sweep
+from dps.server.mirroring import Entries, Mirror, Mirroring, Taken
 from dps.server.regions import MemoryCard
 from dps.server.store import Store, StoreWord
 from dps.server.tensors import ServerSpec, TensorSpec
@@ -33,12 +33,9 @@ __all__ = [
     "Holding",
     "HoldingCard",
     "Keys",
-    "Mirror",
-    "Taken",
     "Values",
     "find_holding",
     "map_parts",
-    "pieces_of",
 ]
 
 Keys = NDArray[np.int64] | None
@@ -50,29 +47,8 @@ CALLABLE = frozenset(
 )
 SENT = frozenset({"count_from", "fill", "put_note", "put_rows"})
 
-#: Elements that are sent at a time.
-_PIECE = 1 << 20
 #: Stands for all parts of a mirror, until it has what the shard has.
 _ALL = -1
-#: Seconds between tries to reach a mirror.
-_PAUSE = 0.05
-
-
-class Mirror(Protocol):
-    """How a shard reaches its mirror."""
-
-    @property
-    def worker(self) -> str:
-        """Where it is."""
-
-    def caller(self) -> Any:
-        """A wire of its own, for one part."""
-
-    def call(self, method: str, *args: Any) -> Any:
-        """Call one of `CALLABLE` there."""
-
-    def is_gone(self) -> bool:
-        """Whether it has died or been closed, so that nobody will ask it."""
 
 
 @dataclass(frozen=True)
@@ -83,31 +59,6 @@ class HoldingCard:
     host: str
     memories: tuple[MemoryCard, ...]  # of the parts, in order
     handler: str | None = None  # where it may connect to; None where nobody serves connections
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A part as it was between two writes."""
-
-    values: NDArray[np.floating]  # (1 + state_rows, n, width) rows and their optimizer state
-    ids: NDArray[np.int64] | None  # (n,) of a table's rows
-    version: int  # pushes behind it
-
-
-def pieces_of(taken: Taken) -> Iterator[tuple[Any, ...]]:
-    """The calls by which a part comes to hold this, but for the part's number."""
-    if taken.ids is not None:
-        each = max(1, _PIECE // max(taken.values[:, :1].size, 1))
-        for start in range(0, len(taken.ids), each):
-            rows = slice(start, start + each)
-            yield "put_rows", taken.ids[rows], taken.values[:, rows]
-    else:
-        for row, values in enumerate(taken.values):
-            flat = values.reshape(-1)
-            for start in range(0, len(flat), _PIECE):
-                yield "fill", row, start, flat[start : start + _PIECE]
-    if taken.version:
-        yield "count_from", taken.version
 
 
 class Done(NamedTuple):
@@ -140,8 +91,6 @@ class Holding:
 
     Attributes
     ----------
-    on_loss : callable
-        Called when the mirror is gone, or this one begins to lead without any.
     handler : str or None
         Where callers may connect to.
     callers : callable
@@ -152,16 +101,9 @@ class Holding:
         sweep()
         self.handler: str | None = None
         self.callers: Callable[[], list[Any]] = list
-        self.on_loss: Callable[[], None] = _nothing
         self.leads = leads
-        self._mirror: Mirror | None = None
-        self._has_mirror = False  # which could take over
-        self._n_mirrored = 0
-        self._extending = threading.Lock()  # while parts are made, here and in the mirror
-        self._sending = threading.Lock()  # while something is done in both
         self._torn = set() if leads else {_ALL}  # parts of a mirror
-        self._entries: list[int] = []  # that were given back
-        self._n_entries = 0
+        self.entries = Entries()
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
         self._began = time.monotonic()
@@ -172,6 +114,8 @@ class Holding:
         self._notes: dict[str, bytes] = {}
         self._closed = False
         self._lock = threading.Lock()  # of the lists: they grow
+        self._extending = threading.Lock()  # while they do, here and in the mirror
+        self.mirroring = Mirroring(self)
         self.extend(spec)
         _own[self.token] = self
 
@@ -198,7 +142,7 @@ class Holding:
                 for tensor, number in further:
                     stores.append(self._made(tensor, number))
                 with self._lock:
-                    self._check_open()
+                    self.check_open()
                     self.parts += [
                         TensorPart(store, spec.rate, spec.timeout, self.leads) for store in stores
                     ]
@@ -209,110 +153,20 @@ class Holding:
                 for store in stores:
                     store.close()
                 raise
-            self._extend_mirror()
+            self.mirroring.extend()
             return spec
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise if it has been closed."""
         if self._closed:
             raise ServerLostError(f"{self.spec} has been closed")
 
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether what is written is passed on."""
-        return self._mirror is not None
-
     def mirror(self, mirror: Mirror, *, fresh: bool) -> None:
-        """Pass on all that is written from now on.
-
-        Parameters
-        ----------
-        mirror : Mirror
-        fresh : bool
-            Whether nothing has been written yet, so that the mirror has the same.
-        """
+        """Pass on all that is written from now on, see `Mirroring.begin`."""
         with self._extending:
-            mirror.call("follow", "extend", self.spec)
-            self._mirror, self._n_mirrored = mirror, 0
-            try:
-                with self._sending:
-                    for name, note in self._notes.items():
-                        mirror.call("follow", "put_note", name, note)
-                self._extend_mirror(fresh)
-                mirror.call("follow", "whole")
-                self._check_open()
-                self._has_mirror = True
-            except BaseException:
-                self._without_mirror(mirror)
-                raise
+            self.mirroring.begin(mirror, fresh)
 
-    def _extend_mirror(self, fresh: bool = True) -> None:
-        """Have the mirror hold parts that it does not hold yet."""
-        if self._n_mirrored < len(self.parts):
-            self._follow("extend", self.spec)
-        while (mirror := self._mirror) is not None and self._n_mirrored < len(self.parts):
-            at = self._n_mirrored
-            with self.parts[at]:
-                self._pass_on(at, mirror, fresh)
-            self._n_mirrored += 1
-
-    def _pass_on(self, at: int, mirror: Mirror, fresh: bool = False) -> None:
-        """Pass on what is written to a part, which is held, once the mirror has what is there."""
-        store, part = self.stores[at], self.parts[at]
-        if not fresh:
-            mirror.call("follow", "tear", at)
-            for method, *args in pieces_of(self._taken(at)):
-                mirror.call("follow", method, at, *args)
-            mirror.call("follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted)
-        part.reach(mirror.caller(), at, partial(_mend, weakref.ref(self), at))
-
-    def _without_mirror(self, mirror: Mirror) -> None:
-        """Go on without a mirror that is gone."""
-        if self._mirror is mirror:
-            self._mirror, self._has_mirror = None, False
-            self.on_loss()
-
-    def mend(self, at: int) -> None:
-        """Have the mirror hold all of a part again, or do without it; the part is held.
-
-        Raises
-        ------
-        ServerLostError
-            The mirror leads; or it is there and cannot be reached.
-        """
-        ending = time.monotonic() + self.spec.timeout
-        while (mirror := self._mirror) is not None:
-            try:
-                self._pass_on(at, mirror)
-                return
-            except FencedError as error:
-                self._resign()
-                raise ServerLostError("its mirror has taken over") from error
-            except (DPSError, OSError) as error:
-                if mirror.is_gone():
-                    self._without_mirror(mirror)
-                elif time.monotonic() > ending:
-                    raise ServerLostError(
-                        f"its mirror cannot be reached ({error}), and what was written is not there"
-                    ) from error
-                else:
-                    time.sleep(_PAUSE)
-        self.parts[at].reach(None, at, None)
-
-    def _follow(self, method: str, *args: Any) -> None:
-        """Have the mirror do the same."""
-        while (mirror := self._mirror) is not None:
-            try:
-                mirror.call("follow", method, *args)
-                return
-            except FencedError as error:
-                self._resign()
-                raise ServerLostError("its mirror has taken over") from error
-            except (DPSError, OSError):
-                if not mirror.is_gone():
-                    raise
-                self._without_mirror(mirror)
-
-    def _resign(self) -> None:
+    def resign(self) -> None:
         """Answer nobody any more: the mirror does."""
         self._closed = True
         for store in self.stores:
@@ -348,7 +202,7 @@ class Holding:
             It has been closed, or has not got all of a part.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             if not self.leads:
                 if self._torn:
                     raise ServerLostError("its worker has died while a mirror was being made")
@@ -356,22 +210,9 @@ class Holding:
                 for part in self.parts:
                     with part:
                         part.leads = True
-                    self._n_entries = max(self._n_entries, part.n_noted)
-                self.on_loss()
+                    self.entries.skip(part.n_noted)
+                self.mirroring.on_loss()
         return self.card()
-
-    def enter(self) -> int:
-        """Where the last write of one more caller is noted."""
-        with self._lock:
-            if self._entries:
-                return self._entries.pop()
-            self._n_entries += 1
-            return self._n_entries - 1
-
-    def leave(self, entry: int) -> None:
-        """The caller has gone."""
-        with self._lock:
-            self._entries.append(entry)
 
     def _made(self, tensor: TensorSpec, number: int) -> Store:
         spec = self.spec
@@ -404,9 +245,9 @@ class Holding:
             raise ValueError(f"callers may not call {method!r}")
         if method not in SENT:
             return getattr(self, method)(*args)
-        with self._sending:  # in the same order
+        with self.mirroring.sending:
             getattr(self, method)(*args)
-            self._follow(method, *args)
+            self.mirroring.send(method, *args)
         return None
 
     def status(self) -> dict[str, Any]:
@@ -419,12 +260,11 @@ class Holding:
                 "part": number,
                 "rows": int((store.ids[0] > 0).sum()) if store.table else None,
             }
-        mirror = self._mirror
         return {
             "parts": parts,
             "seconds": time.monotonic() - self._began,
             "callers": self.callers(),
-            "mirror": mirror.worker if mirror is not None and self._has_mirror else None,
+            "mirror": self.mirroring.worker,
         }
 
     def traffic(self) -> dict[str, dict[str, Any]]:
@@ -465,9 +305,9 @@ class Holding:
     def take(self, at: int) -> Taken:
         """A part as it is now."""
         with self.parts[at]:
-            return self._taken(at)
+            return self.taken(at)
 
-    def _taken(self, at: int) -> Taken:
+    def taken(self, at: int) -> Taken:
         """The same of a part that is held, as long as it is."""
         (tensor, _), store = self._held[at], self.stores[at]
         there: Any = slice(None)
@@ -516,20 +356,11 @@ class Holding:
     def close(self) -> None:
         """Refuse who comes from now on, and give all memory back."""
         with self._lock:
-            self._closed, self._mirror = True, None
+            self._closed = True
+        self.mirroring.end()
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
             store.close()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _mend(known: Callable[[], Holding | None], at: int) -> None:
-    holding = known()
-    if holding is not None:
-        holding.mend(at)
 
 
 def _shape(tensor: Any, number: int) -> tuple[int, ...]:

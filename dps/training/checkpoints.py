@@ -203,7 +203,7 @@ class Checkpoints:
         if history and history[-1].kept < len(history):
             epochs[_BEST] = history[-1].kept
         own = {
-            name: job.start if after == done else job.best
+            name: job.position.kept if after == done else job.position.best
             for name, after in epochs.items()
             if after <= done
         }

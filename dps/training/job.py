@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from dps.training.checkpoint import Checkpointing
 from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
-from dps.training.position import Interim, Position
+from dps.training.position import Position
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FitResult", "Job", "new_fit_id"]
@@ -64,10 +64,8 @@ class Job:
     l2: float
     mode: Mode
     stopping: StoppingRule
-    params: NDArray[np.floating]  # (n,) where to start
-    state: NDArray[np.floating]  # (state_rows, n) optimizer state to start from
-    version: int  # updates behind them
-    epochs_before: int  # epochs behind them
+    position: Position  # where it starts, or goes on
+    epochs_before: int  # epochs behind what it started from
     batch_size: int | str
     n_replicas: int | str
     n_shards: int | str
@@ -81,43 +79,20 @@ class Job:
     timeout: float  # seconds without progress that are an error
     full_batch: FullBatch | None = None  # train on all rows at once rather than by stochastic steps
     finish: FullBatch | None = None  # do so once these are on a plateau
-    # (2, keys) of the rows of a table that `params` has, see `Kept`; None: no row has been made.
-    ids: NDArray[np.int64] | None = None
     # Called in the caller's thread, a few times a second, with the records of the epochs that
     # have been closed since, and a function that returns the parameters after the last of them
     # (None where the fit is further already). True ends the fit.
     on_epochs: OnEpochs | None = None
     name: str = ""  # what is fitted, in the words of its user: the estimator's class
-    # Epochs of this fit that lie behind `params`; it goes on with the next.
-    done: tuple[EpochRecord, ...] = ()
-    # What the fit had after the best of them, if that was not the last; see `Position`.
-    best: Kept | None = None
-    # A snapshot within the next epoch, from which the same ranks may go on.
-    interim: Interim | None = None
     # Whether to go on without rows that were lost with a worker and cannot be had again.
     drops_lost_data: bool = False
     max_losses: int | None = None  # losses after which it goes on; None: any number
     checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
 
-    def at(self, position: Position) -> Job:
-        """The same, to go on from there."""
-        kept, table = position.kept, self.model.layout.table
-        return replace(
-            self, params=kept.values[0], state=kept.values[1:], version=kept.version,
-            ids=None if table is None else kept.ids, done=position.history, best=position.best,
-            interim=position.interim,
-        )  # fmt: skip
-
     @property
-    def position(self) -> Position:
-        """Where it goes on."""
-        return Position(self.start, self.done, self.best, self.interim)
-
-    @property
-    def start(self) -> Kept:
-        """What it starts from."""
-        ids = np.zeros((2, 0), np.int64) if self.ids is None else self.ids
-        return Kept(np.concatenate([self.params[None], self.state]), self.version, ids)
+    def done(self) -> tuple[EpochRecord, ...]:
+        """Epochs of this fit that lie behind its position."""
+        return self.position.history
 
     @property
     def ended(self) -> bool:
@@ -127,7 +102,7 @@ class Job:
 
     @property
     def epochs_behind(self) -> int:
-        """Epochs behind `params`, of this fit and those that it carries on."""
+        """Epochs behind its position, of this fit and those that it carries on."""
         return self.epochs_before + len(self.done)
 
     @property
@@ -148,9 +123,7 @@ class FitResult:
     """What a fit ended with: the state at the end of its last closed epoch."""
 
     reported: Trained
-    raw_params: NDArray[np.floating]  # (n,) the parameters to carry on from
-    state: NDArray[np.floating]  # (state_rows, n)
-    version: int
+    kept: Kept  # parameters to carry on from, optimizer state and version
     history: list[EpochRecord]
     plan: Plan
     # What each replica did, in rank order; those that did not end are missing.
@@ -174,14 +147,11 @@ class FitResult:
         unshared: tuple[str | None, ...] | None = None,
     ) -> FitResult:
         """The result of a fit whose parameters are those of a snapshot."""
-        values = kept.values
         if history[-1].full_batch:  # whose snapshot has no state
-            job.optimizer.initialize(values[1:])
+            job.optimizer.initialize(kept.values[1:])
         return cls(
             reported=Trained.of(job, kept),
-            raw_params=values[0],
-            state=values[1:],
-            version=kept.version,
+            kept=kept,
             history=list(history),
             plan=plan,
             activity=list(activity),

@@ -94,7 +94,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if not few and not job.optimizer.always_lazy and table is None:
         return None
     return Rates(
-        job.schedule, updates, job.epochs_behind, job.version, job.epochs_ahead,
+        job.schedule, updates, job.epochs_behind, job.position.kept.version, job.epochs_ahead,
         kernel.key_width, 0 if table is None else table.rows,
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ class Launch:
     @property
     def begun(self) -> Interim | None:
         """The snapshot within an epoch with which it begins, None: it begins with an epoch."""
-        interim = self.job.interim
+        interim = self.job.position.interim
         possible = interim is not None and self.pauses_every < math.inf
         return (
             interim if interim is not None and possible and interim.within.fits(self.plan) else None
@@ -187,7 +187,7 @@ class Launch:
             for shard in range(len(plan.shards))
         ]  # fmt: skip
         rows: list[Kept | None] = [None] * len(stores)
-        begun = job.start if self.begun is None else self.begun.kept
+        begun = job.position.kept if self.begun is None else self.begun.kept
         params, state, where = begun.values[0], begun.values[1:], self.placement
         if (table := layout.table) is not None:
             rows = [*rows_by_shard(begun, table, self.placement)]

@@ -67,6 +67,18 @@ class Position:
     best: Kept | None = None
     interim: Interim | None = None  # A snapshot within the next epoch
 
+    @classmethod
+    def of(
+        cls,
+        params: NDArray[np.floating],
+        state: NDArray[np.floating],
+        version: int,
+        ids: NDArray[np.int64] | None,
+    ) -> Position:
+        """Where a fit begins: (n,) parameters, (state_rows, n) state, and rows of a table."""
+        values = np.concatenate([params[None], state])
+        return cls(Kept(values, version, np.zeros((2, 0), np.int64) if ids is None else ids))
+
     @property
     def epochs(self) -> int:
         """Epochs closed."""

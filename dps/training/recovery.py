@@ -154,7 +154,7 @@ class Recovery:
         """
         began = time.monotonic()
         self._fruitless = 0 if closed > len(job.done) else self._fruitless + 1
-        job = job.at(position)
+        job = replace(job, position=position)
         if self._fruitless > _FRUITLESS:
             error.message += (
                 f"; {_FRUITLESS} times in a row before an epoch was closed: does the model, or the "

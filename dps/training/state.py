@@ -53,13 +53,13 @@ class TrainState:
         """Where a fit has got to that started there."""
         stepped = not result.history[-1].full_batch  # else the state is as it was made
         return cls(
-            params=result.raw_params,
+            params=result.kept.values[0],
             model=model,
-            state=result.state if stepped else None,
+            state=result.kept.values[1:] if stepped else None,
             optimizer=job.optimizer if stepped else None,
-            version=result.version,
+            version=result.kept.version,
             epochs=len(result.history) + (0 if start is None else start.epochs),
-            ids=result.reported.ids if model.layout.table is not None else None,
+            ids=result.kept.ids if model.layout.table is not None else None,
         )
 
 

@@ -129,7 +129,7 @@ def train(
                     fit_events.lost(loss)
             ended = watcher.run(ending)
             if ended is None:
-                job, watcher = choosing.changed(job.at(watcher.position())), None
+                job, watcher = choosing.changed(replace(job, position=watcher.position())), None
                 cluster.renew()
                 continue
             result = ended
@@ -146,7 +146,8 @@ def train(
                     fit_events.failed(final)
                 if not isinstance(final, DPSError) or placed is None:
                     raise
-                job = job.at(position or recovery.last_known(final, job, watcher))
+                position = position or recovery.last_known(final, job, watcher)
+                job = replace(job, position=position)
                 if not job.done:
                     raise
                 result = replace(_ended(job, placed), error=final)
@@ -183,7 +184,7 @@ def _begin(
 
 def _ended(job: Job, plan: Plan) -> FitResult:
     """The result of a fit of which no epoch is left."""
-    kept = job.start if job.done[-1].kept == len(job.done) else job.best
+    kept = job.position.kept if job.done[-1].kept == len(job.done) else job.position.best
     assert kept is not None
     return FitResult.of(job, kept, job.done, plan)
 

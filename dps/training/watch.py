@@ -131,7 +131,7 @@ class Watcher:
                 raise
             return self._result(error)
         self._fetch()
-        if self._job.params.nbytes > _HEAVY:
+        if self._job.position.kept.values[0].nbytes > _HEAVY:
             cards = [shard.card for shard in self._session.shards]
             if all(card.host == host_id() and card.store.path for card in cards):
                 self.mirrored = None  # files of this host outlive their processes
@@ -204,8 +204,8 @@ class Watcher:
 
     def _is_further(self) -> bool:
         """Whether the fit has got on since the client's copy."""
-        copied, within = self.mirrored or self._job, self._within()
-        epochs = len(self._job.done) if self.mirrored is None else self.mirrored.epochs
+        copied, within = self.mirrored or self._job.position, self._within()
+        epochs = copied.epochs
         steps = 0 if copied.interim is None else copied.interim.within.steps
         return len(self._history) > epochs or (within is not None and within.steps > steps)
 
@@ -308,10 +308,10 @@ class Watcher:
         """What was kept after so many epochs."""
         job, done = self._job, len(self._job.done)
         if epochs < done:
-            assert job.best is not None
-            return job.best
+            assert job.position.best is not None
+            return job.position.best
         if epochs == done:
-            return job.start
+            return job.position.kept
         if self.mirrored is not None and self.mirrored.epochs == epochs:
             return self.mirrored.kept
         return (server or self._session.server).snapshot(epochs - done, check)
@@ -325,12 +325,12 @@ class Watcher:
             It is further already.
         """
         history, done, server = self._history, len(self._job.done), self._near()
-        interim = self._job.interim if len(history) == done else None
+        interim = self._job.position.interim if len(history) == done else None
         if (within := self._within()) is not None:
             with contextlib.suppress(LookupError):  # there are newer ones, or nothing is left
                 interim = Interim(within, server.snapshot(len(history) - done, check, within.steps))
         if not history:
-            return Position(self._job.start, interim=interim)
+            return Position(self._job.position.kept, interim=interim)
         kept, best = self._snapshot(len(history), check, server), history[-1].kept
         if history[-1].full_batch:  # whose snapshot has no state
             self._job.optimizer.initialize(kept.values[1:])

@@ -66,7 +66,7 @@ class TensorShard(Served):
         if make_mirror is not None:
             # The first one was made with the shard.
             keeper = _Keeper(holding, worker, make_mirror, max(number, 1), closed)
-            holding.on_loss = keeper.begin
+            holding.mirroring.on_loss = keeper.begin
         self._close = weakref.finalize(self, _close, self._services, holding, closed)
 
     def card(self) -> HoldingCard:
@@ -105,12 +105,12 @@ class TensorShard(Served):
 def _serve(holding: Holding, who: str, wire: Wire) -> None:
     """Serve a caller until it closes its wire; a thread's whole life."""
     answer = answering(lambda method, args: holding.call(method, *args))
-    entry = holding.enter()
+    entry = holding.entries.take()
     try:
         with contextlib.suppress(OSError):  # the caller has gone
             Service(wire, answer, parts=holding.parts, entry=entry).run(pickled)
     finally:
-        holding.leave(entry)
+        holding.entries.give_back(entry)
 
 
 def _mirror(holding: Holding, card: HoldingCard, remote: Remote, fresh: bool) -> None:
@@ -154,7 +154,7 @@ class _Keeper:
 
     def _is_wanted(self) -> bool:
         holding = self._holding()
-        return holding is not None and not self._closed.is_set() and not holding.is_mirrored
+        return holding is not None and not self._closed.is_set() and not holding.mirroring.is_on
 
     def _try(self) -> None:
         holding = self._holding()

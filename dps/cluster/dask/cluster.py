@@ -104,12 +104,16 @@ class DaskCluster:
         return self._threads
 
     def joined(self) -> Mapping[str, int]:
-        """Workers and their threads as they are now; empty if nobody has joined those."""
+        """Workers and their threads as they are now; empty if nobody has joined those.
+
+        Also where one is gone that holds rows: that is a loss, which others find.
+        """
         # One that goes as it is looked at, or has another dps, is not needed.
         with contextlib.suppress(WorkerLostError, VersionError):
             self._work.ask_silent()
             if not self._work.staying().keys() <= self._threads.keys():
-                return self._work.present()
+                found = self._work.present()
+                return found if found.keys() >= set(self.holders) else {}
         return {}
 
     def memory(self) -> int:

@@ -1,0 +1,242 @@
+"""What a shard passes on to its mirror, and what it does where that cannot be reached.
+
+Writes of elements go on natively, while the part is held (``_runtime/mirror.pyx``). Here is the
+rest: how a mirror comes to hold what the shard holds, parts that are made later, and calls that
+change something. It must not know how a mirror is reached.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.errors import DPSError, FencedError, ServerLostError
+from dps.server.store import StoreWord
+
+if TYPE_CHECKING:
+    from dps.server.holding import Holding
+
+__all__ = ["Entries", "Mirror", "Mirroring", "Taken", "pieces_of"]
+
+#: Elements that are sent at a time.
+_PIECE = 1 << 20
+#: Seconds between tries to reach a mirror.
+_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A part as it was between two writes."""
+
+    values: NDArray[np.floating]  # (1 + state_rows, n, width) rows and their optimizer state
+    ids: NDArray[np.int64] | None  # (n,) of a table's rows
+    version: int  # pushes behind it
+
+
+def pieces_of(taken: Taken) -> Iterator[tuple[Any, ...]]:
+    """The calls by which a part comes to hold this, but for the part's number."""
+    if taken.ids is not None:
+        each = max(1, _PIECE // max(taken.values[:, :1].size, 1))
+        for start in range(0, len(taken.ids), each):
+            rows = slice(start, start + each)
+            yield "put_rows", taken.ids[rows], taken.values[:, rows]
+    else:
+        for row, values in enumerate(taken.values):
+            flat = values.reshape(-1)
+            for start in range(0, len(flat), _PIECE):
+                yield "fill", row, start, flat[start : start + _PIECE]
+    if taken.version:
+        yield "count_from", taken.version
+
+
+class Mirror(Protocol):
+    """How a shard reaches its mirror."""
+
+    @property
+    def worker(self) -> str:
+        """Where it is."""
+
+    def caller(self) -> Any:
+        """A wire of its own, for one part."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call one of `CALLABLE` there."""
+
+    def is_gone(self) -> bool:
+        """Whether it has died or been closed, so that nobody will ask it."""
+
+
+class Entries:
+    """Where the last writes of callers are noted: a number for each that is connected."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._n = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> int:
+        """A number that nobody has."""
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            self._n += 1
+            return self._n - 1
+
+    def give_back(self, entry: int) -> None:
+        """Its caller has gone."""
+        with self._lock:
+            self._free.append(entry)
+
+    def skip(self, n: int) -> None:
+        """Leave those below n to callers of another shard."""
+        with self._lock:
+            self._n = max(self._n, n)
+
+
+class Mirroring:
+    """A shard's side of its mirror.
+
+    Attributes
+    ----------
+    on_loss : callable
+        Called when the mirror is gone, or when the shard begins to lead without any.
+    sending : lock
+        Held while something is done in both, but for writes, so that the order is the same.
+    """
+
+    def __init__(self, holding: Holding) -> None:
+        self._known = weakref.ref(holding)
+        self.on_loss: Callable[[], None] = lambda: None
+        self.sending = threading.Lock()
+        self._mirror: Mirror | None = None
+        self._whole = False  # it could take over
+        self._n = 0  # parts that it holds
+
+    @property
+    def _holding(self) -> Holding:
+        holding = self._known()
+        assert holding is not None  # who calls has it
+        return holding
+
+    @property
+    def is_on(self) -> bool:
+        """Whether what is written is passed on."""
+        return self._mirror is not None
+
+    @property
+    def worker(self) -> str | None:
+        """The worker of the mirror, if it could take over."""
+        mirror = self._mirror
+        return mirror.worker if mirror is not None and self._whole else None
+
+    def begin(self, mirror: Mirror, fresh: bool) -> None:
+        """Pass on all that is written from now on.
+
+        Parameters
+        ----------
+        mirror : Mirror
+        fresh : bool
+            Whether nothing has been written yet, so that the mirror has the same.
+        """
+        holding = self._holding
+        mirror.call("follow", "extend", holding.spec)
+        self._mirror, self._n = mirror, 0
+        try:
+            with self.sending:
+                for name, note in holding.notes().items():
+                    mirror.call("follow", "put_note", name, note)
+            self.extend(fresh)
+            mirror.call("follow", "whole")
+            holding.check_open()
+            self._whole = True
+        except BaseException:
+            self._go_without(mirror)
+            raise
+
+    def extend(self, fresh: bool = True) -> None:
+        """Have the mirror hold parts that it does not hold yet."""
+        parts = self._holding.parts
+        if self._n < len(parts):
+            self.send("extend", self._holding.spec)
+        while (mirror := self._mirror) is not None and self._n < len(parts):
+            with parts[self._n]:
+                self._pass_on(self._n, mirror, fresh)
+            self._n += 1
+
+    def send(self, method: str, *args: Any) -> None:
+        """Have the mirror do the same."""
+        while (mirror := self._mirror) is not None:
+            try:
+                mirror.call("follow", method, *args)
+                return
+            except FencedError as error:
+                raise self._overtaken() from error
+            except (DPSError, OSError):
+                if not mirror.is_gone():
+                    raise
+                self._go_without(mirror)
+
+    def mend(self, at: int) -> None:
+        """Have the mirror hold all of a part again, or do without it; the part is held.
+
+        Raises
+        ------
+        ServerLostError
+            The mirror leads; or it is there and cannot be reached.
+        """
+        holding = self._holding
+        ending = time.monotonic() + holding.spec.timeout
+        while (mirror := self._mirror) is not None:
+            try:
+                self._pass_on(at, mirror)
+                return
+            except FencedError as error:
+                raise self._overtaken() from error
+            except (DPSError, OSError) as error:
+                if mirror.is_gone():
+                    self._go_without(mirror)
+                elif time.monotonic() > ending:
+                    raise ServerLostError(
+                        f"its mirror cannot be reached ({error}), and what was written is not there"
+                    ) from error
+                else:
+                    time.sleep(_PAUSE)
+        holding.parts[at].reach(None, at, None)
+
+    def end(self) -> None:
+        """Let the mirror go."""
+        self._mirror, self._whole = None, False
+
+    def _pass_on(self, at: int, mirror: Mirror, fresh: bool = False) -> None:
+        """Pass on what is written to a part, which is held, once the mirror has what is there."""
+        holding = self._holding
+        store, part = holding.stores[at], holding.parts[at]
+        if not fresh:
+            mirror.call("follow", "tear", at)
+            for method, *args in pieces_of(holding.taken(at)):
+                mirror.call("follow", method, at, *args)
+            mirror.call("follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted)
+        part.reach(mirror.caller(), at, partial(_mend, weakref.ref(holding), at))
+
+    def _go_without(self, mirror: Mirror) -> None:
+        if self._mirror is mirror:
+            self.end()
+            self.on_loss()
+
+    def _overtaken(self) -> ServerLostError:
+        self._holding.resign()
+        return ServerLostError("its mirror has taken over")
+
+
+def _mend(known: Callable[[], Holding | None], at: int) -> None:
+    holding = known()
+    if holding is not None:
+        holding.mirroring.mend(at)
