@@ -126,7 +126,7 @@ def push_to(server: ParameterServer, number: int) -> list[bool | None]:
         server.push("emb", rng.normal(size=(30, 3)), rng.integers(50, size=30))
         server.add("n", 1.0)
         server.pull("w")
-    ways = [way for _, way in sorted(server._accesses.items())]
+    ways = [way for _, way in sorted(server._requests.accesses.items())]
     return [way._mapped is not None if isinstance(way, RemoteAccess) else None for way in ways]
 
 

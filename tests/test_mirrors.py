@@ -63,8 +63,8 @@ def use(server: dps.ParameterServer, first: int) -> None:
 def state_of(server: dps.ParameterServer) -> dict[str, Any]:
     """All that a server has, in order of ids."""
     found: dict[str, Any] = {"note": server.note("note"), "versions": server.versions}
-    for name, tensor in server._tensors.items():
-        taken = [server._call(tensor, part, "take") for part in range(len(tensor.parts))]
+    for name, tensor in server._requests.tensors.items():
+        taken = [server._requests.call(tensor, part, "take") for part in range(len(tensor.parts))]
         values = np.concatenate([part.values for part in taken], axis=1)
         if tensor.table is not None:
             ids = np.concatenate([part.ids for part in taken])
@@ -187,7 +187,7 @@ def test_a_mirror_that_was_cut_off_gets_all_that_it_lacks(three: Client) -> None
     ):
         use(server, 0)
         shard = server.stats()["shards"][0]
-        key = f"dps-mirror-{server._spec.id}-0-1"
+        key = f"dps-mirror-{server._requests.spec.id}-0-1"
         assert three.run(_shut_wires, key, workers=[shard["mirror"]])[shard["mirror"]] > 0
         use(server, 10)
         assert server.stats()["shards"][0]["mirror"] == shard["mirror"]
@@ -202,7 +202,7 @@ def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> 
     with dps.ParameterServer({"w": np.zeros(4)}, n_shards=1, mirror=True, client=three) as server:
         server.add("w", 1.0)
         shard = server.stats()["shards"][0]
-        key = f"dps-mirror-{server._spec.id}-0-1"
+        key = f"dps-mirror-{server._requests.spec.id}-0-1"
         Remote(shard["mirror"], key, three).call("promote", timeout=10)
         for _ in range(2):
             with pytest.raises(ServerLostError):

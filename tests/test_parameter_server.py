@@ -181,7 +181,7 @@ def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
         if not way:
             return
         assert all(f":{os.getpid()}" in shard["callers"][0] for shard in stats["shards"])
-        found = {type(access) for access in server._accesses.values()}
+        found = {type(access) for access in server._requests.accesses.values()}
         assert found == {RemoteAccess}
 
 
@@ -286,7 +286,7 @@ def test_threads_of_this_process_share_a_server() -> None:
 def test_a_read_in_mapped_memory_is_never_torn() -> None:
     """Many looks at a part that is written without a pause: each is a state between two writes."""
     server = dps.ParameterServer({"n": np.zeros(3000)})
-    held: TensorPart = server._place._holdings[0].parts[0]  # type: ignore[attr-defined]
+    held: TensorPart = server._requests.place._holdings[0].parts[0]  # type: ignore[attr-defined]
     ending = threading.Event()
 
     def write() -> None:
@@ -364,7 +364,7 @@ if __name__ == "__main__":
     other = dps.ParameterServer({"w": np.zeros(4)})
     other.add("w", 1.0)
     named.add("w", 2.0)
-    print(*(memory.path for memory in other._place._card.cards[0].memories), flush=True)
+    print(*(memory.path for memory in other._requests.place._card.cards[0].memories), flush=True)
     sys.stdin.read()
 """
 
@@ -865,7 +865,7 @@ def test_a_frozen_shard_is_an_error_in_time_and_a_restart_one_that_frees_the_nam
 
 def test_nothing_is_left_of_a_closed_server(client: Client) -> None:
     server = dps.ParameterServer({"w": np.zeros(3)}, client=client)
-    name = server._spec.id
+    name = server._requests.spec.id
     assert list(folder().glob(f"dps-{name}-*"))
     server.close()
     assert not list(folder().glob(f"dps-{name}-*"))
@@ -943,7 +943,7 @@ def test_a_refused_write_takes_no_room(way: Any) -> None:
             server.assign("e", 1.0, np.arange(1000))
         assert server.stats()["tensors"]["e"]["rows"] == 0
         assert server.versions == {"e": 0}
-        room = server._spec.tensors[0].parts[0][2]
+        room = server._requests.spec.tensors[0].parts[0][2]
         server.assign("e", 1.0, np.repeat(np.arange(room), 2))  # an id that comes twice has one row
         assert server.stats()["tensors"]["e"]["rows"] == room
         with pytest.raises(TableFullError):

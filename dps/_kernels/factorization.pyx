@@ -1,10 +1,9 @@
 """The gradient of factorization machines, with or without layers above the factors.
 
-Owns the way from rows of a batch to entries, places in a table and values, and from there through
-the model and back. It must not know batches, ranks or modes. A column is a row of the table: a
-weight for each output, then the factors. A number has a row for each of its knots and two entries,
-of the knots around it, which share a one: its weight and factors are piecewise linear in it. With
-z = sum of x w over the entries and s = sum of x v ("Factorization Machines", Rendle, 2010): ::
+Owns the way from entries (``entries.pyx``) through the model and back. It must not know batches,
+ranks or modes. A row of the table is a weight for each output, then the factors; those of a number
+are piecewise linear in it. With z = sum of x w over the entries and s = sum of x v ("Factorization
+Machines", Rendle, 2010): ::
 
     raw_o = z_o + 1/2 sum_f p_of (s_f^2 - sum of (x v_f)^2)
 
@@ -12,11 +11,15 @@ where p is one for a single output, and for several ("Multi-output Polynomial Ne
 Factorization Machines", Blondel, Niculae, Otsuka and Ueda, 2017) is learned, as they share the
 factors. The layers' inputs are s of each field side by side ("DeepFM", Guo et al., 2017).
 
+For example, two entries of x = 1 with w = 0.1 and 0.2, and v = (1, 2) and (3, 0): z is 0.3, s is
+(4, 2), the sums of squares are (10, 4), and raw is 0.3 + 1/2 ((16 - 10) + (4 - 4)) = 3.3, which is
+the weights and the one product of factors, 0.3 + 1 * 3 + 2 * 0.
+
 Rows wait until a block of them is full, wherever they lie: products of matrices are as fast as
 blocks are long.
 """
 from cython cimport floating
-from libc.math cimport NAN, sqrt
+from libc.math cimport NAN
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
@@ -24,13 +27,12 @@ import numpy as np
 
 from dps._kernels.block_gradient cimport BlockGradient, take_targets
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.checks cimport index_t, same_length
-from dps._kernels.gather cimport fill_rows
+from dps._kernels.checks cimport same_length
+from dps._kernels.entries cimport Machine, most_entries, take_entries
 from dps._kernels.keys cimport Keys, need, touch as touch_key
 from dps._kernels.layers cimport Layers, gemm
 from dps._kernels.losses cimport LossKernel, evaluate
-from dps._kernels.prefetch cimport dps_prefetch
-from dps._kernels.rows cimport COLUMNS, CSR, CSR_WIDE, DENSE, BlockRows, KeyedRows, Rows
+from dps._kernels.rows cimport CSR, CSR_WIDE, BlockRows, KeyedRows, Rows
 
 cdef extern from "factorization.h" nogil:
     void dps_pool_float(
@@ -57,187 +59,6 @@ cdef enum:
     ROOM = 1 << 20          # elements that a block's sums have, where rows allow
     LAID = 1 << 14          # elements of dense rows that are laid side by side
     INT_MAX = 0x7FFFFFFF
-    SOON = 8                # rows ahead of that which is taken, which are asked for
-
-
-cdef inline Py_ssize_t _number(
-    const Machine* machine, Py_ssize_t j, floating value, floating* values, int* places
-) noexcept nogil:
-    """The entries of a number: of the knots around it."""
-    cdef Py_ssize_t first = machine.bins[j], last = machine.bins[j + 1] - 1, e, at = first
-    cdef const floating* knots = <const floating*> machine.knots
-    cdef floating part, gain = <floating> machine.gain
-    for e in range(first + 1, last):
-        at += value >= knots[e]
-    part = (value - knots[at]) * (<const floating*> machine.steepness)[at]
-    part = part if not part > 1 else 1
-    part = part if not part < 0 else 0
-    places[0] = machine.firsts[j] + <int> (at - first)
-    if first == last or part == 0:
-        values[0] = gain
-        return 1
-    if part == 1:
-        places[0] += 1
-        values[0] = gain
-        return 1
-    places[1] = places[0] + 1
-    values[0] = gain * (1 - part)
-    values[1] = gain * part
-    return 2
-
-
-cdef Py_ssize_t _scaled(const Machine* machine, floating* values, Py_ssize_t n) noexcept nogil:
-    """Give the n entries of a row the length of all rows, where these have one; n."""
-    cdef Py_ssize_t p
-    cdef double total = 0
-    cdef floating factor
-    if not machine.normalised:
-        return n
-    for p in range(n):
-        total += <double> values[p] * values[p]
-    if total > 0:
-        factor = <floating> (machine.gain / sqrt(total))
-        for p in range(n):
-            values[p] *= factor
-    return n
-
-
-cdef Py_ssize_t _of_dense(
-    const Machine* machine, const floating* x, floating* values, int* places
-) noexcept nogil:
-    """The entries of a dense row; how many there are."""
-    cdef Py_ssize_t j, n = 0
-    for j in range(machine.n_features):
-        if machine.places is not NULL and machine.places[j] >= 0:
-            n += _number(machine, machine.places[j], x[j], values + n, places + n)
-        elif x[j] != 0:
-            values[n] = <floating> machine.gain * x[j]
-            places[n] = machine.rows[j] if machine.rows is not NULL else <int> j
-            n += 1
-    return _scaled(machine, values, n)
-
-
-cdef Py_ssize_t _of_sparse(
-    const Machine* machine, const floating* given, const index_t* indices, Py_ssize_t stored,
-    floating* x, floating* values, int* places,
-) noexcept nogil:
-    """The entries of a sparse row, with room for its numbers in ``x``; how many there are."""
-    cdef Py_ssize_t p, j, column, n = 0, m = machine.n_numbers
-    cdef floating gain = <floating> machine.gain
-    if machine.rows is NULL:
-        for p in range(stored):
-            values[p] = gain * given[p]
-            places[p] = <int> indices[p]
-        return _scaled(machine, values, stored)
-    memset(x, 0, m * sizeof(floating))
-    for p in range(stored):
-        column = indices[p]
-        if machine.places[column] >= 0:
-            x[machine.places[column]] += given[p]
-        else:
-            values[n] = gain * given[p]
-            places[n] = machine.rows[column]
-            n += 1
-    for j in range(m):
-        n += _number(machine, j, x[j], values + n, places + n)
-    return _scaled(machine, values, n)
-
-
-cdef void _ask_for(
-    const floating* values, const index_t* indices, const index_t* indptr, const int64_t* order,
-    Py_ssize_t i, Py_ssize_t reach,
-) noexcept nogil:
-    """Ask for the rows of a shuffled order that come soon."""
-    cdef Py_ssize_t p, row
-    if i + 2 * SOON < reach:
-        dps_prefetch(indptr + order[i + 2 * SOON])
-    if i + SOON < reach:
-        row = order[i + SOON]
-        for p in range(indptr[row], indptr[row + 1], 8):
-            dps_prefetch(values + p)
-            dps_prefetch(indices + p)
-
-
-cdef Py_ssize_t _take_sparse(
-    FactorizationGradient self, const floating* given, const index_t* indices,
-    const index_t* indptr, const int64_t* order, Py_ssize_t at, Py_ssize_t n, Py_ssize_t ahead,
-    floating* values, int* places, int* starts, Py_ssize_t stored,
-) noexcept nogil:
-    """The entries of n CSR rows behind those that are stored; how many there are then."""
-    cdef Py_ssize_t i, row
-    for i in range(at, at + n):
-        row = order[i] if order is not NULL else i
-        if order is not NULL:
-            _ask_for(given, indices, indptr, order, i, at + n + ahead)
-        starts[i - at] = <int> stored
-        stored += _of_sparse(
-            &self.machine, given + indptr[row], indices + indptr[row],
-            indptr[row + 1] - indptr[row], <floating*> self.x, values + stored, places + stored,
-        )
-    starts[n] = <int> stored
-    return stored
-
-
-cdef Py_ssize_t _take_dense(
-    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
-    Py_ssize_t n, floating* values, int* places, int* starts, Py_ssize_t stored,
-) noexcept nogil:
-    """The entries of n dense rows behind those that are stored; how many there are then."""
-    cdef const Machine* machine = &self.machine
-    cdef Py_ssize_t i, j, row, m, done = 0, f = machine.n_features
-    cdef Py_ssize_t apart = rows.stride
-    cdef floating* x = <floating*> self.x
-    if rows.kind == DENSE:
-        apart *= sizeof(floating)
-    while done < n:
-        m = min(n - done, machine.laid)
-        if rows.kind == COLUMNS:
-            fill_rows(rows.columns, f, order, at + done, m, x)
-        else:
-            for i in range(m):
-                row = order[at + done + i] if order is not NULL else at + done + i
-                memcpy(x + i * f, rows.values + row * apart, f * sizeof(floating))
-        for j in range(m):
-            starts[done + j] = <int> stored
-            stored += _of_dense(machine, x + j * f, values + stored, places + stored)
-        done += m
-    starts[n] = <int> stored
-    return stored
-
-
-cdef Py_ssize_t _most_entries(
-    const Machine* machine, const Rows* rows, const int64_t* order, Py_ssize_t at, Py_ssize_t n
-) noexcept nogil:
-    """Entries that n rows of a batch have at most."""
-    cdef Py_ssize_t i, row, total = n * 2 * machine.n_numbers
-    if rows.kind == CSR or rows.kind == CSR_WIDE:
-        for i in range(at, at + n):
-            row = order[i] if order is not NULL else i
-            if rows.kind == CSR:
-                total += (<const int*> rows.indptr)[row + 1] - (<const int*> rows.indptr)[row]
-            else:
-                total += (
-                    (<const int64_t*> rows.indptr)[row + 1] - (<const int64_t*> rows.indptr)[row]
-                )
-        return total
-    return total + n * machine.n_features
-
-
-cdef Py_ssize_t _take_entries(
-    FactorizationGradient self, const Rows* rows, const int64_t* order, Py_ssize_t at,
-    Py_ssize_t n, Py_ssize_t ahead, floating* values, int* places, int* starts, Py_ssize_t stored,
-) noexcept nogil:
-    if rows.kind == CSR:
-        return _take_sparse(
-            self, <const floating*> rows.values, <const int*> rows.indices,
-            <const int*> rows.indptr, order, at, n, ahead, values, places, starts, stored,
-        )
-    if rows.kind == CSR_WIDE:
-        return _take_sparse(
-            self, <const floating*> rows.values, <const int64_t*> rows.indices,
-            <const int64_t*> rows.indptr, order, at, n, ahead, values, places, starts, stored,
-        )
-    return _take_dense(self, rows, order, at, n, values, places, starts, stored)
 
 
 cdef void _hold(
@@ -423,15 +244,15 @@ cdef int _touch(
     need(&laid.keys, behind)
     for row in range(machine.n_held, machine.n_held + behind):
         touch_key(&laid.keys, row)
-    most = stored + _most_entries(machine, rows, order, start, m)
+    most = stored + most_entries(machine, rows, order, start, m)
     if most > INT_MAX:
         with gil:
             raise ValueError(f"a batch has more than {INT_MAX} entries: make it smaller")
     values = <floating*> laid.values.fit(most * sizeof(floating))
     places = <int*> laid.places.fit(most * sizeof(int))
     starts = <int*> laid.starts.fit((laid.n_rows + m + 1) * sizeof(int)) + laid.n_rows
-    laid.n_stored = _take_entries(
-        self, rows, order, start, m, ahead, values, places, starts, stored
+    laid.n_stored = take_entries(
+        machine, <floating*> self.x, rows, order, start, m, ahead, values, places, starts, stored
     )
     laid.n_rows += m
     for i in range(m):
@@ -590,21 +411,21 @@ cdef class FactorizationGradient(BlockGradient):
             if self.count == self.machine.block:
                 loss += self.take_through(params, out)
             n = min(m - taken, self.machine.block - self.count)
-            most = self.stored + _most_entries(&self.machine, rows, order, start + taken, n)
+            most = self.stored + most_entries(&self.machine, rows, order, start + taken, n)
             if not self._fit(self.found, most * 4, self.values, most * (4 if self.single else 8)):
                 return NAN
             places, starts = <int*> self.found.at, <int*> self.starts + self.count
             before = self.stored
             if self.single:
-                self.stored = _take_entries(
-                    self, rows, order, start + taken, n, m + ahead - taken - n,
-                    <float*> self.values.at, places, starts, self.stored,
+                self.stored = take_entries(
+                    &self.machine, <float*> self.x, rows, order, start + taken, n,
+                    m + ahead - taken - n, <float*> self.values.at, places, starts, self.stored,
                 )
                 take_targets(self, rows, order, start + taken, taken, n, <const float*> NULL)
             else:
-                self.stored = _take_entries(
-                    self, rows, order, start + taken, n, m + ahead - taken - n,
-                    <double*> self.values.at, places, starts, self.stored,
+                self.stored = take_entries(
+                    &self.machine, <double*> self.x, rows, order, start + taken, n,
+                    m + ahead - taken - n, <double*> self.values.at, places, starts, self.stored,
                 )
                 take_targets(self, rows, order, start + taken, taken, n, <const double*> NULL)
             if self.machine.held is not NULL:

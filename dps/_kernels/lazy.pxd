@@ -1,25 +1,6 @@
 from libc.stdint cimport int64_t
 
-from dps._kernels.optimizers cimport UpdateSpec
-
-# How coordinates follow updates that brought them no gradient. Update `before` + i, i from 1, has
-# rate[i - 1]; entry i of a table is over the first i of these.
-cdef struct Lazy:
-    UpdateSpec spec
-    double l1
-    double l2
-    bint constant           # all rates are the same
-    double age              # what the rate of an update is divided by where it has a gradient
-    double highest          # of the rates
-    Py_ssize_t steps
-    int64_t before          # updates before those of the tables
-    const double* rates
-    const double* sums      # of the rates
-    const double* moments   # (SERIES, steps + 1): of their powers, from the first on
-    const double* decays    # product of 1 + s * l2, s the step size of SGD and momentum:
-    const int64_t* scales   # decays * 2^scales
-    Py_ssize_t n_runs
-    const int64_t* runs     # (n_runs, 3): first, last, penalised
+from dps._kernels.following cimport Lazy
 
 # Where the vectors of a shard lie: of length `size`, rows of state too.
 cdef struct Held:

@@ -1,27 +1,15 @@
 """Updates of the coordinates that a sparse batch touches; the others follow when they are needed.
 
-Owns how a coordinate follows updates that brought it no gradient, exactly: as if each of them had
-been applied with a gradient of zero. A coordinate remembers the update up to which it is up to date
-(``since``), by its number over the life of the parameters; whoever needs it brings it up to the
-present one first, by `_follow`. At the end of an epoch all are flushed, so that nothing outside of
-an epoch sees anything lazy.
+A coordinate remembers the update up to which it is up to date (``since``), by its number over the
+life of the parameters; whoever needs it brings it up to the present one first, by `follow`. At the
+end of an epoch all are flushed, so that nothing outside of an epoch sees anything lazy.
 
-With step sizes s_1 ... s_k, the k proximal steps that a coordinate has missed are one: ::
-
-    p = soft(p, l1 * sum(s))                                  without l2
-    p = soft((|p| + l1 / l2) * F - l1 / l2), 1 / F = prod(1 + s * l2)
-
-since ``(u - s l1) / (1 + s l2) + l1 / l2`` is ``(u + l1 / l2) / (1 + s l2)``. SGD and momentum have
-one s for all coordinates, whose products are tables; those of Adagrad, scaled or not, have a factor
-of the coordinate's own: a power where rates are constant, else the exponential of a series in the
-sums of the rates' powers, or a product over the steps missed where each shrinks by much. Momentum
-goes on moving a coordinate: it is replayed until that is below rounding, a number of steps that
-depends on the momentum alone. A key stands for one coordinate or for a row of ``width``, whose
-updates are counted together. It must not know shards, modes or batches. All arithmetic is IEEE.
+A key stands for one coordinate or for a row of ``width``, whose updates are counted together. It
+must not know shards, modes or batches.
 """
 from cython cimport floating
-from libc.math cimport copysign, fabs, frexp, ldexp, sqrt
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.math cimport frexp
+from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -29,9 +17,8 @@ import numpy as np
 from dps._kernels.checks cimport (
     DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
 )
-from dps._kernels.optimizers cimport (
-    ADAGRAD, MOMENTUM, SCALED_ADAGRAD, SGD, UNTRAINED, UpdateKernel, update
-)
+from dps._kernels.following cimport CHUNK, Lazy, SERIES, follow, is_lagging
+from dps._kernels.optimizers cimport UNTRAINED, UpdateKernel, update
 
 cdef extern from *:
     """
@@ -39,198 +26,10 @@ cdef extern from *:
     """
     void dps_prefetch(const char* p) noexcept nogil
 
-cdef extern from "powers.h" nogil:
-    void dps_powers(
-        double* base, uint64_t* exponent, double* result, Py_ssize_t n, uint64_t bits)
-    void dps_logs(const double* c, const double* sums, double* log, Py_ssize_t n)
-    void dps_exps(double* x, double* given, Py_ssize_t n)
-    void dps_inverse_roots_float(const float* x, double* by, Py_ssize_t n)
-    void dps_inverse_roots_double(const double* x, double* by, Py_ssize_t n)
-    void dps_divide_float(float* p, const double* by, Py_ssize_t n)
-    void dps_divide_double(double* p, const double* by, Py_ssize_t n)
-
 cdef enum:
-    CHUNK = 256     # coordinates that are worked on at a time, in the first cache
     ROWS = 2        # of optimizer state, at most
-    SERIES = 6      # terms of the logarithm of a shrinkage
     SOON = 12       # rows ahead of the one at work, which are asked for
     LINE = 64       # bytes that come together
-
-#: Shrinkages up to which these are enough.
-cdef double SMALL = 1.0 / 64
-
-
-cdef inline floating _shrink(floating p, floating s, floating l1, floating l2) noexcept nogil:
-    """Twin of DPS_SHRINK, in its type."""
-    cdef floating size = <floating> fabs(p) - s * l1
-    return <floating> copysign(0 if size <= 0 else size, p) / (<floating> 1 + s * l2)
-
-
-cdef double _power(double base, int64_t exponent) noexcept nogil:
-    cdef double result = 1
-    while exponent > 0:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
-
-
-cdef inline double _shrunk(
-    double p, double total, double factor, double l1, double l2
-) noexcept nogil:
-    """Proximal steps in one: of sizes that sum to ``total``, and decay by ``factor``."""
-    cdef double size, x = total * l2
-    if l1 == 0:
-        return p * factor
-    if x < 1e-8:    # there the other formula is a difference of numbers as large as l1 / l2
-        size = fabs(p) * factor - total * l1 * (1 - x / 2)
-    else:
-        size = (fabs(p) + l1 / l2) * factor - l1 / l2
-    return copysign(0 if size <= 0 else size, p)
-
-
-cdef inline double _decay(const Lazy* lazy, int64_t since, int64_t now) noexcept nogil:
-    # What is beyond the exponents of doubles is zero, also where an int could not hold it.
-    cdef int64_t scale = max(lazy.scales[since] - lazy.scales[now], -4096)
-    return ldexp(lazy.decays[since] / lazy.decays[now], <int> scale)
-
-
-cdef void _grow(
-    const Lazy* lazy, const double* by, const int64_t* since, Py_ssize_t n, int64_t now,
-    double* factor,
-) noexcept nogil:
-    """``factor`` becomes the product of 1 + rate * by * l2 over the steps missed."""
-    cdef double c[CHUNK]
-    cdef double given[CHUNK]
-    cdef double sums[SERIES]
-    cdef const double* of
-    cdef int64_t i
-    cdef Py_ssize_t j, m, first = 0, last
-    for j in range(n):
-        c[j] = by[j] * lazy.l2
-    while first < n:    # those that have missed the same steps
-        i, last = min(since[first], now), first + 1
-        while last < n and since[last] == since[first]:
-            last += 1
-        for m in range(SERIES):
-            of = lazy.moments + m * (lazy.steps + 1)
-            sums[m] = of[now] - of[i]
-        dps_logs(c + first, sums, factor + first, last - first)
-        first = last
-    dps_exps(factor, given, n)
-    for j in range(n):
-        if not c[j] * lazy.highest <= SMALL:
-            factor[j] = 1
-            for i in range(since[j], now):
-                factor[j] *= 1 + lazy.rates[i] * c[j]
-
-
-cdef void _scaled(
-    const Lazy* lazy, floating* p, const double* by, const int64_t* since, Py_ssize_t n,
-    int64_t now,
-) noexcept nogil:
-    """Proximal steps of sizes rate * by, of at most CHUNK coordinates."""
-    cdef double factor[CHUNK]   # 1 / F
-    cdef double grown[CHUNK]
-    cdef uint64_t missed[CHUNK]
-    cdef uint64_t most = 0
-    cdef int64_t i
-    cdef Py_ssize_t j
-    for j in range(n):
-        factor[j] = 1
-        missed[j] = <uint64_t> max(now - since[j], 0)
-        most |= missed[j]
-    if lazy.l2 != 0 and lazy.constant:
-        for j in range(n):
-            grown[j] = 1 + lazy.rates[0] * by[j] * lazy.l2
-        dps_powers(grown, missed, factor, n, most)
-    elif lazy.l2 != 0:
-        _grow(lazy, by, since, n, now, factor)
-    if lazy.l1 == 0:
-        if floating is float:
-            dps_divide_float(p, factor, n)
-        else:
-            dps_divide_double(p, factor, n)
-        return
-    for j in range(n):
-        i = since[j]
-        if i < now:     # not 0 * by, which may be infinite
-            p[j] = <floating> _shrunk(
-                p[j], (lazy.sums[now] - lazy.sums[i]) * by[j], 1 / factor[j], lazy.l1, lazy.l2
-            )
-
-
-cdef void _replay(
-    const Lazy* lazy, floating* p, floating* v, int64_t since, int64_t now, bint penalised
-) noexcept nogil:
-    cdef floating mu = <floating> lazy.spec.momentum, q = p[0], velocity = v[0], rate, move
-    cdef floating l1 = <floating> lazy.l1, l2 = <floating> lazy.l2
-    cdef double rest = 1 - lazy.spec.momentum, epsilon = 6e-8 if floating is float else 1e-16
-    cdef int64_t i = since
-    while i < now:
-        if velocity == 0 or penalised and q == 0 and fabs(velocity) * rest <= lazy.l1:
-            break       # it cannot leave zero any more
-        if fabs(velocity) * lazy.highest < epsilon / 4 * fabs(q) * rest:
-            break       # all that it has left to go is below rounding
-        rate = <floating> lazy.rates[i]
-        velocity = mu * velocity
-        move = mu * velocity if lazy.spec.nesterov else velocity
-        q = q - rate * move
-        if penalised:
-            q = _shrink(q, <floating> (lazy.rates[i] / rest), l1, l2)
-        i += 1
-    if i < now:
-        velocity = <floating> (velocity * _power(lazy.spec.momentum, now - i))
-        if penalised:
-            q = <floating> _shrunk(
-                q, (lazy.sums[now] - lazy.sums[i]) / rest, _decay(lazy, i, now), lazy.l1, lazy.l2
-            )
-    p[0] = q
-    v[0] = velocity
-
-
-cdef inline bint _lags(const Lazy* lazy, bint penalised) noexcept nogil:
-    """Whether such coordinates change without a gradient at all."""
-    return lazy.spec.kind == MOMENTUM or penalised and (lazy.l1 != 0 or lazy.l2 != 0)
-
-
-cdef void _follow(
-    const Lazy* lazy, floating* p, floating* state, Py_ssize_t stride, const int64_t* since,
-    Py_ssize_t n, int64_t now, bint penalised,
-) noexcept nogil:
-    """Bring at most CHUNK coordinates from step since up to step now; both count in the tables."""
-    cdef double by[CHUNK]
-    cdef Py_ssize_t j
-    cdef int64_t first
-    cdef double corrected
-    if not _lags(lazy, penalised):
-        return
-    penalised = penalised and (lazy.l1 != 0 or lazy.l2 != 0)
-    if lazy.spec.kind == MOMENTUM:
-        for j in range(n):
-            _replay(lazy, p + j, state + j, min(since[j], now), now, penalised)
-    elif lazy.spec.kind == SGD:
-        for j in range(n):
-            first = min(since[j], now)
-            p[j] = <floating> _shrunk(
-                p[j], lazy.sums[now] - lazy.sums[first], _decay(lazy, first, now), lazy.l1, lazy.l2
-            )
-    elif lazy.spec.kind == ADAGRAD:
-        if floating is float:
-            dps_inverse_roots_float(state, by, n)
-        else:
-            dps_inverse_roots_double(state, by, n)
-        _scaled(lazy, p, by, since, n, now)
-    elif lazy.spec.kind == SCALED_ADAGRAD:
-        for j in range(n):
-            by[j] = state[stride + j] / sqrt(<double> state[j])
-        _scaled(lazy, p, by, since, n, now)
-    else:   # Adam
-        corrected = 1 / sqrt(1 - lazy.spec.beta2 ** <double> max(lazy.before + now, 1))
-        for j in range(n):
-            by[j] = 1 / (sqrt(<double> state[stride + j]) * corrected + lazy.spec.epsilon)
-        _scaled(lazy, p, by, since, n, now)
 
 
 cdef struct Chunk:
@@ -280,12 +79,12 @@ cdef void _gather(
     cdef Chunk chunk
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
-        lags = _lags(lazy, chunk.penalised)
+        lags = is_lagging(lazy, chunk.penalised)
         _take(
             lazy, held, lazy.spec.state_rows if lags else 0, lags, keys + at, chunk.n,
             p, state, since,
         )
-        _follow(lazy, p, state, CHUNK, since, chunk.n, now, chunk.penalised)
+        follow(lazy, p, state, CHUNK, since, chunk.n, now, chunk.penalised)
         for j in range(chunk.n):
             out[at + j] = p[j]
         at += chunk.n
@@ -305,9 +104,9 @@ cdef bint _apply(
     cdef Chunk chunk
     while at < n:
         chunk = _chunk(lazy, keys + at, n - at)
-        lags = _lags(lazy, chunk.penalised)
+        lags = is_lagging(lazy, chunk.penalised)
         _take(lazy, held, lazy.spec.state_rows, lags, keys + at, chunk.n, p, state, since)
-        _follow(lazy, p, state, CHUNK, since, chunk.n, now - 1, chunk.penalised)
+        follow(lazy, p, state, CHUNK, since, chunk.n, now - 1, chunk.penalised)
         finite &= update(
             &lazy.spec, p, grad + at, state, CHUNK, chunk.n, lazy.before + now,
             lazy.rates[now - 1] / lazy.age,
@@ -361,7 +160,7 @@ cdef bint _since(
 ) noexcept nogil:
     """How far coordinates of a row have come; whether they are behind."""
     cdef Py_ssize_t j
-    if not _lags(lazy, span.penalised) or held.since[key] - lazy.before >= now:
+    if not is_lagging(lazy, span.penalised) or held.since[key] - lazy.before >= now:
         return False
     for j in range(span.n):
         since[j] = max(held.since[key] - lazy.before, 0)
@@ -389,7 +188,7 @@ cdef void _gather_rows(
                 for r in range(lazy.spec.state_rows):
                     for j in range(span.n):
                         state[r * CHUNK + j] = row[r * held.size + at + j]
-                _follow(lazy, out, state, CHUNK, since, span.n, now, span.penalised)
+                follow(lazy, out, state, CHUNK, since, span.n, now, span.penalised)
             out += span.n
             at += span.n
 
@@ -411,7 +210,7 @@ cdef bint _apply_rows(
         while at < stop:
             span = _span(lazy, at, stop)
             if _since(lazy, held, keys[i], &span, now - 1, since):
-                _follow(
+                follow(
                     lazy, params + at, state + at, held.size, since, span.n, now - 1,
                     span.penalised,
                 )
@@ -446,7 +245,7 @@ cdef bint _flush(
             else:
                 for j in range(n):
                     since[j] = max(held.since[(a + j) // held.width] - lazy.before, 0)
-            _follow(
+            follow(
                 lazy, params + a, state + a, held.size, since, n, now, lazy.runs[3 * i + 2] != 0
             )
             a += n

@@ -109,7 +109,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         )
 
     cdef int push(self) except -1 nogil:
-        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef char* slot = self.own_slot()
         cdef int status = self._fill()
         if status != RAN:
             return status
@@ -146,7 +146,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         return RAN
 
     cdef int push_keys(self) except -1 nogil:
-        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef char* slot = self.own_slot()
         cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
         cdef Py_ssize_t n
         cdef int status

@@ -2,7 +2,8 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport Held, LazyUpdate
-from dps._runtime.channels cimport ShardChannel, MappedChannel
+from dps._runtime.channels cimport ShardChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.step cimport Step
 from dps._runtime.updates cimport BoundUpdate
 

@@ -1,7 +1,7 @@
 """Allreduce: every rank holds the parameters and applies the same mean gradient.
 
 The shards lend slots and hold no parameters. The mean is the one that sync applies, computed by the
-same lines (channels.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
+same lines (whole.pyx), but it goes to TOTAL, and each rank applies all of it to its own copy:
 all ranks hold the same bits, and they are those of sync.
 """
 from libc.stdint cimport int64_t
@@ -11,7 +11,8 @@ import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport apply, flush, gather
-from dps._runtime.channels cimport ShardChannel, MappedChannel, Sparse
+from dps._runtime.channels cimport ShardChannel, Sparse
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_UPDATE, PUSH_KEYS, RAN, Request
 from dps._runtime.step cimport Step
 
@@ -28,8 +29,8 @@ cdef class AllReduceChannel(MappedChannel):
     cdef int pushed_keys(self) except -1 nogil:
         cdef Py_ssize_t first
         cdef int place, status = MappedChannel.pushed_keys(self)
-        self.mean.n_parts = self.n_places
-        for place in range(self.n_places):
+        self.mean.n_parts = self.slice.n
+        for place in range(self.slice.n):
             first = min(self.n_keys, place * self.slice_keys)
             self.mean.keys[place] = self.total_keys + first
             self.mean.values[place] = self.total + first * self.key_bytes

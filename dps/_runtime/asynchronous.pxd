@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.step cimport Step
 
 

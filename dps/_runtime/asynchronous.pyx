@@ -31,7 +31,8 @@ import numpy as np
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
-from dps._runtime.channels cimport ShardChannel, MappedChannel
+from dps._runtime.channels cimport ShardChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
@@ -67,7 +68,7 @@ cdef class AsynchronousChannel(MappedChannel):
         add(&self.words, W_TURN, 1)
 
     cdef int push(self) except -1 nogil:
-        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef char* slot = self.own_slot()
         cdef int64_t step
         cdef int status = self._fill()
         if status != RAN:
@@ -125,7 +126,7 @@ cdef class AsynchronousChannel(MappedChannel):
 
     cdef int push_keys(self) except -1 nogil:
         cdef Py_ssize_t n = self.picks.n
-        cdef char* slot = self.slots + self.rank * self.slot_stride * self.numbers.itemsize
+        cdef char* slot = self.own_slot()
         cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
         cdef int64_t version
         cdef int status

@@ -69,9 +69,9 @@ cdef class BackupsChannel(SynchronousChannel):
     def __init__(self, window, rank, shard, ranges, until, tick, activity):
         SynchronousChannel.__init__(self, window, rank, shard, ranges, until, tick, activity)
         self.quorum = window.spec.quorum
-        self.start, self.stop = 0, self.size  # who closes a step works for all
-        self.block = max(BLOCK, min(self.update.most, self.size))
-        self.scratch = self.keep(np.empty(self.block, window.spec.dtype))
+        self.slice.start, self.slice.stop = 0, self.size  # who closes a step works for all
+        self.scratch.n = max(BLOCK, min(self.update.most, self.size))
+        self.scratch.at = self.keep(np.empty(self.scratch.n, window.spec.dtype))
         self.taken_rows = <int64_t*> self.keep(np.zeros(2 * self.n_ranks, np.int64))
         self.taken_keys = <int64_t*> self.keep(
             np.zeros((2 * self.n_ranks, 2 * self.n_ranks), np.int64)
@@ -115,7 +115,7 @@ cdef class BackupsChannel(SynchronousChannel):
 
     cdef int _offer_late(self, int64_t last, bint by_keys) except -1 nogil:
         """Have the slot count in the step that is at work, if that is not behind the last one."""
-        cdef Py_ssize_t stride = self.slot_stride * self.numbers.itemsize
+        cdef Py_ssize_t stride = self.slots.stride * self.numbers.itemsize
         cdef Py_ssize_t late = self.n_ranks + self.rank
         cdef int64_t state
         cdef Py_ssize_t nbytes = self.size * self.numbers.itemsize
@@ -123,7 +123,7 @@ cdef class BackupsChannel(SynchronousChannel):
             nbytes = self.picks.n * self.key_bytes
         self.wait(-1, W_STEP, rank_load(&self.words, self.rank, R_LATE) << DONE)
         self.reserve(True, nbytes)
-        memcpy(self.slots + late * stride, self.slots + self.rank * stride, nbytes)
+        memcpy(self.slots.at + late * stride, self.slots.at + self.rank * stride, nbytes)
         if by_keys:
             self.slot_counts[late * self.n_ranks] = self.slot_counts[self.rank * self.n_ranks]
             memcpy(
@@ -179,10 +179,10 @@ cdef class BackupsChannel(SynchronousChannel):
         cdef Py_ssize_t first = 0, last
         cdef bint good = True
         while first < self.size:
-            last = min(first + self.block, self.size)
+            last = min(first + self.scratch.n, self.size)
             self.numbers.sum_slots(
-                self.slots + first * self.numbers.itemsize, self.slot_stride, self.taken_rows,
-                2 * self.n_ranks, self.scratch, last - first, self.divisor(),
+                self.slots.at + first * self.numbers.itemsize, self.slots.stride, self.taken_rows,
+                2 * self.n_ranks, self.scratch.at, last - first, self.divisor(),
             )
             good &= self.use(first, last)
             first = last
@@ -199,7 +199,7 @@ cdef class BackupsChannel(SynchronousChannel):
         next_batch(&self.merged.keys)
         need(&self.merged.keys, most)
         return self.numbers.merge(
-            self.slot_keys, self.key_stride, self.slots, self.slot_stride, self.taken_keys,
+            self.slot_keys, self.key_stride, self.slots.at, self.slots.stride, self.taken_keys,
             self.taken_rows, n_slots, 0, &self.merged.keys, self.sums.fit(most * self.key_bytes),
             max(self.divisor(), 1.0), self.key_width,
         )

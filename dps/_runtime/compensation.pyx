@@ -23,7 +23,7 @@ from dps._kernels.delayed cimport compensate
 from dps._kernels.optimizers cimport UNTRAINED
 from dps._runtime.asynchronous cimport AsynchronousChannel
 from dps._runtime.bounded cimport BoundedChannel
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport RAN
 
 

@@ -1,6 +1,6 @@
 """Hybrid: rows of a table are updated when they come, all else synchronously.
 
-A push has two parts. The first half of the exchange (channels.pyx) applies the gradient at the
+A push has two parts. The first half of the exchange (whole.pyx) applies the gradient at the
 table's ids as in async: at once, lock-free, by the rank itself. Only then the rank arrives, with
 what is dense, which is summed, applied and waited for as in sync. So tables are never summed over
 ranks, and nobody waits for them. The gradient of a row is divided by the rows of all ranks'
@@ -18,7 +18,8 @@ from libc.string cimport memcpy
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.lazy cimport apply
-from dps._runtime.channels cimport MappedChannel, Picks
+from dps._runtime.channels cimport Picks
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN, STOPPED
 from dps._runtime.synchronous cimport SynchronousChannel
 from dps._runtime.words cimport W_STOP, load
@@ -66,7 +67,7 @@ cdef class HybridChannel(SynchronousChannel):
         if not self.numbers.is_finite(grad, rows * self.key_width):
             return BAD_GRADIENT
         self.numbers.divide(
-            grad, <double> (self.request.rows * self.n_places), rows * self.key_width
+            grad, <double> (self.request.rows * self.slice.n), rows * self.key_width
         )
         rows = self.make_rows(keys, grad, rows, self.request.step)
         if not apply(

@@ -10,7 +10,7 @@ After every ``period`` steps, and after the last one of an epoch, ranks meet: ::
 of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
-Protocol. A reduction is one exchange of an all-reduce (channels.pyx, ring.pyx), made by the very
+Protocol. A reduction is one exchange of an all-reduce (whole.pyx, ring.pyx), made by the very
 step that a rank would take at each batch (``reduction``): the same barriers, sums by hosts, and the
 same consequences of a crash. Exchanges and local steps are numbered apart: a local step is an
 update (`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
@@ -38,7 +38,8 @@ from dps._kernels.lazy cimport apply, flush
 from dps._kernels.optimizers cimport UNTRAINED
 from dps._runtime.activity cimport COMPUTE
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.channels cimport ShardChannel, MappedChannel
+from dps._runtime.channels cimport ShardChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, RAN, STOPPED
 from dps._runtime.words cimport W_STOP, load
 

@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t
 
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.channels cimport ShardChannel, MappedChannel
+from dps._runtime.channels cimport ShardChannel
+from dps._runtime.mapped cimport MappedChannel
 
 
 cdef class RingStep(AllReduceStep):

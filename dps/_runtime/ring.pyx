@@ -22,7 +22,9 @@ import numpy as np
 
 from dps._runtime.activity cimport PUSH as PUSHING
 from dps._runtime.allreduce cimport AllReduceStep
-from dps._runtime.channels cimport ShardChannel, StreamChannel, MappedChannel
+from dps._runtime.channels cimport ShardChannel
+from dps._runtime.mapped cimport MappedChannel
+from dps._runtime.streams cimport StreamChannel
 from dps._runtime.message cimport BAD_GRADIENT, PUSH, RAN, STOPPED
 from dps._runtime.words cimport R_RING, S_VERSION, W_STOP, load, store
 
@@ -111,10 +113,10 @@ cdef class RingStep(AllReduceStep):
     cdef int64_t _await(self, int number) except -1 nogil:
         """Wait for a message; the rows behind it."""
         self.own.wait(R_RING, 0, self._sequence(number))
-        return self.own.ring_rows[number]
+        return self.own.ring.rows[number]
 
     cdef int64_t _sequence(self, int number) noexcept nogil:
         return self.sequence * 2 * (self.n_places - 1) + number + 1
 
     cdef const char* _came(self, int number) noexcept nogil:
-        return self.own.ring + number * self.own.ring_stride
+        return self.own.ring.at + number * self.own.ring.stride

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 from dps._kernels.buffer cimport Buffer
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport Answer, Request
 from dps._runtime.tensors cimport TensorPart
 from dps._runtime.wire cimport Wire

@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset
 
 from dps._kernels.buffer cimport Buffer
 from dps._runtime.activity cimport EPOCH, WIDTH
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport (
     ACCOUNT, ASSIGN, Answer, BROADCAST, CALL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
     READ, Request, RING
@@ -54,7 +54,7 @@ cdef class Service:
         if channel is not None:
             self.request, self.answer = &channel.request, &channel.answer
             itemsize = channel.numbers.itemsize
-            self.slot = channel.slots + channel.rank * channel.slot_stride * itemsize
+            self.slot = channel.slots.at + channel.rank * channel.slots.stride * itemsize
             self.slot_size = channel.size * itemsize
         free(self.held)
         self.parts = list(parts)
@@ -180,10 +180,10 @@ cdef class Service:
         """Put a message of a ring to its place; it gets no answer."""
         cdef Request* request = &self.channel.request
         cdef int64_t place = request.n_keys
-        cdef int64_t stride = self.channel.ring_stride
-        if not (0 <= place < self.channel.ring_places and 0 <= request.nbytes <= stride):
+        cdef int64_t stride = self.channel.ring.stride
+        if not (0 <= place < self.channel.ring.places and 0 <= request.nbytes <= stride):
             self._refuse()
-        self.wire.receive(self.channel.ring + place * stride, request.nbytes)
+        self.wire.receive(self.channel.ring.at + place * stride, request.nbytes)
         return self.channel.has_come(<int> place, request.rows, request.sequence)
 
     cdef int _receive(self) except -1 nogil:

@@ -5,7 +5,8 @@ from dps._kernels.lazy cimport Held, LazyUpdate
 from dps._kernels.rows cimport KeyedRows
 from dps._kernels.typed_ops cimport TypedOps
 from dps._runtime.activity cimport Activity
-from dps._runtime.channels cimport ShardChannel, HostReducer, Picks
+from dps._runtime.channels cimport ShardChannel, Picks
+from dps._runtime.reducer cimport HostReducer
 from dps._runtime.message cimport Request
 
 

@@ -1,4 +1,4 @@
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.step cimport Step
 
 

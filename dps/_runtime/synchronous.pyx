@@ -1,6 +1,6 @@
 """Sync: the shards hold the parameters, and an update waits for every rank.
 
-One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (channels.pyx) in
+One step applies ``sum_r g_r / sum_r n_r``, summed in rank order: an exchange (whole.pyx) in
 which each rank applies the mean to its own slice of the parameters. Element-wise optimizers make
 the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
 up to date, before DONE: outside of an epoch nothing is lazy.
@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 
 from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING
-from dps._runtime.channels cimport MappedChannel
+from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport RAN
 from dps._runtime.step cimport Step
 
@@ -19,7 +19,7 @@ cdef class SynchronousChannel(MappedChannel):
 
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil:
         return self.update.apply(
-            self.params, self.scratch, self.state, self.size, first, last, self.request.step,
+            self.params, self.scratch.at, self.state, self.size, first, last, self.request.step,
             self.request.rate,
         )
 
@@ -39,8 +39,8 @@ cdef class SynchronousChannel(MappedChannel):
             self.sums.at,
         )
         if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
-            finite &= self.flush_keys(self.start, self.stop, self.request.step)
-            self.expire_rows(self.start // self.key_width, self.stop // self.key_width)
+            finite &= self.flush_keys(self.slice.start, self.slice.stop, self.request.step)
+            self.expire_rows(self.slice.start // self.key_width, self.slice.stop // self.key_width)
         return finite
 
 

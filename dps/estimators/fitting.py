@@ -43,7 +43,7 @@ from dps.losses import Loss
 from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord, History
-from dps.training.job import FitResult, Job, Trained, new_fit_id
+from dps.training.job import Execution, FitResult, Job, Trained, new_fit_id
 from dps.training.position import Position
 from dps.training.report import report_of
 from dps.training.state import TrainState
@@ -324,6 +324,10 @@ def _job(
     start = ask.start
     holds_out = holds_out and recipe.stopping.validate
     version, ids = (0, None) if start is None else (start.version, start.ids)
+    execution = Execution(
+        recipe.n_replicas, estimator.n_shards, estimator.rebalance, float(estimator.timeout),
+        estimator.on_data_loss == "drop", estimator.max_losses,
+    )  # fmt: skip
     return Job(
         fit=fit,
         model=recipe.model,
@@ -337,18 +341,13 @@ def _job(
         position=Position.of(recipe.params, recipe.state, version, ids),
         epochs_before=0 if start is None else start.epochs,
         batch_size=recipe.batch_size,
-        n_replicas=recipe.n_replicas,
-        n_shards=estimator.n_shards,
-        rebalance=estimator.rebalance,
+        execution=execution,
         seed=ask.seed,
         shuffle=estimator.shuffle,
         validation_fraction=estimator.validation_fraction if holds_out else 0.0,
-        timeout=float(estimator.timeout),
         full_batch=recipe.full_batch,
         finish=recipe.finish,
         name=type(estimator).__name__,
-        drops_lost_data=estimator.on_data_loss == "drop",
-        max_losses=estimator.max_losses,
     )
 
 

@@ -173,7 +173,8 @@ class Resumption:
             "data": self._data,
             "model": _learned(job.model),
         }
-        return replace(job, checkpoint=Checkpointing(self._where, self._path, run, subject))
+        checkpoint = Checkpointing(self._where, self._path, run, subject)
+        return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
 
     def _position(self, found: Found, job: Job) -> Position:
         """Where it goes on, once the numbers have been looked at: kernels trust them."""

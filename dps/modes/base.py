@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dps._parameters import check_real
 from dps._runtime.activity import Activity
-from dps._runtime.channels import HostReducer, ShardChannel
+from dps._runtime.channels import ShardChannel
+from dps._runtime.reducer import HostReducer
 from dps._runtime.step import Step
 from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS

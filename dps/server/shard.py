@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.activity import STEPS
-from dps._runtime.channels import MappedChannel
+from dps._runtime.mapped import MappedChannel
 from dps.errors import FencedError
 from dps.optimizers.update import Update
 from dps.server.host import host_id

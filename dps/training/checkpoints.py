@@ -116,12 +116,12 @@ class Checkpoints:
     """
 
     def __init__(self, job: Job, stores: Stores, check: Check | None = None) -> None:
-        assert job.checkpoint is not None
-        layout, given = job.model.layout, job.checkpoint
+        assert job.execution.checkpoint is not None
+        layout, given = job.model.layout, job.execution.checkpoint
         self._given, self._table, self._size = given, layout.table, layout.size
         nbytes = 2 * layout.size * job.model.dtype.itemsize * (1 + job.optimizer.state_rows)
-        self._patience = job.timeout + nbytes / _SLOW
-        probe(given.path, stores, job.timeout, check)
+        self._patience = job.execution.timeout + nbytes / _SLOW
+        probe(given.path, stores, job.execution.timeout, check)
         self._next = Place(given.path, files.number_of_next(given.path), given.run)
         self._every, self._keep = given.where.seconds, given.where.keep
         self._since = time.monotonic()

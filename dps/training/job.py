@@ -24,7 +24,7 @@ from dps.training.plan import Plan
 from dps.training.position import Position
 from dps.training.stopping import StoppingRule
 
-__all__ = ["FitResult", "Job", "new_fit_id"]
+__all__ = ["Execution", "FitResult", "Job", "new_fit_id"]
 
 
 class Trained(NamedTuple):
@@ -52,6 +52,20 @@ OnEpochs = Callable[[Sequence[EpochRecord], Callable[[], Trained | None]], bool]
 
 
 @dataclass(frozen=True)
+class Execution:
+    """Where a fit runs, and what it takes."""
+
+    n_replicas: int | str
+    n_shards: int | str
+    rebalance: bool | str  # whether rows may be copied to other workers
+    timeout: float  # seconds without progress that are an error
+    # Whether to go on without rows that were lost with a worker and cannot be had again.
+    drops_lost_data: bool = False
+    max_losses: int | None = None  # losses after which it goes on; None: any number
+    checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
+
+
+@dataclass(frozen=True)
 class Job:
     """What is to be trained, and how."""
 
@@ -67,16 +81,13 @@ class Job:
     position: Position  # where it starts, or goes on
     epochs_before: int  # epochs behind what it started from
     batch_size: int | str
-    n_replicas: int | str
-    n_shards: int | str
-    rebalance: bool | str  # whether rows may be copied to other workers
     seed: int
     # A fresh order each epoch; "global": of rows that are exchanged before the first one, but for
     # L-BFGS, which sums over all rows in any order.
     shuffle: bool | str
     # Share of the rows that are kept for validation; 0: none of those that are given to train.
     validation_fraction: float
-    timeout: float  # seconds without progress that are an error
+    execution: Execution
     full_batch: FullBatch | None = None  # train on all rows at once rather than by stochastic steps
     finish: FullBatch | None = None  # do so once these are on a plateau
     # Called in the caller's thread, a few times a second, with the records of the epochs that
@@ -84,10 +95,6 @@ class Job:
     # (None where the fit is further already). True ends the fit.
     on_epochs: OnEpochs | None = None
     name: str = ""  # what is fitted, in the words of its user: the estimator's class
-    # Whether to go on without rows that were lost with a worker and cannot be had again.
-    drops_lost_data: bool = False
-    max_losses: int | None = None  # losses after which it goes on; None: any number
-    checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
 
     @property
     def done(self) -> tuple[EpochRecord, ...]:

@@ -28,6 +28,7 @@ from dps.training.job import Job
 from dps.training.plan import Plan
 from dps.training.position import Interim
 from dps.training.replica import ReplicaSpec
+from dps.training.steps import Begun
 
 __all__ = ["HISTORY", "Launch", "cut_rows", "touches_little"]
 
@@ -133,7 +134,7 @@ class Launch:
         large = _is_large(job, cluster)
         if job.mode.goes_round:
             shards = _of_ring(job, plan, hosts)
-        elif large and job.n_shards == "auto":
+        elif large and job.execution.n_shards == "auto":
             shards = tuple(dict.fromkeys(rank.worker for rank in plan.ranks))
         unit = 1 if rates is None else rates.width
         placement = place(job.mode.placement, sizes, len(shards), unit)
@@ -217,7 +218,7 @@ class Launch:
                 Update(job.optimizer, job.l1, job.l2, runs, self.rates) if holds else None,
                 shared=shared,
             )
-            group = GroupSpec(window, job.mode.channel, job.timeout, seen)
+            group = GroupSpec(window, job.mode.channel, job.execution.timeout, seen)
             made.append(ShardPlan(spec, group, worker, rows[shard]))
         return made
 
@@ -267,7 +268,9 @@ class Launch:
         made = []
         for number, ranks in enumerate(self._shared_hosts()):
             store = StoreSpec(job.fit, number, size, dtype, key_width=self.key_width, n_snapshots=0)
-            group = GroupSpec(WindowSpec(job.fit, len(ranks), store), job.mode.channel, job.timeout)
+            group = GroupSpec(
+                WindowSpec(job.fit, len(ranks), store), job.mode.channel, job.execution.timeout
+            )
             worker = self.plan.ranks[ranks[0]].worker
             made.append(ShardPlan(ShardSpec(store, nothing, shared=True), group, worker))
         return made
@@ -327,8 +330,8 @@ class Launch:
             )
             if interim is not None:
                 loss, rows, pushes, seconds = interim.within.ranks[rank].tolist()
-                begun = interim.within.steps, loss, int(rows), int(pushes)
-                spec = replace(spec, begun=begun, seconds=seconds)
+                steps = interim.within.steps
+                spec = replace(spec, begun=Begun(steps, loss, int(rows), int(pushes), seconds))
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks
 
@@ -356,10 +359,10 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
     """The workers of shards where vectors go round: each member's own."""
     workers = tuple(plan.ranks[rank].worker for rank in _members(plan, hosts))
     size = job.model.layout.size
-    if job.n_shards not in ("auto", len(workers)):
+    if job.execution.n_shards not in ("auto", len(workers)):
         raise ValueError(
             f"algorithm='ring' has a shard for each of its {len(workers)} members, got "
-            f"n_shards={job.n_shards!r}: leave it at 'auto'"
+            f"n_shards={job.execution.n_shards!r}: leave it at 'auto'"
         )
     if size < len(workers):
         raise ValueError(

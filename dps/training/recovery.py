@@ -164,7 +164,7 @@ class Recovery:
         if self._most is not None and len(self.losses) >= self._most:
             error.message += f"; max_losses={self._most}"
             raise error
-        gone = self._cluster.renew(drop=job.drops_lost_data)
+        gone = self._cluster.renew(drop=job.execution.drops_lost_data)
         dropped = 0
         if gone:
             first = len(summary.rows)

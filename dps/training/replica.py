@@ -38,7 +38,7 @@ from dps.training.cuts import cuts_of
 from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
 from dps.training.pauses import Pauses
-from dps.training.steps import Begun, Steps
+from dps.training.steps import FROM_THE_START, Begun, Steps
 from dps.training.stopping import StoppingRule
 from dps.training.validating import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
@@ -73,8 +73,7 @@ class ReplicaSpec:
     finish: FullBatch | None  # do so once these are on a plateau
     pauses_every: float = math.inf  # seconds between snapshots within an epoch; infinity: none
     # Of the first epoch, of which some steps may be behind; see :meth:`Steps.epoch`.
-    begun: Begun = (0, 0.0, 0, 0)
-    seconds: float = 0.0  # that these have taken
+    begun: Begun = FROM_THE_START
 
     @property
     def done(self) -> int:
@@ -213,14 +212,14 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
     activity = channel.activity
     activity.lap(PULL)
     pauses = Pauses(channel, spec.pauses_every, spec.steps, spec.channel.n_ranks)
-    last, begun, before = spec.previous, spec.begun, spec.seconds
+    last, begun = spec.previous, spec.begun
     for epoch in range(spec.epochs):
-        began = time.monotonic() - before
+        began = time.monotonic() - begun.seconds
         channel.begin_epoch(epoch)
-        until = pauses.begin(epoch, began, _spared(spec, last), begun[0])
+        until = pauses.begin(epoch, began, _spared(spec, last), begun.step)
         number = spec.epochs_before + spec.done + epoch
         loss_sum, seen, pushes = steps.epoch(number, until, pauses.pause, begun)
-        begun, before = (0, 0.0, 0, 0), 0.0
+        begun = FROM_THE_START
         validation: Validation = (0.0, 0.0, ())
         if spec.held_out:
             channel.flush(epoch)

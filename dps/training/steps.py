@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +23,23 @@ from dps.models import Model
 from dps.optimizers import Schedule
 from dps.optimizers.update import Rates
 
-__all__ = ["Begun", "Steps", "gradient_of"]
+__all__ = ["FROM_THE_START", "Begun", "Steps", "gradient_of"]
 
 #: See :meth:`Steps.epoch`.
 Pause = Callable[[int, float, int, int], int]
-Begun = tuple[int, float, int, int]
+
+
+class Begun(NamedTuple):
+    """How far a rank is in an epoch."""
+
+    step: int = 0  # the step to begin with
+    loss: float = 0.0  # of the steps before it
+    rows: int = 0
+    pushes: int = 0
+    seconds: float = 0.0
+
+
+FROM_THE_START = Begun()
 
 
 def gradient_of(model: Model, most: int = 0) -> Gradient:
@@ -84,7 +97,7 @@ class Steps:
         number: int,
         until: int | None = None,
         pause: Pause | None = None,
-        begun: Begun = (0, 0.0, 0, 0),
+        begun: Begun = FROM_THE_START,
     ) -> tuple[float, int, int]:
         """Take all steps of an epoch, or those that are left of it.
 
@@ -96,8 +109,7 @@ class Steps:
             The step before which there is a pause; that behind the last one: none.
         pause : callable, optional
             What to do then: from the step, loss, rows and pushes so far the step of the next one.
-        begun : tuple
-            The step to begin with, and loss, rows and pushes of those before it.
+        begun : Begun
 
         Returns
         -------
@@ -111,14 +123,14 @@ class Steps:
         NonFiniteError, StoppedError
         """
         loop, steps = self._loop, self._batches.steps
-        self._channel.step.expect(steps - begun[0])
+        self._channel.step.expect(steps - begun.step)
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
         if self._channel.step.renews:
             self._channel.pull()
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
-        loop.begin(self._batches.source.rows, np.array(rates, np.float64), key, *begun)
+        loop.begin(self._batches.source.rows, np.array(rates, np.float64), key, *begun[:4])
         self._pause = pause
         loop.until = steps if until is None else until
         with closing(self._batches.source.groups(number)) as groups:

@@ -94,8 +94,8 @@ def train(
             holders=cluster.holders[:first],
             threads=threads,
             batch_size=job.batch_size,
-            n_replicas=job.n_replicas,
-            n_shards=job.n_shards,
+            n_replicas=job.execution.n_replicas,
+            n_shards=job.execution.n_shards,
             rebalance=False if exchanged else _rebalance(job, bool(streamed)),
             # Whoever takes rows of a partition that is read as a whole reads all of it.
             mixed=bool(job.shuffle)
@@ -106,7 +106,7 @@ def train(
         return plan
 
     fit_events = FitEvents(job, cluster.tell) if cluster.watched else None
-    recovery = Recovery(cluster, job.max_losses)
+    recovery = Recovery(cluster, job.execution.max_losses)
     choosing = Choosing(job.mode)
     job = choosing.first(job)
     placed: Plan | None = None
@@ -174,7 +174,7 @@ def _begin(
     unshared = _said_if_unshared(launch.plan, session)
     if fit_events is not None:
         fit_events.started(launch.plan, launch.placement, unshared)
-    checkpoints = None if job.checkpoint is None else Checkpoints(job, session.server)
+    checkpoints = None if job.execution.checkpoint is None else Checkpoints(job, session.server)
     running = cluster.launch(run_replica, launch.tasks(cut), session)
     choosing.begin(launch, session, cluster)
     return Watcher(
@@ -207,7 +207,7 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
             elements=summary.elements,
             holders=cluster.holders[: len(summary.rows)],
             threads=cluster.threads(),
-            n_replicas=job.n_replicas,
+            n_replicas=job.execution.n_replicas,
         )
         try:
             cluster.exchange(split, homes)
@@ -229,8 +229,8 @@ def _rebalance(job: Job, streamed: bool) -> bool | str:
     thirty cost as much as moving: nobody knows whether there will be more. Rows that move
     lie in memory, which those of a stream did not fit into.
     """
-    if job.rebalance != "auto":
-        return job.rebalance
+    if job.execution.rebalance != "auto":
+        return job.execution.rebalance
     if streamed:
         return False
     many = job.full_batch is None and job.stopping.max_iter >= _EPOCHS_WORTH

@@ -254,7 +254,7 @@ class Watcher:
             return
         # A rank that waits says so; the silent one is the one that others wait for.
         last = min(running, key=lambda rank: (self._progress[rank][1], rank))
-        timeout = self._job.timeout
+        timeout = self._job.execution.timeout
         if now - self._progress[last][1] > timeout:
             silent = [rank for rank in running if now - self._progress[rank][1] > timeout / 2]
             self._running.leave(silent)

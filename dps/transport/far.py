@@ -14,7 +14,7 @@ import numpy as np
 from distributed.protocol import pickle
 
 from dps._runtime.activity import WIDTH, Activity
-from dps._runtime.channels import StreamChannel
+from dps._runtime.streams import StreamChannel
 from dps._runtime.wire import Wire
 from dps.errors import DPSError, ServerLostError
 from dps.server.operations import claim, leave

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dps._runtime.activity import Activity
-from dps._runtime.channels import HostReducer
+from dps._runtime.reducer import HostReducer
 from dps.errors import WindowError
 from dps.server.lease import Lease
 from dps.server.shard import WindowCard

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dps._runtime.activity import Activity
-from dps._runtime.channels import MappedChannel
+from dps._runtime.mapped import MappedChannel
 from dps.server.host import host_id
 from dps.server.lease import Lease
 from dps.server.operations import Access, claim

@@ -1,0 +1,287 @@
+"""Named tensors, as users read and write them, from wherever they are."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.message import Op
+from dps.parameter_server.choosing import ids_of
+from dps.parameter_server.handles import Handle
+from dps.parameter_server.requests import Requests
+
+if TYPE_CHECKING:
+    from dps.parameter_server.places import Place
+
+__all__ = ["NamedTensors"]
+
+#: Seconds between two looks of a caller that waits for writes, at first and at last.
+_FIRST_LOOK, _LOOK = 0.0005, 0.02
+
+
+class NamedTensors:
+    """The tensors of a server, to be read and written; see `ParameterServer`."""
+
+    def __init__(self, place: Place) -> None:
+        self._requests = Requests(place)
+        self._later: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor that is known here; of a table the room for rows, and `dim`."""
+        return {name: tensor.shape for name, tensor in self._requests.tensors.items()}
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each tensor that there is, also of those that others have made.
+
+        That of a table is ``"table of "`` and the dtype of its rows.
+        """
+        self._requests.extend(self._requests.spec)
+        return {
+            name: f"{'' if tensor.table is None else 'table of '}{tensor.dtype}"
+            for name, tensor in self._requests.tensors.items()
+        }
+
+    def names(self) -> builtins.list[str]:
+        """The names of all tensors that there are, also of those that others have made."""
+        return [*self.dtypes]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._requests.tensors or name in self.names()
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def pull(
+        self, name: str, keys: Any = None, *, wait: bool = True
+    ) -> NDArray[np.floating] | Handle | Any:
+        """Read a tensor, or some of its rows.
+
+        Parameters
+        ----------
+        name : str
+        keys : None, slice, int or (k,) array of int
+            All; rows of the first axis; of a table ids from 0 to 2**62 - 1, or texts, which
+            are hashed to such ids, the same in every process, see `ids_of`.
+        wait : bool, default=True
+            Otherwise a `Handle` is returned.
+
+        Returns
+        -------
+        array
+            A copy, of the tensor's shape, but for the first axis. What it has of one shard is
+            the state between two writes there.
+
+        Raises
+        ------
+        KeyError, IndexError, ValueError, TypeError
+            There is no such tensor, or no such rows.
+        ServerLostError
+            A shard that has some of these rows is lost, or the server has been closed.
+        """
+        return self._run(wait, self._requests.pull, name, keys)
+
+    def push(
+        self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
+    ) -> Handle | None:
+        """Have the optimizer apply a gradient, where the tensor lies.
+
+        By keys it updates the parameters and the state of these rows alone, also where the
+        optimizer has momentum; a key that comes several times brings the sum. Every push counts as
+        a step of the optimizer on the whole tensor.
+
+        Parameters
+        ----------
+        name : str
+        gradient : array
+            Of the shape that `pull` returns; a sum over `rows`.
+        keys : None, slice, int or (k,) array of int
+        rows : float, default=1
+            Rows of data behind the gradient, by which it is divided.
+        wait : bool, default=True
+            Otherwise a `Handle` is returned.
+
+        Raises
+        ------
+        NonFiniteError
+            The gradient is NaN or infinite, and nothing has been applied; or an update overflowed,
+            and the error says where infinite elements stand now.
+        TableFullError
+            A table has no room for another row.
+        KeyError, IndexError, ValueError, TypeError, ServerLostError
+            See `pull`; nothing has been applied where the arguments are wrong.
+        """
+        done: Handle | None = self._run(
+            wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, False
+        )
+        return done
+
+    def push_pull(
+        self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
+    ) -> NDArray[np.floating] | Handle | Any:
+        """Push, and return the same rows as they are then, in one trip; see `push` and `pull`."""
+        return self._run(wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, True)
+
+    def add(self, name: str, values: Any, keys: Any = None, *, wait: bool = True) -> Handle | None:
+        """Add to a tensor, or to some of its rows; a key that comes twice is added to twice.
+
+        Parameters
+        ----------
+        name : str
+        values : array or float
+            Of the shape that `pull` returns, or a number for all.
+        keys : None, slice, int or (k,) array of int
+        wait : bool, default=True
+
+        Raises
+        ------
+        Errors of `push`.
+        """
+        args = Op.ADD, name, values, keys, 1, False
+        done: Handle | None = self._run(wait, self._requests.write, *args)
+        return done
+
+    def assign(
+        self, name: str, values: Any, keys: Any = None, *, wait: bool = True
+    ) -> Handle | None:
+        """Put values in the place of a tensor, or of some of its rows; see `add`.
+
+        The optimizer's state stays as it is.
+        """
+        args = Op.ASSIGN, name, values, keys, 1, False
+        done: Handle | None = self._run(wait, self._requests.write, *args)
+        return done
+
+    @staticmethod
+    def ids_of(texts: Any) -> NDArray[np.int64]:
+        """The ids that texts have as keys of tables: 62 bits of a hash (SipHash).
+
+        Of a million texts two have the same id once in ten million times.
+
+        Parameters
+        ----------
+        texts : str, or sequence or array of str
+
+        Examples
+        --------
+        >>> import dps
+        >>> dps.ParameterServer.ids_of(["the", "of"]).tolist()
+        [4223034638837015711, 1184090839969143662]
+        """
+        return ids_of(texts)
+
+    def wait(self, name: str, version: int, *, timeout: float | None = None) -> int:
+        """Wait until a tensor has had so many writes, see `versions`.
+
+        Clients take turns by it: each waits for the writes of the one before.
+
+        Parameters
+        ----------
+        name : str
+        version : int
+        timeout : float, optional
+            Seconds, after which it is an error; by default those of the server.
+
+        Returns
+        -------
+        int
+            The writes that there have been.
+
+        Raises
+        ------
+        TimeoutError
+            There have been fewer.
+        KeyError, ServerLostError
+            See `pull`.
+
+        Examples
+        --------
+        >>> import dps, numpy as np, threading
+        >>> with dps.ParameterServer({"w": np.zeros(2)}) as server:
+        ...     threading.Thread(target=server.add, args=("w", 1.0)).start()
+        ...     server.wait("w", 1)
+        1
+        """
+        tensor = self._requests.tensor(name)
+        limit = self._requests.spec.timeout if timeout is None else timeout
+        pause, ending = _FIRST_LOOK, time.monotonic() + limit
+        while (seen := self._requests.writes(tensor)) < version:
+            if time.monotonic() > ending:
+                raise TimeoutError(
+                    f"{name!r} has had {seen} writes, and not {version}, after {limit:g} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK)
+        return seen
+
+    def apply(self, name: str, function: Callable[..., Any]) -> builtins.list[Any]:
+        """Run a function on each shard, on its own part of a tensor.
+
+        Parameters
+        ----------
+        name : str
+        function : callable
+            ``function(values)`` is called where the part lies, with a copy of its rows; of a table
+            ``function(ids, rows)``. It may change `values` in place: that is put back as one write
+            when it returns. Nobody else reads or writes the part meanwhile, but those who read in
+            mapped memory what was there before. It must not ask the server.
+
+        Returns
+        -------
+        list
+            What it returns on each part, in order of rows.
+
+        Raises
+        ------
+        NonFiniteError
+            It has made an element NaN or infinite; that part has not been changed.
+        Exception
+            Whatever the function raises; parts before that one have been changed.
+        """
+        if callable(name):
+            raise TypeError("apply takes the name of a tensor first, and then the function")
+        tensor = self._requests.tensor(name)
+        return [
+            self._requests.call(tensor, part, "apply", function)
+            for part in range(len(tensor.parts))
+        ]
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How many writes each tensor has had: pushes, adds, assigns and functions."""
+        status = self._requests.status()
+        found = dict.fromkeys(self._requests.tensors, 0)
+        for shard in status:
+            for name, counts in shard["parts"].items():
+                found[name] = max(found[name], counts["writes"])
+        return found
+
+    def _run(self, wait: bool, function: Callable[..., Any], *args: Any) -> Any:
+        if wait:
+            return function(*args)
+        with self._lock:
+            if self._later is None:
+                self._later = ThreadPoolExecutor(1, thread_name_prefix="dps-server")
+            return Handle(self._later.submit(function, *args))
+
+    def _finish(self) -> None:
+        """Do all that has been handed over."""
+        with self._lock:
+            later, self._later = self._later, None
+        if later is not None:
+            later.shutdown()

@@ -1,0 +1,283 @@
+"""Requests to a server's tensors: which part has which rows, and what went wrong, in words.
+
+It must not know how a part is reached, or how rows are written there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps._runtime.message import Ending, Op
+from dps.errors import NonFiniteError, ServerLostError, TableFullError
+from dps.parameter_server.choosing import Piece, choose, summed, values_for
+from dps.parameter_server.whole import unknown_part
+from dps.server.holding import Done, Holding
+from dps.server.mirroring import Taken
+from dps.server.tensors import ServerSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from dps.parameter_server.places import Place
+    from dps.transport.callers import RemoteAccess, Sent
+
+    Way = Holding | RemoteAccess
+    Answer = Done | Sent
+
+__all__ = ["Requests"]
+
+
+class Requests:
+    """What one object asks of a server.
+
+    Attributes
+    ----------
+    place : Place
+    spec : ServerSpec
+        As far as it is known here.
+    tensors : dict of str to TensorSpec
+    accesses : dict of int to Holding or RemoteAccess
+        The ways to shards that have been asked.
+    closed : bool
+        Whether this object has closed the server.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.accesses: dict[int, Way] = {}
+        self.closed = False
+        self._lock = threading.Lock()
+        self._know()
+
+    def _know(self) -> None:
+        """Take over which tensors the place knows of."""
+        self.spec = self.place.spec
+        self._numbers = {
+            (tensor.name, part): (shard, local)
+            for shard in range(self.spec.n_shards)
+            for local, (tensor, part) in enumerate(self.spec.held(shard))
+        }
+        self.tensors = {tensor.name: tensor for tensor in self.spec.tensors}
+
+    def extend(self, spec: ServerSpec) -> None:
+        """Have the shards hold further tensors, or hear of those that others have made."""
+        if self.closed:
+            raise ServerLostError(f"{self.spec} has been closed")
+        self.place.extend(spec)
+        if self.place.spec.tensors == self.spec.tensors:
+            return
+        # Ways that were made before lead to the tensors of then.
+        self.leave()
+        self._know()
+
+    def leave(self) -> None:
+        """Give back what is held of the server."""
+        with self._lock:
+            self.accesses = {}
+
+    def tensor(self, name: str) -> TensorSpec:
+        """The tensor of that name, which somebody else may have made."""
+        try:
+            return self.tensors[name]
+        except (KeyError, TypeError):
+            pass
+        if isinstance(name, str):
+            self.extend(self.spec)  # somebody else may have made it
+            if name in self.tensors:
+                return self.tensors[name]
+        raise KeyError(
+            f"there is no tensor {name!r} on {self.spec}; there are {sorted(self.tensors)}"
+        )
+
+    def _access(self, tensor: TensorSpec, part: int) -> tuple[Way, int]:
+        """The way to the shard that has a part, and the part's number there."""
+        shard, number = self._numbers[tensor.name, part]
+        return self.reach(shard), number
+
+    def reach(self, shard: int) -> Way:
+        """The way to a shard."""
+        access = self.accesses.get(shard)
+        if access is None:
+            with self._lock:
+                if self.closed:
+                    raise ServerLostError(f"{self.spec} has been closed")
+                access = self.accesses.get(shard)
+                if access is None:
+                    access = self.accesses[shard] = self.place.connect(shard)
+        return access
+
+    def call(self, tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
+        """Call a method of the shard's on a part."""
+        access, number = self._access(tensor, part)
+        return access.call(method, number, *args)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What each shard says of itself, of tensors that are known here."""
+        status = self.place.status()
+        if any(name not in self.tensors for shard in status for name in shard["parts"]):
+            self.extend(self.spec)
+            status = self.place.status()
+        return status
+
+    def writes(self, tensor: TensorSpec) -> int:
+        """The writes that all parts have had which are there."""
+        found, lost = [], None
+        for part in range(len(tensor.parts)):
+            try:
+                found.append(int(self.call(tensor, part, "writes")))
+            except ServerLostError as error:
+                if self.closed:
+                    raise
+                lost = error
+        if lost is not None and not found:
+            raise lost
+        return min(found)
+
+    def pull(self, name: str, keys: Any) -> NDArray[np.floating]:
+        """See `ParameterServer.pull`."""
+        tensor = self.tensor(name)
+        chosen = choose(tensor, keys)
+        found = np.empty((chosen.rows, tensor.width), tensor.dtype)
+        pending = []
+        try:
+            for piece in chosen.pieces:
+                if piece.n == 0:
+                    continue
+                into = found[piece.at]
+                if not isinstance(piece.at, slice):
+                    into = np.empty((len(piece.at), tensor.width), tensor.dtype)
+                access, number = self._access(tensor, piece.part)
+                ended = access.peek(number, piece.start, piece.keys, into)
+                if ended is None:
+                    sent = access.begin(Op.READ, number, piece.start, piece.keys, None, 1, into)
+                    pending.append((piece, None, into, sent))
+                    continue
+                self._judge(tensor, piece, ended)
+                if not isinstance(piece.at, slice):
+                    found[piece.at] = into
+        finally:
+            self._collect(tensor, pending, found)
+        return found.reshape(chosen.shape)
+
+    def write(
+        self, op: Op, name: str, values: Any, keys: Any, rows: Any, back: bool
+    ) -> NDArray[np.floating] | None:
+        """See `ParameterServer.push`, and others that write."""
+        tensor = self.tensor(name)
+        chosen = choose(tensor, keys)
+        given = values_for(tensor, chosen, values, spread=op != Op.APPLY)
+        if isinstance(rows, bool) or not isinstance(rows, int | float | np.number):
+            raise TypeError(f"rows must be a number above 0, got {rows!r}")
+        if not 0 < rows < np.inf:
+            raise ValueError(f"rows must be a number above 0, got {rows!r}")
+        if not np.isfinite(given).all():
+            self._judge(tensor, None, Ending.BAD_GRADIENT)
+        found = np.empty_like(given) if back else None
+        pending = []
+        try:
+            # A write is counted at every part that is there, so that all have had as many.
+            for piece in chosen.pieces:
+                own, picks, again = given[piece.at], piece.keys, None
+                if op == Op.APPLY and picks is not None:
+                    picks, own, again = summed(picks, own)
+                own = np.ascontiguousarray(own)
+                into = None if found is None else np.empty_like(own)
+                try:
+                    access, number = self._access(tensor, piece.part)
+                    sent = access.begin(op, number, piece.start, picks, own, float(rows), into)
+                except ServerLostError:
+                    if piece.n or self.closed:
+                        raise
+                    continue  # nothing is written there
+                pending.append((piece, again, into, sent))
+        finally:
+            self._collect(tensor, pending, found)
+        return None if found is None else found.reshape(chosen.shape)
+
+    def _collect(
+        self,
+        tensor: TensorSpec,
+        pending: Sequence[
+            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Answer]
+        ],
+        found: NDArray[np.floating] | None,
+    ) -> None:
+        """Take all answers, and then raise the first error."""
+        errors: list[Exception] = []
+        for piece, again, into, sent in pending:
+            try:
+                self._judge(tensor, piece, sent.result()[0])
+            except Exception as error:
+                if piece.n or self.closed or not isinstance(error, ServerLostError):
+                    errors.append(error)
+                continue
+            if found is not None and into is not None:
+                found[piece.at] = into if again is None else into[again]
+        if errors:
+            raise errors[0]
+
+    def _judge(self, tensor: TensorSpec, piece: Piece | None, ended: int) -> None:
+        """Raise unless a request ended well."""
+        if ended == Ending.RAN:
+            return
+        if ended == Ending.BAD_GRADIENT:
+            raise NonFiniteError(
+                f"what was given for {tensor.name!r} is NaN or infinite; nothing has been changed"
+            )
+        assert piece is not None
+        where = f"{tensor.where(piece.part)} on shard {tensor.parts[piece.part][0]}"
+        if ended == Ending.BAD_UPDATE:
+            raise NonFiniteError(
+                f"elements of {where}, are infinite after this write: assign finite values to "
+                "them, and after a push lower learning_rate, too"
+            )
+        if ended == Ending.FULL_TABLE:
+            raise TableFullError(
+                f"{where}, has no room for another row: make it with more than "
+                f"rows={tensor.shape[0]}"
+            )
+        if ended == Ending.STOPPED:
+            raise ServerLostError(f"{self.spec} has been closed")
+        raise IndexError(f"what was asked for is outside of {where}")
+
+    def take_all(
+        self, rescue: bool
+    ) -> tuple[dict[str, list[Taken]], dict[str, bytes], dict[int, ServerLostError]]:
+        """The parts of all tensors, the notes, and which shards are lost and replaced by nothing.
+
+        Parameters
+        ----------
+        rescue : bool
+            Otherwise a lost shard is an error.
+        """
+        self.extend(self.spec)
+        gone: dict[int, ServerLostError] = {}  # by shard
+
+        def rescued(shard: int, call: Callable[[], Any], instead: Callable[[], Any]) -> Any:
+            if shard not in gone:
+                try:
+                    return call()
+                except ServerLostError as error:
+                    if not rescue or self.closed:
+                        raise
+                    gone[shard] = error
+            if len(gone) == self.spec.n_shards:
+                raise gone[shard]
+            return instead()
+
+        def part_of(tensor: TensorSpec, part: int) -> Taken:
+            taken: Taken = rescued(
+                tensor.parts[part][0], lambda: self.call(tensor, part, "take"),
+                lambda: unknown_part(tensor, part, self.spec.optimizer),
+            )  # fmt: skip
+            return taken
+
+        taken = {
+            tensor.name: [part_of(tensor, part) for part in range(len(tensor.parts))]
+            for tensor in self.spec.tensors
+        }
+        notes = rescued(0, lambda: self.reach(0).call("notes"), dict)
+        return taken, notes, gone
