@@ -114,3 +114,64 @@ def test_no_class_has_a_word_of_its_own_where_the_field_has_one() -> None:
             named = set(re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE))
             ends = {name for name in named if name.endswith("End")}
             assert not named & unwanted | ends, path
+
+
+def test_files_are_short() -> None:
+    long = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in sorted(PACKAGE.rglob("*.p[yx]*"))
+        if path.suffix in (".py", ".pyx", ".pxd") and (lines := path.read_text().count("\n")) > 500
+    }
+    assert long == {}
+
+
+#: Those of estimators and their models are still to be cut.
+RUNTIME = [
+    "_runtime",
+    "_kernels",
+    "modes",
+    "group",
+    "server",
+    "parameter_server",
+    "transport",
+    "cluster",
+    "training",
+]
+
+
+def fields_of(path: Path) -> dict[str, int]:
+    """How many fields each class of a file has of its own."""
+    text = path.read_text()
+    if path.suffix == ".pxd":
+        field = r"    cdef (?!.*\().*"
+        bodies = re.findall(r"^cdef class (\w+).*:\n((?:(?:    .*)?\n)*)", text, re.MULTILINE)
+        return {name: len(re.findall(field, body)) for name, body in bodies}
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            declared = {
+                ast.unparse(each.target)
+                for each in node.body
+                if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each)
+            }
+            assigned = {
+                each.attr
+                for each in ast.walk(node)
+                if isinstance(each, ast.Attribute)
+                and isinstance(each.ctx, ast.Store)
+                and ast.unparse(each.value) == "self"
+            }
+            found[node.name] = len(declared | assigned)
+    return found
+
+
+def test_classes_have_few_fields() -> None:
+    many, seen = {}, 0
+    for room in RUNTIME:
+        for path in sorted((PACKAGE / room).rglob("*.p[yx]*")):
+            if path.suffix in (".py", ".pxd"):
+                fields = fields_of(path)
+                seen += len(fields)
+                many |= {name: n for name, n in fields.items() if n > 20}
+    assert seen > 200
+    assert many.keys() == {"Window"}  # whose fields are the regions of its memory

@@ -25,7 +25,7 @@ ACCOUNTS = (
     Account(1, "tcp://10.0.0.2:41", 1200, 0.0, 1.0, 0.5, 2.5),
 )
 REPORT = FitReport(
-    name="LinearClassifier", mode="sync", method="Adagrad", full_batch=False,
+    name="LinearClassifier", mode="sync", method="Adagrad",
     outcome="converged", epochs=12, loss=0.4654, validation_loss=None, rows=200, seconds=4.0,
     staleness=0.0, shards=1, accounts=ACCOUNTS,
 )  # fmt: skip

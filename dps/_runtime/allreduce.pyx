@@ -56,11 +56,11 @@ cdef class AllReduceStep(Step):
         self.means = self.keep(np.empty(self.size, held.dtype))
         if update.rates is not None:
             self.lazy = update.lazily(held.dtype.name)
-            self.held.size, self.held.width = self.size, self.key_width
+            self.held.size, self.held.width = self.size, self.key_map.width
             self.held.params = self.keep(held[0])
             self.held.state = self.state
             self.held.since = <int64_t*> self.keep(
-                np.full(self.size // self.key_width, version, np.int64)
+                np.full(self.size // self.key_map.width, version, np.int64)
             )
             self.renumbered = Buffer()
 

@@ -294,7 +294,7 @@ cdef class BackupsStep(Step):
 
     cdef Request* request(self, int number, int64_t op) noexcept nogil:
         cdef Request* request = Step.request(self, number, op)
-        request.notes[0] = self.last if self.late else 0
+        request.notes[0] = self.way.last if self.late else 0
         return request
 
     cdef int push(self, const char* grad, int64_t rows, double rate) except -1 nogil:
@@ -317,7 +317,7 @@ cdef class BackupsStep(Step):
                     self.dropped += self.offered
                 if counted != self.sequence:
                     self.came_late += self.offered
-        self.missed = ahead - self.sequence
+        self.way.missed = ahead - self.sequence
         self.sequence = ahead
         return self._catch_up()
 

@@ -101,7 +101,7 @@ cdef class LocalStep(AllReduceStep):
             return status
         self.rows += rows
         self.epoch_rows += rows
-        last = self.sequence == self.last
+        last = self.sequence == self.way.last
         if last or self.sequence - self.met == self.period:
             status = self._meet_others()
             if status == RAN and last:
@@ -120,7 +120,7 @@ cdef class LocalStep(AllReduceStep):
         cdef char* mean = self.means
         cdef bint finite
         if self.keys is not None:
-            n *= self.key_width
+            n *= self.key_map.width
             mean = self.part.fit(n * self.numbers.itemsize)
         if not self.numbers.copy_checked(mean, grad, n):
             return BAD_GRADIENT

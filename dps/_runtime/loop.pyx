@@ -106,10 +106,10 @@ cdef class StepLoop:
         self.keys = push.keys
         if self.keys is not None and not gradient.keyed:
             raise ValueError("the gradient does not say what it touches")
-        if self.keys is not None and gradient.key_width != push.key_width:
+        if self.keys is not None and gradient.key_width != push.key_map.width:
             raise ValueError(
                 f"the gradient has keys of {gradient.key_width} elements, the push of "
-                f"{push.key_width}"
+                f"{push.key_map.width}"
             )
         self._sum = Buffer()
         gradient.owner = push, self._sum
@@ -219,7 +219,7 @@ cdef class StepLoop:
         status = self.push.pull_keys()
         if status != RAN:
             return status
-        self._lengthen(self.keys.keys.count * self.push.key_width)
+        self._lengthen(self.keys.keys.count * self.push.key_map.width)
         for p in range(n):
             if parts[p].share:
                 self.loss += self.gradient.add_touched(
@@ -234,7 +234,7 @@ cdef class StepLoop:
         self.first = min(self.step + steps, self.steps)
         for step in range(self.step, self.first):
             self.skipped += self._size(step)
-        self.push.missed = 0
+        self.push.way.missed = 0
 
     cdef int _next(self) except -1 nogil:
         """Begin the next step."""
@@ -274,7 +274,7 @@ cdef class StepLoop:
                 self.push.activity.step(size, self.seen, self.loss)
                 self.push.activity.step_ends()
                 self._next()
-                self._skip(self.push.missed)
+                self._skip(self.push.way.missed)
                 continue
             left = 0
             for p in range(n):

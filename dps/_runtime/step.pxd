@@ -10,6 +10,23 @@ from dps._runtime.reducer cimport HostReducer
 from dps._runtime.message cimport Request
 
 
+# Which shard has a key of the whole vector.
+cdef struct KeyMap:
+    Py_ssize_t width            # elements that a key stands for
+    int64_t table_rows          # of the table whose ids keys below 0 are
+    bint whole                  # one shard has all in order
+    Py_ssize_t n
+    const int64_t* starts       # of all shards' ranges of keys, ascending
+    const int64_t* owners
+    const int64_t* shifts       # from a key to its shard's own
+
+# Where the rank is.
+cdef struct Way:
+    int64_t epoch
+    int64_t last                # step of the epoch
+    Py_ssize_t missed           # steps that others have taken meanwhile
+
+
 cdef class Step:
     cdef public int64_t sequence
     cdef readonly int64_t version       # updates before the first push
@@ -26,19 +43,11 @@ cdef class Step:
     cdef char* at_keys                  # the same by keys, side by side
     cdef Buffer _at_keys
     cdef char* total                    # (size,), what a mean or a broadcast makes
-    cdef Py_ssize_t key_width           # elements that a key stands for
-    cdef int64_t table_rows             # of the table whose ids keys below 0 are
     cdef readonly KeyedRows keys        # what the batch touches; None: pushes are whole vectors
-    cdef bint whole                     # one shard has all in order
-    cdef Py_ssize_t n_starts
-    cdef const int64_t* starts          # of all shards' ranges of keys, ascending
-    cdef const int64_t* owners
-    cdef const int64_t* shifts          # from a key to its shard's own
+    cdef KeyMap key_map
     cdef object rates
-    cdef int64_t epoch
+    cdef Way way
     cdef double notes[8]                # that have come along
-    cdef Py_ssize_t missed              # steps that others have taken meanwhile
-    cdef int64_t last                   # of the epoch
 
     cdef char* keep(self, array) except? NULL
     cdef Request* request(self, int number, int64_t op) noexcept nogil

@@ -83,9 +83,9 @@ cdef class Step:
         self.host = host
         self.rates = rates
         if rates is not None:
-            self.key_width, self.table_rows = rates.width, rates.table_rows
+            self.key_map.width, self.key_map.table_rows = rates.width, rates.table_rows
             self._bind_starts(channels)
-            n_keys = MANY if self.table_rows else self.size // self.key_width
+            n_keys = MANY if self.key_map.table_rows else self.size // self.key_map.width
             self.keys, self._at_keys = KeyedRows(n_keys), Buffer()
 
     def _bind_starts(self, channels):
@@ -93,15 +93,15 @@ cdef class Step:
         rows = []
         for number, channel in enumerate(channels):
             offset = 0
-            for first, last in channel_ranges(channel, self.key_width):
+            for first, last in channel_ranges(channel, self.key_map.width):
                 rows.append((first, number, offset - first))
                 offset += last - first
         table = np.array(sorted(rows), np.int64).reshape(-1, 3)
-        self.whole = len(rows) <= 1
-        self.n_starts = len(rows)
-        self.starts = <const int64_t*> self.keep(table[:, 0].copy())
-        self.owners = <const int64_t*> self.keep(table[:, 1].copy())
-        self.shifts = <const int64_t*> self.keep(table[:, 2].copy())
+        self.key_map.whole = len(rows) <= 1
+        self.key_map.n = len(rows)
+        self.key_map.starts = <const int64_t*> self.keep(table[:, 0].copy())
+        self.key_map.owners = <const int64_t*> self.keep(table[:, 1].copy())
+        self.key_map.shifts = <const int64_t*> self.keep(table[:, 2].copy())
 
     def __dealloc__(self):
         free(self._channels)
@@ -121,7 +121,7 @@ cdef class Step:
 
     def expect(self, steps):
         """Begin an epoch of so many steps."""
-        self.last = self.sequence + steps
+        self.way.last = self.sequence + steps
 
     def lost(self):
         """Rows that did not count, and rows that came late, since the last call."""
@@ -129,7 +129,7 @@ cdef class Step:
 
     def begin_epoch(self, epoch):
         """Begin an epoch of the fit, where steps go by keys."""
-        self.epoch = epoch
+        self.way.epoch = epoch
 
     def say(self):
         """Say at all shards, and on the rank's host, that it is alive; nobody is waited for."""
@@ -190,10 +190,8 @@ cdef class Step:
     @property
     def touched(self):
         """The parameters that the last pull by keys has brought, a copy."""
-        return np.frombuffer(
-            (<char*> self.at_keys)[:self.keys.keys.count * self.key_width * self.numbers.itemsize],
-            "float32" if self.numbers.single else "float64",
-        )
+        cdef Py_ssize_t n = self.keys.keys.count * self.key_map.width * self.numbers.itemsize
+        return np.frombuffer(self.at_keys[:n], "float32" if self.numbers.single else "float64")
 
     def meet(self, values, int64_t rows, notes):
         """The mean over all ranks; how it ended and the sums of the notes."""
@@ -226,7 +224,7 @@ cdef class Step:
         request.op = op
         request.sequence = self.sequence
         request.step = self.version + self.sequence
-        request.epoch = self.epoch
+        request.epoch = self.way.epoch
         request.n_keys = -1
         if op == PUSH_KEYS and (self.host is not None or self.keys.keys.count == 0):
             # Others than it has pulled.
@@ -352,7 +350,7 @@ cdef class Step:
         return self._ask(PULL_KEYS, self.at_keys)
 
     cdef int _make_room(self) except -1 nogil:
-        cdef Py_ssize_t each = self.key_width * self.numbers.itemsize
+        cdef Py_ssize_t each = self.key_map.width * self.numbers.itemsize
         self.at_keys = self._at_keys.fit(self.keys.keys.count * each)
         return 0
 
@@ -362,22 +360,24 @@ cdef class Step:
         cdef Py_ssize_t i, low, high, middle
         cdef int64_t key
         cdef int number
-        if self.whole:
+        if self.key_map.whole:
             (<ShardChannel> self._channels[0]).pick_all(keys, n)
             return 0
         for number in range(self.n_shards):
             (<ShardChannel> self._channels[number]).pick_none(n)
         for i in range(n):
-            key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.table_rows)
-            low, high = 0, self.n_starts - 1
+            key = keys[i] if keys[i] >= 0 else dps_owner(-1 - keys[i], self.key_map.table_rows)
+            low, high = 0, self.key_map.n - 1
             while low < high:  # the last range that begins at the key or before
                 middle = (low + high + 1) // 2
-                if self.starts[middle] <= key:
+                if self.key_map.starts[middle] <= key:
                     low = middle
                 else:
                     high = middle - 1
-            picks = &(<ShardChannel> self._channels[<int> self.owners[low]]).picks
-            picks.keys[picks.n] = keys[i] if keys[i] < 0 else <int64_t> (key + self.shifts[low])
+            picks = &(<ShardChannel> self._channels[<int> self.key_map.owners[low]]).picks
+            picks.keys[picks.n] = keys[i]
+            if keys[i] >= 0:
+                picks.keys[picks.n] = <int64_t> (key + self.key_map.shifts[low])
             picks.at[picks.n] = i
             picks.n += 1
         return 0

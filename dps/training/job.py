@@ -24,7 +24,11 @@ from dps.training.plan import Plan
 from dps.training.position import Position
 from dps.training.stopping import StoppingRule
 
-__all__ = ["Execution", "FitResult", "Job", "new_fit_id"]
+__all__ = ["FULL_BATCH", "Execution", "FitResult", "Job", "new_fit_id"]
+
+
+#: How steps are made that are each of all rows.
+FULL_BATCH = "L-BFGS"
 
 
 class Trained(NamedTuple):
@@ -121,7 +125,7 @@ class Job:
     def method(self) -> str:
         """How steps are made, in the words of people."""
         if self.full_batch is not None:
-            return "L-BFGS"
+            return FULL_BATCH
         return type(getattr(self.optimizer, "base", self.optimizer)).__name__
 
 

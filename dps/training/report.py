@@ -14,7 +14,7 @@ from dps.monitor.advice import Account, advise, shares
 from dps.monitor.words import count, duration, host, loss, percent
 from dps.training.activity import RankActivity
 from dps.training.history import EpochRecord
-from dps.training.job import FitResult, Job
+from dps.training.job import FULL_BATCH, FitResult, Job
 from dps.training.recovery import Loss
 
 __all__ = ["FitReport", "report_of"]
@@ -36,8 +36,6 @@ class FitReport:
     mode : str
     method : str
         The optimizer.
-    full_batch : bool
-        Whether each epoch was one step from all rows.
     outcome : str
         How it ended.
     epochs : int
@@ -82,7 +80,6 @@ class FitReport:
     name: str
     mode: str
     method: str
-    full_batch: bool
     outcome: str
     epochs: int
     loss: float
@@ -100,6 +97,11 @@ class FitReport:
     rows_late: int = 0
     losses: tuple[Loss, ...] = ()
     chosen: str = ""
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether each epoch was one step from all rows."""
+        return self.method == FULL_BATCH
 
     @property
     def advice(self) -> list[str]:
@@ -242,7 +244,6 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         name=name,
         mode=result.plan.mode.described,
         method=_method(job, result),
-        full_batch=job.full_batch is not None,
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
         loss=last.loss,
