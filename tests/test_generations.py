@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from compiled import send_bytes
 from conditions import until
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -371,7 +372,7 @@ def test_a_rank_whose_request_is_refused_hears_why(
     assert wire is not None
     # As a `Request` is laid out in message.pxd, and its `Answer`.
     words = kind, nbytes, n_keys, 1, 1, 1, 0, 0, *[0.0] * 9, 0, 0, 0, 0.0, *[0] * 5
-    wire.send_bytes(struct.pack("=8q9d3qd5q", *words))
+    send_bytes(wire, struct.pack("=8q9d3qd5q", *words))
     raised, size, *_ = struct.unpack("=6q8d", wire.receive_bytes(struct.calcsize("=6q8d")))
     error = pickle.loads(wire.receive_bytes(size))
     assert raised == 4

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from compiled import displacement, multiple
 from distributed import Client
 from own_models import Softmax
 from ranks import Group, at_once
 
 import dps
 from dps import AllReduce, ModelClassifier
-from dps._kernels.displaced import displacement, multiple
 from dps._runtime.activity import BYTES
 from dps._runtime.allreduce import AllReduceStep
 from dps.errors import StoppedError

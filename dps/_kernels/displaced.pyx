@@ -6,8 +6,6 @@ state it is a multiple of it. It must not know who takes part.
 """
 from cython cimport floating
 
-from dps._kernels.checks cimport same_length
-
 
 cdef void _displaced(
     const floating* old, const floating* new, floating rows, floating* out, Py_ssize_t n
@@ -41,22 +39,3 @@ cdef void multiplied(
         _multiplied(<const float*> x, <float> by, <float*> out, n)
     else:
         _multiplied(<const double*> x, by, <double*> out, n)
-
-
-def displacement(
-    const floating[::1] old, const floating[::1] new, double rows, floating[::1] out
-):
-    """``out = rows * (old - new)``, of vectors of one length and dtype."""
-    cdef Py_ssize_t n = out.shape[0]
-    same_length("old", old.shape[0], n)
-    same_length("new", new.shape[0], n)
-    if n:
-        _displaced(&old[0], &new[0], <floating> rows, &out[0], n)
-
-
-def multiple(const floating[::1] x, double by, floating[::1] out):
-    """``out = by * x``."""
-    cdef Py_ssize_t n = out.shape[0]
-    same_length("x", x.shape[0], n)
-    if n:
-        _multiplied(&x[0], <floating> by, &out[0], n)

@@ -16,8 +16,6 @@ cdef class LazyUpdate:
     cdef readonly bint single
     cdef tuple _arrays
     cdef tuple _tables
-    cdef Held _held(self, params, state, since) except *
-    cdef int _check(self, keys, Py_ssize_t size, int64_t now) except -1
 
 
 cdef void gather(

@@ -80,15 +80,6 @@ cdef class ProximalStep:
         self.across = np.zeros(2 * pairs.rows)
         self.free, self.wide, self.turned, self.work = Buffer(), Buffer(), Buffer(), Buffer()
 
-    def norm_of(self, const double[::1] point):
-        """The L1 norm of a point, with its weights."""
-        same_length("point", point.shape[0], self.pairs.size)
-        return self.norm(&point[0]) if point.shape[0] else 0.0
-
-    def take_in_pair(self):
-        """Take note of a pair; called after each one that is kept."""
-        self.take_in()
-
     def direction(self, const double[::1] at, const double[::1] gradient, double[::1] out):
         """Write the step; by how much it changes the norm and what is linear, which is negative."""
         for name, length in (

@@ -317,30 +317,6 @@ cdef class Gradient:
                 limit - stop, keys,
             )
 
-    def add_touched_batch(
-        self, BlockRows block, order, Py_ssize_t start, Py_ssize_t stop, KeyedRows keys, params, out
-    ):
-        """As `add_batch`, of the rows of the last `touch_batch`.
-
-        `params` and `out` are of the keys, `key_width` elements each, side by side, in their order.
-        """
-        cdef const int64_t[::1] picks = order
-        cdef Py_ssize_t limit = self._limit(block, picks, start, stop)
-        cdef const char* at
-        cdef char* target
-        for name, array in (("params", params), ("out", out)):
-            _check(name, array, "f4" if self.single else "f8")
-            same_length(name, array.shape[0], keys.keys.count * self.key_width)
-        same_length("rows that are touched", stop - start, keys.n_rows - keys.n_taken)
-        if start == stop:
-            return 0.0
-        at = _address(params)
-        target = <char*> _address(out)
-        return self.add_touched(
-            &block.rows, NULL if order is None else &picks[0], start, stop - start, limit - stop,
-            keys, at, target,
-        )
-
     def raw_touched_batch(self, KeyedRows keys, params, out):
         """Write the raw outputs of the rows of the last `touch_batch`, at its keys."""
         cdef Py_ssize_t m = keys.n_rows - keys.n_taken

@@ -166,15 +166,6 @@ cdef void expire(
             dps_put(table.ids + row, FREE)
 
 
-def homes(const int64_t[::1] ids, Py_ssize_t n_rows):
-    """Where each id would like to lie among a shard's rows."""
-    cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)
-    cdef Py_ssize_t i
-    for i in range(ids.shape[0]):
-        found[i] = dps_home(ids[i], n_rows)
-    return found.base
-
-
 def owners(const int64_t[::1] ids, Py_ssize_t n_rows):
     """One of all shards' rows for each id: the shard that has it has the id."""
     cdef int64_t[::1] found = np.empty(ids.shape[0], np.int64)

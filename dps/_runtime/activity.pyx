@@ -213,9 +213,3 @@ cdef class Activity:
     def stepped(self, int64_t rows, int64_t epoch_rows, double loss):
         """A gradient of so many rows was handed over; rows and loss of the epoch so far."""
         self.step(rows, epoch_rows, loss)
-
-    def pushed_late(self, int shard, int64_t staleness):
-        """A push to a shard was based on parameters that lacked so many updates."""
-        if staleness < 0:
-            raise ValueError(f"staleness is not negative, got {staleness}")
-        self.age(shard, staleness)

@@ -108,7 +108,9 @@ cdef class AllReduceStep(Step):
         cdef int number
         if self.host is None:
             for number in range(self.n_shards):
-                finite &= self._apply_mean(<ShardChannel> self._channels[number], not self.whole)
+                finite &= self._apply_mean(
+                    <ShardChannel> self._channels[number], not self.key_map.whole
+                )
         else:
             finite = self._apply_mean(self.host, False)
         if now == self.lazy.lazy.before + self.lazy.lazy.steps:

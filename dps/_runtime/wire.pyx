@@ -64,18 +64,6 @@ cdef class Wire:
         """Receive n bytes; False where the other side has closed before the first of them."""
         return False
 
-    def send_bytes(self, data):
-        """Send bytes from Python."""
-        cdef const unsigned char[::1] view = data
-        cdef const void* parts[1]
-        cdef Py_ssize_t sizes[1]
-        if view.shape[0] == 0:
-            return
-        parts[0] = &view[0]
-        sizes[0] = view.shape[0]
-        with nogil:
-            self.send(parts, sizes, 1)
-
     def receive_bytes(self, Py_ssize_t n):
         """Receive n bytes in Python."""
         cdef bytearray data = bytearray(n)

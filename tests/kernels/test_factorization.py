@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import pairs
+from compiled import add_touched_batch
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows, KeyedRows
@@ -207,7 +208,7 @@ def test_rows_of_the_table_by_key_give_the_gradient_of_the_whole(
     assert len(set(chosen)) == len(chosen)
     assert set(range(machine.inputs.n_rows, len(table))) < set(chosen)
     out = np.zeros(len(chosen) * width, dtype)
-    loss = kernel.add_touched_batch(block, order, 20, 280, keys, table[chosen].ravel(), out)
+    loss = add_touched_batch(kernel, block, order, 20, 280, keys, table[chosen].ravel(), out)
     touched[chosen] = out.reshape(-1, width)
     tolerance = 1e-3 if dtype == np.float32 else 1e-10
     assert loss == expected

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from compiled import add_touched_batch, mean_of_slots
 
 from dps._kernels.keys import KeyList, deliver_keys, merge_keys
-from dps._kernels.reduce import mean_of_slots
 from dps._kernels.rows import KeyedRows
 from dps.losses import get_loss
 from dps.models import CSRRows, LinearModel
@@ -41,8 +41,8 @@ def test_a_batch_touches_what_its_gradient_writes(intercept, index, n_outputs):
         elements = (keys.array()[:, None] * n_outputs + np.arange(n_outputs)).ravel()
         assert set(np.flatnonzero(grad)) <= set(elements)
         at_keys = np.zeros(len(elements))
-        same = model.kernel.add_touched_batch(
-            block, order, 0, len(batch), keys, params[elements], at_keys
+        same = add_touched_batch(
+            model.kernel, block, order, 0, len(batch), keys, params[elements], at_keys
         )
         np.testing.assert_array_equal(at_keys, grad[elements])
         assert same == loss

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from compiled import lazy_apply, lazy_flush, lazy_gather
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -54,16 +55,16 @@ def test_what_is_read_written_and_flushed_is_what_the_dense_loop_has(
     for now, lr in enumerate(rates, start=1):
         keys = rng.permutation(SIZE)[: rng.integers(0, 6)].astype(np.int64)
         seen = np.empty(len(keys), dtype)
-        lazy.gather(params, state, since, keys, seen, now=now - 1)
+        lazy_gather(lazy, params, state, since, keys, seen, now=now - 1)
         np.testing.assert_allclose(seen, expected[keys], **exact)
         values = rng.standard_normal(len(keys)).astype(dtype)
-        assert lazy.apply(params, state, since, keys, values, now=now)
+        assert lazy_apply(lazy, params, state, since, keys, values, now=now)
         grad = np.zeros(SIZE, dtype)
         grad[keys] = values
         dense_step(kernel, expected, grad, expected_state, now, float(lr), l1, l2)
         np.testing.assert_allclose(params[keys], expected[keys], **exact)
-    assert lazy.flush(params, state, since, 0, 20, now=STEPS)
-    assert lazy.flush(params, state, since, 20, SIZE, now=STEPS)
+    assert lazy_flush(lazy, params, state, since, 0, 20, now=STEPS)
+    assert lazy_flush(lazy, params, state, since, 20, SIZE, now=STEPS)
     np.testing.assert_allclose(params, expected, **exact)
     np.testing.assert_allclose(state, expected_state, **exact)
     np.testing.assert_array_equal(since, STEPS)
@@ -86,13 +87,13 @@ def test_keys_of_rows_have_the_bits_of_keys_of_each_element(kernel, rows, width,
         elements = (keys[:, None] * width + np.arange(width)).ravel()
         values = rng.standard_normal(len(elements)).astype(dtype)
         seen = np.empty((2, len(elements)), dtype)
-        for call, vectors in ((lazy.gather, seen), (lazy.apply, [values, values])):
-            step = now - (call == lazy.gather)
-            call(params[0], state[0], by_row, keys, vectors[0], now=step)
-            call(params[1], state[1], by_element, elements, vectors[1], now=step)
+        for call, vectors in ((lazy_gather, seen), (lazy_apply, [values, values])):
+            step = now - (call == lazy_gather)
+            call(lazy, params[0], state[0], by_row, keys, vectors[0], now=step)
+            call(lazy, params[1], state[1], by_element, elements, vectors[1], now=step)
         np.testing.assert_array_equal(*seen)
-    assert lazy.flush(params[0], state[0], by_row, 0, n * width, now=20)
-    assert lazy.flush(params[1], state[1], by_element, 0, n * width, now=20)
+    assert lazy_flush(lazy, params[0], state[0], by_row, 0, n * width, now=20)
+    assert lazy_flush(lazy, params[1], state[1], by_element, 0, n * width, now=20)
     np.testing.assert_array_equal(*params)
     np.testing.assert_array_equal(*state)
     np.testing.assert_array_equal(by_row, 20)
@@ -111,9 +112,9 @@ def test_without_a_penalty_the_bits_are_those_of_the_dense_loop(name):
         keys = rng.permutation(SIZE)[:3].astype(np.int64)
         grad = np.zeros(SIZE)
         grad[keys] = rng.standard_normal(3)
-        lazy.apply(params, state, since, keys, grad[keys], now=now)
+        lazy_apply(lazy, params, state, since, keys, grad[keys], now=now)
         dense_step(kernel, expected, grad, expected_state, now, lr, 0.0, 0.0)
-    lazy.flush(params, state, since, 0, SIZE, now=STEPS)
+    lazy_flush(lazy, params, state, since, 0, SIZE, now=STEPS)
     np.testing.assert_array_equal(params, expected)
     np.testing.assert_array_equal(state, expected_state)
 
@@ -126,7 +127,7 @@ def test_updates_are_counted_over_the_life_of_the_parameters():
     lazy = LazyUpdate(UpdateKernel("sgd"), 0.0, 0.5, RUNS, False)
     lazy.begin(RATES["falling"], life)
     out, keys = np.empty(SIZE), np.arange(SIZE, dtype=np.int64)
-    lazy.gather(params, state, since, keys, out, now=life + 60)
+    lazy_gather(lazy, params, state, since, keys, out, now=life + 60)
     shrink = np.where((keys >= 30) & (keys < 33), 1.0, np.prod(1 + 0.5 * RATES["falling"][50:]))
     np.testing.assert_allclose(out, params / shrink, rtol=1e-13)
 
@@ -137,7 +138,7 @@ def test_long_epochs_with_strong_penalties_neither_overflow_nor_underflow():
     lazy.begin(np.full(n, 0.1), 0)
     params, state = np.ones(2), np.zeros((0, 2))
     since, out = np.array([0, n - 5]), np.empty(2)
-    lazy.gather(params, state, since, np.array([0, 1], np.int64), out, now=n)
+    lazy_gather(lazy, params, state, since, np.array([0, 1], np.int64), out, now=n)
     np.testing.assert_allclose(out, [0.0, 1.1**-5], rtol=1e-12)
 
 
@@ -149,11 +150,11 @@ def test_lazy_adam_moves_only_what_is_touched_and_pays_missed_penalties():
     alone, alone_state = params[:1].copy(), state[:, :1].copy()
     key = np.array([0], np.int64)
     for now in (1, 2, 3):
-        lazy.apply(params, state, since, key, np.ones(1), now=now)
+        lazy_apply(lazy, params, state, since, key, np.ones(1), now=now)
         kernel.update(alone, np.ones(1), alone_state, step=now, lr=0.05, l1=0.0, l2=0.1)
     assert (params[1], state[0, 1], state[1, 1]) == (1.0, 0.3, 0.3)
     assert params[0] == alone[0]
-    lazy.flush(params, state, since, 0, 2, now=3)
+    lazy_flush(lazy, params, state, since, 0, 2, now=3)
     size = 0.05 / (np.sqrt(0.3 / (1 - 0.99**3)) + 1e-8)
     np.testing.assert_allclose(params[1], (1 + 0.1 * size) ** -3, rtol=1e-12)
     assert (state[0, 1], state[1, 1]) == (0.3, 0.3)
@@ -170,7 +171,7 @@ def test_an_overflow_is_seen():
     lazy = LazyUpdate(UpdateKernel("momentum", momentum=0.9), 0.0, 0.0, RUNS, False)
     lazy.begin(np.full(3, 1e10), 0)
     params, state, since = np.zeros(SIZE), np.full((1, SIZE), 1e305), np.zeros(SIZE, np.int64)
-    assert not lazy.flush(params, state, since, 0, SIZE, now=3)
+    assert not lazy_flush(lazy, params, state, since, 0, SIZE, now=3)
 
 
 SHAPES = {
@@ -220,10 +221,10 @@ def test_any_sequence_ends_where_the_dense_loop_does(
             keys = rng.permutation(SIZE)[:20].astype(np.int64)
             values = rng.standard_normal(20).astype(dtype)
             grad[keys] = values
-            assert lazy.apply(params, state, since, keys, values, now=base + step)
+            assert lazy_apply(lazy, params, state, since, keys, values, now=base + step)
         dense_step(kernel, expected, grad, expected_state, step, lr, *penalty)
         np.maximum(scale, np.abs(expected), out=scale)
-    assert lazy.flush(params, state, since, 0, SIZE, now=base + steps)
+    assert lazy_flush(lazy, params, state, since, 0, SIZE, now=base + steps)
     error = 2e-4 if dtype == np.float32 else 1e-11
     np.testing.assert_array_less(np.abs(params - expected), error * scale + 1e-30)
     np.testing.assert_allclose(state, expected_state, rtol=error, atol=1e-30)
@@ -236,9 +237,9 @@ def test_a_step_of_any_size_is_no_step_where_none_was_missed():
     lazy.begin(np.full(2, 0.05), 0)
     params, state, since = np.ones(2), np.zeros((2, 2)), np.zeros(2, np.int64)
     key, out = np.array([0], np.int64), np.empty(1)
-    lazy.gather(params, state, since, key, out, now=0)
+    lazy_gather(lazy, params, state, since, key, out, now=0)
     assert out[0] == 1.0
-    assert lazy.apply(params, state, since, key, np.ones(1), now=1)
+    assert lazy_apply(lazy, params, state, since, key, np.ones(1), now=1)
     alone, alone_state = np.ones(1), np.zeros((2, 1))
     kernel.update(alone, np.ones(1), alone_state, step=1, lr=0.05, l1=0.1, l2=0.0)
     assert params[0] == alone[0]

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from compiled import norm_of, take_in
 
 from dps._kernels.pairs import CurvaturePairs
 from dps._kernels.proximal import ProximalStep
@@ -31,7 +32,7 @@ def example(n, made, memory):
     ends = rng.normal(size=(made + 1, n))
     for start, end in pairwise(ends):
         assert pairs.add(start, end, A @ start, A @ end)
-        step.take_in_pair()
+        take_in(step)
     kept = [(b - a, A @ (b - a)) for a, b in pairwise(ends)][-memory:]
     return step, weights, dense(kept, n) if made else np.eye(n)
 
@@ -68,7 +69,7 @@ def test_a_coordinate_that_ends_at_zero_is_zero():
     at, out = np.full(7, 1e-3), np.empty(7)
     step.direction(at, np.zeros(7), out)
     assert (at + out == 0)[1:].all()  # all but the first have a weight
-    assert step.norm_of(at) == pytest.approx(1e-3 * weights.sum())
+    assert norm_of(step, at) == pytest.approx(1e-3 * weights.sum())
 
 
 def test_vectors_of_another_length_are_refused():
@@ -77,4 +78,4 @@ def test_vectors_of_another_length_are_refused():
         ProximalStep(pairs, np.zeros(2))
     with pytest.raises(ValueError, match="gradient has length 2, expected 3"):
         ProximalStep(pairs, np.zeros(3)).direction(np.zeros(3), np.zeros(2), np.zeros(3))
-    assert ProximalStep(CurvaturePairs(0, 5, 1e-10), np.zeros(0)).norm_of(np.zeros(0)) == 0.0
+    assert norm_of(ProximalStep(CurvaturePairs(0, 5, 1e-10), np.zeros(0)), np.zeros(0)) == 0.0

@@ -4,10 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from compiled import homes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dps._kernels.table import MAKING, TableRows, homes
+from dps._kernels.table import MAKING, TableRows
 
 FULL, NOT_YET = -2, -3
 
