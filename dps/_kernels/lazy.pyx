@@ -14,9 +14,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from dps._kernels.checks cimport (
-    DPS_DEBUG, NotFinite, indices_below, none_seen, note, same_length
-)
+from dps._kernels.checks cimport NotFinite, none_seen, note
 from dps._kernels.following cimport CHUNK, Lazy, SERIES, follow, is_lagging
 from dps._kernels.optimizers cimport UNTRAINED, UpdateKernel, update
 

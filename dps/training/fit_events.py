@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -141,17 +141,9 @@ def _started(
 
 
 def _fields(record: EpochRecord) -> EpochFields:
-    return EpochFields(
-        epoch=record.epoch,
-        loss=record.loss,
-        validation_loss=_number(record.validation_loss),
-        rows=record.rows,
-        seconds=record.seconds,
-        staleness_mean=record.staleness_mean,
-        staleness_max=record.staleness_max,
-        clock_distance_max=_number(record.clock_distance_max),
-        rows_dropped=record.rows_dropped,
-        rows_late=record.rows_late,
+    values = {name: getattr(record, name) for name in EpochFields.__annotations__}
+    return cast(
+        EpochFields, {n: _number(v) if isinstance(v, float) else v for n, v in values.items()}
     )
 
 

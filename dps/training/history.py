@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpochRecord", "EpochReport", "History"]
+__all__ = ["ASKED", "SHOWN", "EpochRecord", "EpochReport", "History"]
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,21 @@ class EpochRecord:
     @classmethod
     def from_row(cls, row: Sequence[float] | NDArray[np.float64]) -> EpochRecord:
         """From doubles."""
-        (
-            epoch, loss, validation, score, rows, seconds, mean, largest, distance, dropped, late,
-            best, kept, bad, last, converged, full_batch, plateau, n, *replicas,
-        ) = np.asarray(row).tolist()  # fmt: skip
-        return cls(
-            int(epoch), loss, validation, score, int(rows), seconds, mean, largest, distance,
-            int(dropped), int(late), best, int(kept), int(bad), bool(last), bool(converged),
-            bool(full_batch), int(plateau), tuple(map(int, replicas[: int(n)])),
-        )  # fmt: skip
+        numbers = np.asarray(row).tolist()
+        n, *replicas = numbers[len(_KINDS) :]
+        values: dict[str, Any] = {
+            name: kind(value) for (name, kind), value in zip(_KINDS.items(), numbers, strict=False)
+        }
+        return cls(**values, rows_per_replica=tuple(map(int, replicas[: int(n)])))
 
     @classmethod
     def unknown(cls, epoch: int, n_replicas: int) -> EpochRecord:
         """Of an epoch that was closed, and of which nothing else is known any more."""
-        nan = math.nan
-        values = nan, nan, nan, 0, 0.0, nan, nan, nan, 0, 0, nan, epoch, 0, False, False, False, 0
-        return cls(epoch, *values, (0,) * n_replicas)
+        values: dict[str, Any] = {
+            name: math.nan if kind is float else kind() for name, kind in _KINDS.items()
+        }
+        values |= {"epoch": epoch, "kept": epoch, "seconds": 0.0}
+        return cls(**values, rows_per_replica=(0,) * n_replicas)
 
     @property
     def rows_per_second(self) -> float:
@@ -134,14 +133,24 @@ class EpochRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """What users see in ``history_``."""
-        shown = dict(vars(self))  # of numbers and tuples
-        for internal in ("best", "kept", "bad_epochs", "last", "converged", "plateau"):
-            del shown[internal]
-        for asked in ("validation_score", "clock_distance_max"):
-            if math.isnan(shown[asked]):
-                del shown[asked]
-        shown["rows_per_second"] = self.rows_per_second
-        return shown
+        shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
+        shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
+        return shown | {"rows_per_second": self.rows_per_second}
+
+
+#: What the numbers of a record are, and which of them users do not see.
+_KINDS: dict[str, type] = {
+    name: {"int": int, "float": float, "bool": bool}[kind]
+    for name, kind in EpochRecord.__annotations__.items()
+    if name != "rows_per_replica"
+}
+_INTERNAL = {"best", "kept", "bad_epochs", "last", "converged", "plateau"}
+#: Numbers that ``history_`` has of an epoch, but for the rows of each replica.
+SHOWN = {name: kind for name, kind in _KINDS.items() if name not in _INTERNAL} | {
+    "rows_per_second": float
+}
+#: Those that are left out where they are NaN: nobody has asked for them.
+ASKED = "validation_score", "clock_distance_max"
 
 
 class History(list[dict[str, Any]]):

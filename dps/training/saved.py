@@ -26,21 +26,11 @@ from dps.models import (
 from dps.modes import MODES
 from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged, Optimizer
 from dps.training.checkpoint import Checkpoint
-from dps.training.history import History
+from dps.training.history import ASKED, SHOWN, History
 from dps.training.state import TrainState
 
 __all__ = ["KINDS", "count", "floats", "kinds_by_name"]
 
-_HISTORY = (
-    "epoch", "loss", "validation_loss", "validation_score", "rows", "seconds", "staleness_mean",
-    "staleness_max", "clock_distance_max", "rows_dropped", "rows_late", "full_batch",
-    "rows_per_second",
-)  # fmt: skip
-_ASKED = "validation_score", "clock_distance_max"  # of a history without them NaN
-_NO_FLOATS = {
-    "epoch": np.int64, "rows": np.int64, "rows_dropped": np.int64, "rows_late": np.int64,
-    "full_batch": np.bool_,
-}  # fmt: skip
 _RANKS = "rows_per_replica"
 
 
@@ -266,7 +256,7 @@ def _state(
 def _fields_of_history(history: History) -> dict[str, Any]:
     ranks = [record[_RANKS] for record in history]
     return {
-        **{name: np.array([record.get(name, np.nan) for record in history]) for name in _HISTORY},
+        **{name: np.array([record.get(name, np.nan) for record in history]) for name in SHOWN},
         _RANKS: np.array([rows for each in ranks for rows in each], np.int64),
         "n_replicas": np.array([len(each) for each in ranks], np.int64),
     }
@@ -274,10 +264,10 @@ def _fields_of_history(history: History) -> dict[str, Any]:
 
 def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
     given = {_RANKS: rows_per_replica, "n_replicas": n_replicas}
-    dtypes: dict[str, Any] = {**dict.fromkeys(given, np.int64), **_NO_FLOATS}
+    dtypes: dict[str, Any] = {**dict.fromkeys(given, np.int64), **SHOWN}
     given |= columns
     for name, column in given.items():
-        if _of(column, np.ndarray, name).dtype != dtypes.get(name, np.float64):
+        if _of(column, np.ndarray, name).dtype != dtypes[name]:
             raise ValueError(f"{name} is of {column.dtype}")
     lengths = {name: column.shape for name, column in given.items() if name != _RANKS}
     if len(set(lengths.values())) != 1 or n_replicas.ndim != 1:
@@ -286,14 +276,15 @@ def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
         raise ValueError(f"{_RANKS} are not those of all epochs")
     ends = np.cumsum([0, *n_replicas])
     ranks = [tuple(rows_per_replica[a:b].tolist()) for a, b in pairwise(ends)]
-    lists = {name: columns[name].tolist() for name in _HISTORY} | {_RANKS: ranks}
-    names = [*_HISTORY[:-1], _RANKS, _HISTORY[-1]]
+    lists = {name: columns[name].tolist() for name in SHOWN} | {_RANKS: ranks}
+    *first, last = SHOWN
+    names = [*first, _RANKS, last]
     epochs = [
         dict(zip(names, epoch, strict=True))
         for epoch in zip(*(lists[name] for name in names), strict=True)
     ]
     for record in epochs:
-        for asked in _ASKED:
+        for asked in ASKED:
             if np.isnan(record[asked]):
                 del record[asked]
     return History(epochs)
@@ -333,6 +324,6 @@ KINDS = (
         _factorization,
     ),
     Kind(
-        "history", History, (*_HISTORY, _RANKS, "n_replicas"), _fields_of_history, _history
+        "history", History, (*SHOWN, _RANKS, "n_replicas"), _fields_of_history, _history
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ the same kind, the shard is a caller.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import threading
@@ -59,7 +60,7 @@ class TensorShard(Served):
     ) -> None:
         self._holding = holding = Holding(spec, shard, shared=True, leads=number == 0)
         serve = partial(_serve, holding)  # which does not keep this object
-        worker = get_worker()
+        worker = self._worker = get_worker()
         self._services = Services(worker, holding.token, lambda who: None, serve)
         holding.handler, holding.callers = self._services.name, self._services.callers
         closed = threading.Event()
@@ -73,9 +74,14 @@ class TensorShard(Served):
         """How callers reach it."""
         return self._holding.card()
 
-    def mirror(self, card: HoldingCard, remote: Remote) -> None:
-        """Have a mirror, where nothing has been written yet."""
-        _mirror(self._holding, card, Remote(remote.address, remote.key, get_worker()), True)
+    async def mirror(self, card: HoldingCard, remote: Remote) -> None:
+        """Have a mirror, where nothing has been written yet.
+
+        Not in the one thread that all Actors of a worker share: the mirror's worker may wait for
+        this one's likewise.
+        """
+        remote = Remote(remote.address, remote.key, self._worker)
+        await asyncio.to_thread(_mirror, self._holding, card, remote, True)
 
     def promote(self) -> HoldingCard:
         """Lead from now on, see `Holding.promote`."""
