@@ -24,6 +24,7 @@ from dps.errors import ServerLostError
 from dps.optimizers import SGD
 from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
+from dps.server.mirroring import Entries
 from dps.transport import callers
 from dps.transport.remote import Remote
 
@@ -298,6 +299,15 @@ def test_a_write_that_comes_again_is_done_once() -> None:
     assert ask(again[1]) == [Ending.RAN]
     assert mirror.stores[0].params.tolist() == [3.0]
     mirror.close()
+
+
+def test_where_a_write_was_noted_nobody_else_s_is_for_a_while() -> None:
+    """Its caller may ask for it again when it has found out that the shard is gone."""
+    careful, hasty = Entries(60.0), Entries(-1.0)
+    for entries in (careful, hasty):
+        assert [entries.take(), entries.take()] == [0, 1]
+        entries.give_back(0)
+    assert (careful.take(), hasty.take()) == (2, 0)
 
 
 @pytest.mark.parametrize("mirror", [1, "yes", None])

@@ -44,7 +44,7 @@ from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord, History
 from dps.training.job import Execution, FitResult, Job, Trained, new_fit_id
-from dps.training.position import Position
+from dps.training.position import Beginning, Position
 from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
@@ -338,7 +338,7 @@ def _job(
         l2=recipe.l2,
         mode=ask.mode,
         stopping=recipe.stopping,
-        position=Position.of(recipe.params, recipe.state, version, ids),
+        position=Position(Beginning(recipe.params, recipe.state, version, ids)),
         epochs_before=0 if start is None else start.epochs,
         batch_size=recipe.batch_size,
         execution=execution,

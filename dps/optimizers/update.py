@@ -7,7 +7,6 @@ knows nothing of who holds the parameters or when a gradient is applied.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,10 +82,6 @@ class Update:
         kernel = self.optimizer.native
         assert kernel is not None
         return LazyUpdate(kernel, self.l1, self.l2, self.segments, dtype == "float32")
-
-    def for_kernels(self) -> tuple[Any, float, float, tuple[tuple[int, int, int], ...]]:
-        """The optimizer's kernel, `l1`, `l2` and `segments`."""
-        return self.optimizer.native, self.l1, self.l2, self.segments
 
     def apply(
         self,

@@ -103,7 +103,7 @@ class Holding:
         self.callers: Callable[[], list[Any]] = list
         self.leads = leads
         self._torn = set() if leads else {_ALL}  # parts of a mirror
-        self.entries = Entries()
+        self.entries = Entries(spec.timeout)
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
         self._began = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -75,25 +76,32 @@ class Mirror(Protocol):
 
 
 class Entries:
-    """Where the last writes of callers are noted: a number for each that is connected."""
+    """Where the last writes of callers are noted: a number for each that is connected.
 
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._n = 0
+    Parameters
+    ----------
+    spare : float
+        Seconds for which nobody else has the number of a caller that has gone: its connection may
+        have broken, and the shard may die before the caller knows what has become of its write.
+    """
+
+    def __init__(self, spare: float) -> None:
+        self._free: deque[tuple[float, int]] = deque()
+        self._n, self._spare = 0, spare
         self._lock = threading.Lock()
 
     def take(self) -> int:
         """A number that nobody has."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
+            if self._free and self._free[0][0] + self._spare < time.monotonic():
+                return self._free.popleft()[1]
             self._n += 1
             return self._n - 1
 
     def give_back(self, entry: int) -> None:
         """Its caller has gone."""
         with self._lock:
-            self._free.append(entry)
+            self._free.append((time.monotonic(), entry))
 
     def skip(self, n: int) -> None:
         """Leave those below n to callers of another shard."""

@@ -95,7 +95,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if not few and not job.optimizer.always_lazy and table is None:
         return None
     return Rates(
-        job.schedule, updates, job.epochs_behind, job.position.kept.version, job.epochs_ahead,
+        job.schedule, updates, job.epochs_behind, job.position.version, job.epochs_ahead,
         kernel.key_width, 0 if table is None else table.rows,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
 
-__all__ = ["Interim", "Position", "Within"]
+__all__ = ["Beginning", "Interim", "Position", "Within"]
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,49 @@ def _pieces(plan: Plan) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
+class Beginning(NamedTuple):
+    """What a fit starts from: a snapshot that is made when it is asked for.
+
+    Fresh optimizer state takes no memory, being the same everywhere; in a snapshot it does.
+    """
+
+    params: NDArray[np.floating]  # (n,)
+    state: NDArray[np.floating]  # (state_rows, n)
+    version: int
+    ids: NDArray[np.int64] | None  # of rows of a table
+
+    @property
+    def kept(self) -> Kept:
+        """The snapshot."""
+        ids = np.zeros((2, 0), np.int64) if self.ids is None else self.ids
+        return Kept(np.concatenate([self.params[None], self.state]), self.version, ids)
+
+
 @dataclass(frozen=True)
 class Position:
     """The state of a fit after its last closed epoch, and within the next."""
 
-    kept: Kept  # parameters, optimizer state and their version then
+    begun: Kept | Beginning
     history: tuple[EpochRecord, ...] = ()  # of all epochs that have been closed
     # The same after the best epoch, where rows are held out and it was an earlier one.
     best: Kept | None = None
     interim: Interim | None = None  # A snapshot within the next epoch
 
-    @classmethod
-    def of(
-        cls,
-        params: NDArray[np.floating],
-        state: NDArray[np.floating],
-        version: int,
-        ids: NDArray[np.int64] | None,
-    ) -> Position:
-        """Where a fit begins: (n,) parameters, (state_rows, n) state, and rows of a table."""
-        values = np.concatenate([params[None], state])
-        return cls(Kept(values, version, np.zeros((2, 0), np.int64) if ids is None else ids))
+    @property
+    def kept(self) -> Kept:
+        """Parameters, optimizer state and their version then."""
+        return self.begun if isinstance(self.begun, Kept) else self.begun.kept
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.begun.version
+
+    @property
+    def nbytes(self) -> int:
+        """Of the parameters."""
+        begun = self.begun
+        return int((begun.values[0] if isinstance(begun, Kept) else begun.params).nbytes)
 
     @property
     def epochs(self) -> int:
