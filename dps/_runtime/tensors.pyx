@@ -210,8 +210,6 @@ cdef class TensorPart:
     cdef bint fits(self, const Request* request, const int64_t* keys) noexcept nogil:
         """Whether all that is asked for is in the part."""
         cdef Py_ssize_t i
-        if request.entry >= ENTRIES:
-            return False
         if request.start >= 0:
             return (
                 self.table.n_rows == 0 and request.n_keys >= 0 and request.start <= self.size
@@ -230,7 +228,7 @@ cdef class TensorPart:
         cdef Py_ssize_t n = request.n_keys * (self.width if by_keys else 1)
         answer.nbytes = 0
         answer.status = RAN
-        if not self.fits(request, keys):
+        if request.entry >= ENTRIES or not self.fits(request, keys):
             answer.status = OUTSIDE
             return 0
         if request.op != READ and not self.numbers.is_finite(values, n):

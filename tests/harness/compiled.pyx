@@ -98,6 +98,8 @@ def add_touched_batch(
     cdef const int64_t[::1] picks = order
     cdef const int64_t* chosen = NULL
     cdef Py_ssize_t limit = block.rows.length
+    if start == stop:
+        return 0.0
     if order is not None:
         chosen, limit = &picks[0], len(order)
     return gradient.add_touched(
