@@ -208,11 +208,17 @@ def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> 
         for _ in range(2):
             with pytest.raises(ServerLostError):
                 server.add("w", 1.0)
-        with pytest.raises(ServerLostError):
-            server.pull("w")
+        for call in (
+            lambda: server.pull("w"),
+            lambda: server.apply("w", lambda values: np.negative(values, out=values)),
+            lambda: server.put_note("what", b"lost"),
+        ):
+            with pytest.raises(ServerLostError):
+                call()
         kill(three, shard["worker"])
         server.add("w", 1.0)
         assert server.pull("w").tolist() == [2.0] * 4
+        assert server.note("what") is None
 
 
 def test_a_server_with_a_name_outlives_one_shard_after_another(three: Client) -> None:
@@ -288,10 +294,9 @@ def test_a_write_that_comes_again_is_done_once() -> None:
     assert ask(request(Op.ADD, 1)) == [Ending.MOVED]
     passed = [request(Op.ADD, number, passed=1, entry=5) for number in (1, 2)]
     assert ask(*passed) == [Ending.RAN] * 2
-    with pytest.raises(ServerLostError, match="while a mirror was being made"):
-        mirror.promote()
+    assert mirror.promote() is None  # it may lack something
     mirror.follow("whole")
-    mirror.promote()
+    assert mirror.promote() is not None
     assert ask(passed[0]) == [Ending.MOVED]
     again = [request(Op.ADD, number, again=1) for number in (2, 3)]
     assert ask(*again) == [Ending.RAN] * 2

@@ -13,7 +13,7 @@ cdef struct Machine:
     Py_ssize_t n_outputs
     Py_ssize_t n_factors
     Py_ssize_t width        # of a row: weights of the outputs, then factors
-    Py_ssize_t apart        # elements of a row's sums: factors times the fields that are told apart
+    Py_ssize_t apart        # elements of a row's sums: factors times the fields that are kept apart
     Py_ssize_t block        # rows that go through together
     Py_ssize_t laid         # dense rows that are laid side by side before
     Py_ssize_t n_numbers

@@ -1,7 +1,7 @@
 """Whole vectors in a window that a rank has mapped.
 
-Owns the order in which the words of a window are written while ranks hand vectors over; who waits
-for whom in a push is its mode's.
+Owns the order in which the words of a window are written while ranks hand vectors over; which
+rank waits for which in a push is its mode's.
 
 Exchange: two barriers. A rank fills its slot, then ARRIVED. When all have arrived it sums its slice
 of all slots in rank order and uses the mean, then DONE. When all are done every slice has been

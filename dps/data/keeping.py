@@ -55,7 +55,7 @@ class Absent:
     """A partition of which nothing was kept."""
 
     shape: tuple[int, ...]  # of X as it was computed
-    nbytes: int  # what it took, to be told if it cannot be had again
+    nbytes: int  # what it took: an error says so where it cannot be had again
     recipe: Recipe | None = None  # how it is computed again, once that is known
     whole: ClassVar[bool] = True
     resident: ClassVar[int] = 0

@@ -19,7 +19,7 @@ from dps.server.shard import GroupSpec
 from dps.server.store import Store
 from dps.server.tensors import ServerSpec
 from dps.transport.serving import ServedGroup, ServedShard
-from dps.transport.tensor_shard import MirrorMaker, TensorShard
+from dps.transport.tensor_shard import TensorShard
 
 __all__ = ["ReportingShard", "ReportingTensorShard"]
 
@@ -59,14 +59,8 @@ class ReportingShard(ServedShard):
 class ReportingTensorShard(TensorShard):
     """A shard of a parameter server on a Dask Actor that reports what is done there."""
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        shard: int,
-        number: int = 0,
-        make_mirror: MirrorMaker | None = None,
-    ) -> None:
-        super().__init__(spec, shard, number, make_mirror)
+    def __init__(self, spec: ServerSpec, shard: int, number: int = 0, *more: Any) -> None:
+        super().__init__(spec, shard, number, *more)
         self._spec, self._shard = spec, shard
         self._report_end: weakref.finalize[Any, Any] | None = None
         if number == 0:
@@ -86,10 +80,10 @@ class ReportingTensorShard(TensorShard):
         self._report_end = weakref.finalize(self, reporter.end)
         self._report_end.atexit = False
 
-    def promote(self) -> HoldingCard:
+    def promote(self) -> HoldingCard | None:
         """Lead, and report from now on."""
         card = super().promote()
-        if self._report_end is None:
+        if card is not None and self._report_end is None:
             self._report()
         return card
 

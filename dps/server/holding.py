@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._runtime.message import Ending
 from dps._runtime.tensors import TensorPart
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.host import host_id
@@ -115,6 +116,7 @@ class Holding:
         self._closed = False
         self._lock = threading.Lock()  # of the lists: they grow
         self._extending = threading.Lock()  # while they do, here and in the mirror
+        self._following = threading.Lock()  # while a mirror does what its shard has done
         self.mirroring = Mirroring(self)
         self.extend(spec)
         _own[self.token] = self
@@ -174,10 +176,10 @@ class Holding:
 
     def follow(self, method: str, *args: Any) -> Any:
         """Do what the shard has done whose mirror this is."""
-        with self._lock:
+        with self._following:
             if self.leads:
                 raise FencedError("the mirror of a shard leads, and does not follow any more")
-        return getattr(self, method)(*args)
+            return getattr(self, method)(*args)
 
     def tear(self, at: int) -> None:
         """Begin to take over a part whole."""
@@ -193,19 +195,21 @@ class Holding:
         """Hold all that the shard holds, from now on."""
         self._torn.discard(_ALL)
 
-    def promote(self) -> HoldingCard:
+    def promote(self) -> HoldingCard | None:
         """Lead from now on: the shard is gone whose mirror this is.
+
+        None where it has not got all that the shard had.
 
         Raises
         ------
         ServerLostError
-            It has been closed, or has not got all of a part.
+            It has been closed.
         """
-        with self._lock:
+        with self._following, self._lock:
             self.check_open()
             if not self.leads:
                 if self._torn:
-                    raise ServerLostError("its worker has died while a mirror was being made")
+                    return None
                 self.leads = True
                 for part in self.parts:
                     with part:
@@ -243,6 +247,7 @@ class Holding:
         """Call one of `CALLABLE` or `SENT`."""
         if method not in CALLABLE | SENT:
             raise ValueError(f"callers may not call {method!r}")
+        self.check_open()
         if method not in SENT:
             return getattr(self, method)(*args)
         with self.mirroring.sending:
@@ -299,7 +304,9 @@ class Holding:
                 )
             if not np.array_equal(values, rows[there]):
                 ids = None if store.table is None else store.ids[0, there] - 1
-                part.put(-1 if store.table is not None else 0, ids, values.ravel())
+                start = -1 if store.table is not None else 0
+                if part.put(start, ids, values.ravel())[0] != Ending.RAN:
+                    raise ServerLostError(f"{self.spec} has been closed")
         return result
 
     def take(self, at: int) -> Taken:
@@ -383,9 +390,8 @@ def map_parts(
     if card.host != host_id():
         return None
     parts = []
-    for (tensor, number), memory in zip(
-        spec.held(shard), card.memories, strict=False
-    ):  # later ones
+    held = zip(spec.held(shard), card.memories, strict=False)  # which may have later ones, too
+    for (tensor, number), memory in held:
         store = Store.find(tensor.store(spec.id, number, spec.optimizer), memory)
         if store is None:
             return None

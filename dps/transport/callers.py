@@ -131,6 +131,11 @@ class RemoteAccess:
         self.used = 0.0
 
     @property
+    def remote(self) -> Remote:
+        """The shard's Actor."""
+        return self._remote
+
+    @property
     def worker(self) -> str:
         """Where the shard is."""
         return self._remote.address
@@ -161,7 +166,11 @@ class RemoteAccess:
             caller, remote = self.take()
             try:
                 ended, answer = caller.call(message)
-                break
+                value = pickle.loads(answer)
+                done, value = value if ended == Ending.RAN else (False, value)
+                if not done:
+                    raise value
+                return value
             except ServerLostError as error:
                 self.move(error, remote)
                 if method == "apply":
@@ -172,10 +181,6 @@ class RemoteAccess:
                     ) from error
             finally:
                 self.give_back(caller, remote)
-        done, value = pickle.loads(answer) if ended == Ending.RAN else (False, pickle.loads(answer))
-        if not done:
-            raise value
-        return value
 
     def caller(self) -> Caller:
         """A wire of its own."""
@@ -190,15 +195,19 @@ class RemoteAccess:
             found = mirrors_of(*known) if self._moves and self.is_gone() else []
             if not found:
                 raise error
-            mirror = found[0]  # that of before, or the one that leads already
-            try:
-                card = mirror.call("promote", timeout=self._timeout)
-            except ServerLostError as failed:
-                raise self.lost(failed.message) from failed
-            with self._lock:
-                _leave(self._idle)
-                self._card, self._remote = card, mirror
-                self._mapped = map_parts(self._spec, self._shard, card)
+            for mirror in found:  # that of before, or the one that leads already
+                try:
+                    card = mirror.call("promote", timeout=self._timeout)
+                except ServerLostError as failed:
+                    raise self.lost(failed.message) from failed
+                if card is None:
+                    continue
+                with self._lock:
+                    _leave(self._idle)
+                    self._card, self._remote = card, mirror
+                    self._mapped = map_parts(self._spec, self._shard, card)
+                return
+            raise self.lost("its worker has died while a mirror was being made")
 
     def is_gone(self) -> bool:
         """Whether the shard has died, or has been given back by the cluster."""

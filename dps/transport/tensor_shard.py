@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from distributed import get_worker
 
 from dps._runtime.service import Service
 from dps._runtime.wire import Wire
-from dps.errors import DPSError
 from dps.server.holding import Holding, HoldingCard
 from dps.server.tensors import ServerSpec
 from dps.transport.callers import RemoteAccess
@@ -33,6 +33,8 @@ __all__ = ["MirrorMaker", "TensorShard"]
 #: Makes mirror number so and so of a shard on a worker, and calls a function with it; False where
 #: there is no other worker.
 MirrorMaker = Callable[[ServerSpec, int, int, Any, Callable[[Remote], None]], bool]
+
+_log = logging.getLogger("dps")
 
 #: Seconds until a mirror is tried to be made again.
 _AGAIN = 2.0
@@ -83,9 +85,13 @@ class TensorShard(Served):
         remote = Remote(remote.address, remote.key, self._worker)
         await asyncio.to_thread(_mirror, self._holding, card, remote, True)
 
-    def promote(self) -> HoldingCard:
+    def promote(self) -> HoldingCard | None:
         """Lead from now on, see `Holding.promote`."""
-        return self._holding.promote()
+        led, card = self._holding.leads, self._holding.promote()
+        if card is not None and not led:
+            held = self._holding
+            _log.warning("shard %d of %s is lost, and its mirror leads", held.shard, held.spec)
+        return card
 
     def traffic(self) -> dict[str, Any]:
         """What has been done here and who is connected, as far as it takes no time to tell."""
@@ -149,8 +155,10 @@ class _Keeper:
     def _run(self) -> None:
         try:
             while self._is_wanted():
-                with contextlib.suppress(DPSError, OSError, RuntimeError):  # it is tried again
+                try:
                     self._try()
+                except Exception as error:
+                    _log.warning("no mirror could be made, which is tried again: %s", error)
                 if self._is_wanted():
                     self._closed.wait(_AGAIN)
         finally:

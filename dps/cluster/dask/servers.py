@@ -144,7 +144,7 @@ def start(
     """
     everybody = {worker for places in workers for worker in places}
     check_versions(client, everybody, timeout)
-    kind = TensorShard
+    kind: type[TensorShard] = TensorShard
     if dask.config.get("dps.monitor", True):
         kind = ReportingTensorShard
         show_fits(client, timeout)
@@ -210,7 +210,7 @@ def _another(
             return False
         here, *hosts = shared_memory(client, [worker.address, *there], timeout)
         far = [each for each, host in zip(there, hosts, strict=True) if host != here] or there
-        chosen = far[shard % len(far)]
+        chosen = far[(shard + number) % len(far)]  # another one each time that it is tried
         future = client.submit(
             sealed(partial(kind, spec, shard, number, partial(_another, kind, among))), actor=True,
             workers=[chosen], key=key, pure=False,
@@ -362,7 +362,7 @@ class ServerShards:
                 lost = error
         if not there or (len(there) < spec.n_shards and not asks):
             raise lost
-        found, cards = spec, list(card.cards)
+        found, cards, remotes = spec, list(card.cards), list(card.remotes)
         for shard, access in there.items():
             answer = access.call("extend", found)
             if found is spec:
@@ -370,7 +370,9 @@ class ServerShards:
                 if found.tensors == card.spec.tensors:
                     return
             cards[shard] = access.call("card")
-        self._given = replace(card, spec=found, cards=tuple(cards))
+            if isinstance(access, RemoteAccess):  # a mirror leads, perhaps
+                remotes[shard] = access.remote
+        self._given = replace(card, spec=found, cards=tuple(cards), remotes=tuple(remotes))
 
     def publish(self) -> None:
         """Have the scheduler hold it by its name, until it is closed.
