@@ -52,8 +52,8 @@ class EpochRecord:
 
     epoch: int  # its number, from 1
     loss: float  # mean training loss seen during the epoch, without penalty
-    validation_loss: float  # naN where no rows are kept for validation
-    validation_score: float  # naN where no score was asked for
+    validation_loss: float  # NaN where no rows are kept for validation
+    validation_score: float  # NaN where no score was asked for
     rows: int  # training rows of all replicas whose gradients counted
     seconds: float  # wall time of the slowest replica
     staleness_mean: float  # updates applied between a replica's pull and its push
