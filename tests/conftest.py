@@ -31,8 +31,8 @@ settings.load_profile("repeatable")
 
 # As in Dask's own tests, a worker is forked from a process that has imported Dask already.
 # Examples and benchmarks, and one of the runs beside the tests, start theirs as users do.
-# Workers do without Dask's profile of their threads: `sys._current_frames` of CPython before 3.11.8
-# can stop a process for ever, where the garbage is collected in it while a thread ends (gh-106883).
+# Workers do without Dask's profile of their threads: `sys._current_frames` of CPython 3.11 can stop
+# a process for ever, where garbage is collected in it while a thread ends (gh-106883).
 dask.config.set(
     {
         "distributed.worker.multiprocessing-method": "forkserver",
