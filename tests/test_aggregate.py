@@ -106,8 +106,8 @@ def test_updates_are_means_of_what_has_been_gathered(
             wanted.push(rank, mean, rows)
             wanted.pull(rank)
             np.testing.assert_allclose(channel.params, wanted.params, rtol=1e-12)
-        assert sum(channel.lost()[0] for channel in group.channels) == wanted.dropped
-        assert [channel.lost() for channel in group.channels] == [(0, 0)] * RANKS
+        assert sum(channel.dropped_rows()[0] for channel in group.channels) == wanted.dropped
+        assert [channel.dropped_rows() for channel in group.channels] == [(0, 0)] * RANKS
         assert {window.store.version for window in group.windows} == {wanted.version}
         # What is left is applied at the epoch's end, and once.
         left = len(wanted.gathered)
@@ -158,11 +158,11 @@ def test_updates_by_keys_are_too(
             values = np.zeros(SIZE)
             values[: len(at)] = mean[at] * rows
             step = group.channels[rank].step
-            assert step.hand_over(values, rows, RATE) == "ran"
+            assert step.push_gradient(values, rows, RATE) == "ran"
             assert step.wait_for_answers() == "ran"
             wanted.push(rank, mean, rows)
             pull(rank)
-        assert sum(channel.lost()[0] for channel in group.channels) == wanted.dropped
+        assert sum(channel.dropped_rows()[0] for channel in group.channels) == wanted.dropped
         if wanted.gathered:
             wanted.apply()
         for channel in group.channels:

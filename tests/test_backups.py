@@ -63,7 +63,7 @@ def test_an_update_is_the_mean_of_the_first_and_what_comes_late_is_dropped(
     with group_of(Sync(backups=1), 3, n_shards, far) as group:
         channels = group.channels
         for channel in channels:
-            channel.step.expect(10)
+            channel.step.plan_steps(10)
         wanted = np.zeros(SIZE)
         for step in (1, 2, 3):
             wanted = update(wanted, [(0, step), (1, step)])
@@ -72,12 +72,12 @@ def test_an_update_is_the_mean_of_the_first_and_what_comes_late_is_dropped(
         # Of a step that is long done: it has the parameters of the group, and goes on there.
         np.testing.assert_array_equal(push(channels[2], 2, 1), wanted)
         assert [channel.steps for channel in channels] == [3, 3, 3]
-        assert [channel.lost() for channel in channels] == [(0, 0), (0, 0), (3, 3)]
+        assert [channel.dropped_rows() for channel in channels] == [(0, 0), (0, 0), (3, 3)]
         wanted = update(wanted, [(1, 4), (2, 4)])
         for params in push_all(channels, (1, 2), 4):
             np.testing.assert_array_equal(params, wanted)
         np.testing.assert_array_equal(push(channels[0], 0, 4), wanted)
-        assert [channel.lost() for channel in channels] == [(1, 1), (0, 0), (0, 0)]
+        assert [channel.dropped_rows() for channel in channels] == [(1, 1), (0, 0), (0, 0)]
         assert {window.store.version for window in group.windows} == {4}
 
 
@@ -88,13 +88,13 @@ def test_what_comes_late_counts_in_the_step_at_work_beside_the_first(
     with group_of(Sync(backups=1, late="add"), 3, n_shards, far) as group:
         channels = group.channels
         for channel in channels:
-            channel.step.expect(5)
+            channel.step.plan_steps(5)
         wanted = np.zeros(SIZE)
         for step in (1, 2):
             wanted = update(wanted, [(0, step), (1, step)])
             push_all(channels, (0, 1), step)
         np.testing.assert_array_equal(push(channels[2], 2, 1), wanted)
-        assert channels[2].lost() == (0, 3)
+        assert channels[2].dropped_rows() == (0, 3)
         assert channels[2].staleness() == (2.0, 2.0)
         # Rank 2 is in time at step 3, in which its late gradient counts as well.
         wanted = update(wanted, [(1, 3), (2, 3), (2, 1)])
@@ -109,7 +109,7 @@ def test_what_comes_late_counts_in_the_step_at_work_beside_the_first(
         push_all(channels, (0, 1), 5)
         # No step of the epoch is left in which it could count.
         np.testing.assert_array_equal(push(channels[2], 2, 5), wanted)
-        assert channels[2].lost() == (3, 6)
+        assert channels[2].dropped_rows() == (3, 6)
 
 
 @ways
@@ -126,7 +126,7 @@ def test_by_keys_it_is_the_same(late: str, n_shards: int, far: bool) -> None:
         np.testing.assert_array_equal(step.touched, whole[keys[rank]])
         given = np.zeros(SIZE)
         given[: len(keys[rank])] = rank + 1.0
-        assert step.hand_over(given, rows(rank), RATE) == "ran"
+        assert step.push_gradient(given, rows(rank), RATE) == "ran"
 
     def moved(given: tuple[int, ...]) -> None:
         total = np.zeros(SIZE)
@@ -137,7 +137,7 @@ def test_by_keys_it_is_the_same(late: str, n_shards: int, far: bool) -> None:
     whole = np.zeros(SIZE)
     with group_of(Sync(backups=1, late=late), 3, n_shards, far, keyed=rates) as group:
         for channel in group.channels:
-            channel.step.expect(4)
+            channel.step.plan_steps(4)
             channel.step.begin_epoch(0)
         first, second, slow = group.channels
         for step in range(1, 4):
@@ -145,7 +145,7 @@ def test_by_keys_it_is_the_same(late: str, n_shards: int, far: bool) -> None:
                 _late(slow, keys[2])
             at_once([lambda: keyed(first, 0), lambda: keyed(second, 1)])
             moved((0, 1, 2) if step == 2 and late == "add" else (0, 1))
-        assert slow.lost() == ((0 if late == "add" else 3), 3)
+        assert slow.dropped_rows() == ((0 if late == "add" else 3), 3)
         np.testing.assert_array_equal(_whole(group), whole)
 
 
@@ -155,7 +155,7 @@ def _late(channel: Channel, keys: list[int]) -> None:
     step.keys.begin()
     step.keys.add(keys)
     assert step.pull_touched() == "ran"
-    assert step.hand_over(np.full(SIZE, 3.0), 3, RATE) == "ran"
+    assert step.push_gradient(np.full(SIZE, 3.0), 3, RATE) == "ran"
 
 
 def _whole(group: Group) -> np.ndarray:
@@ -178,7 +178,7 @@ def test_rows_are_exact_and_no_read_is_torn_however_ranks_run(
         given = np.ones(size)
         given[:n] = np.arange(n) == rank
         for epoch in range(epochs):
-            channel.step.expect(steps)
+            channel.step.plan_steps(steps)
             end = (epoch + 1) * steps
             while channel.steps < end:
                 params = channel.push_pull(given, 1, 0.0)
@@ -186,7 +186,7 @@ def test_rows_are_exact_and_no_read_is_torn_however_ranks_run(
                     assert np.ptp(part[n:]) == 0
                 taken += 1
             assert channel.steps == end
-            lost = channel.lost()
+            lost = channel.dropped_rows()
             dropped, came_late = dropped + lost[0], came_late + lost[1]
             meeting.wait()
         return taken, dropped, came_late
@@ -307,12 +307,12 @@ def test_a_replica_that_begins_late_counts_from_where_the_group_began() -> None:
     mode = Sync(backups=1)
     with Group(mode, 3, 8, rate=0.1) as group:
         for channel in group.channels:
-            channel.step.expect(10)
+            channel.step.plan_steps(10)
         at_once([lambda c=c: push(c, 5) for c in group.channels[:2]])  # type: ignore[misc]
         before = group.channels[2]
         late = Channel(mode, before._spec, before._links)
         assert late.step.version == 0
-        late.step.expect(10)
+        late.step.plan_steps(10)
         at_once([lambda: push(group.channels[0], 1), lambda: push(late, 2)])
         assert group.windows[0].store.version == 6
 

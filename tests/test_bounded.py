@@ -47,11 +47,11 @@ def take_steps(
     """A rank's part of a fit: its own steps of each epoch; the largest distance and staleness."""
     channel.pull()
     for epoch in range(epochs):
-        if channel.step.renews:
+        if channel.step.needs_pull:
             channel.pull()
         for _ in range(steps):
             channel.push_pull(gradient(channel.params) * rows, rows, 0.0)
-        channel.rest()
+        channel.finish_steps()
         channel.end_epoch(epoch, [0.0], lambda *_: ([0.0], False, None))
     return channel.clock_distance(), channel.staleness()[1]
 
@@ -124,13 +124,13 @@ def test_a_rank_that_rests_holds_nobody_back_until_its_next_epoch() -> None:
     with Group(dps.Async(max_delay=2), 2, 8, timeout=0.3, epoch_steps=10) as group:
         fast, resting = group.channels
         resting.pull()
-        resting.rest()
+        resting.finish_steps()
         for _ in range(12):
             fast.push_pull(np.ones(8), 1, 0.0)
         with pytest.raises(StalledError):
             fast.push_pull(np.ones(8), 1, 0.0)
         assert resting.step.clock == 10
-        assert resting.step.renews
+        assert resting.step.needs_pull
 
 
 def test_a_stopped_window_ends_the_wait() -> None:

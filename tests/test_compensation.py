@@ -127,7 +127,7 @@ def test_updates_by_keys_follow_the_formula(
             mean = gradient_at(wanted.pulled[rank][0], number)[at]
             values = np.zeros(SIZE)
             values[: len(at)] = mean * 3
-            assert group.channels[rank].step.hand_over(values, 3, RATE) == "ran"
+            assert group.channels[rank].step.push_gradient(values, 3, RATE) == "ran"
             assert group.channels[rank].step.wait_for_answers() == "ran"
             wanted.push(rank, mean, at)
             touched[rank] = rng.permutation(SIZE)[: rng.integers(1, SIZE)]

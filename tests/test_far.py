@@ -113,12 +113,12 @@ def step_of(*links: FarLink, rank: int = 0) -> Step:
 def refused(remote: Remote) -> list[Any]:
     way = link(remote)
     step = step_of(way)
-    endings = [step.hand_over(np.full(SIZE, value), 1, 0.5) for value in (np.nan, 1.0)]
+    endings = [step.push_gradient(np.full(SIZE, value), 1, 0.5) for value in (np.nan, 1.0)]
     with pytest.raises(ValueError, match="64 values at most"):
         way.call(operations.reduce, 1, [0.0] * 65)
     with pytest.raises(RuntimeError, match="Unknown: cannot travel"):
         way.call(unknown)
-    endings.append(step.hand_over(np.ones(SIZE), 1, 0.5))
+    endings.append(step.push_gradient(np.ones(SIZE), 1, 0.5))
     version = way.call(operations.version)
     way.close()
     return [*endings, version]
@@ -164,13 +164,13 @@ def on_both(remote: Remote, other: Remote) -> list[str]:
     ways = [[link(each, rank) for each in (remote, other)] for rank in (0, 1)]
     endings: list[str] = []
     first = threading.Thread(
-        target=lambda: endings.append(step_of(*ways[0]).hand_over(np.ones(2 * SIZE), 1, 0.5))
+        target=lambda: endings.append(step_of(*ways[0]).push_gradient(np.ones(2 * SIZE), 1, 0.5))
     )
     first.start()
     arrived: list[tuple[int, ...]] = []
     while arrived != [(1, 0), (1, 0)]:
         arrived = [each.call("ask", KEY, "status", 0, timeout=10).steps for each in (remote, other)]
-    endings.append(step_of(*ways[1], rank=1).hand_over(np.ones(2 * SIZE), 1, 0.5))
+    endings.append(step_of(*ways[1], rank=1).push_gradient(np.ones(2 * SIZE), 1, 0.5))
     first.join()
     for way in [*ways[0], *ways[1]]:
         way.close()
@@ -218,7 +218,7 @@ def alone_at_a_barrier(remote: Remote, timeout: float) -> BaseException | None:
     step = step_of(way)
     get_worker().log_event("dps-test", "waiting")
     try:
-        step.hand_over(np.ones(SIZE), 1, 0.5)
+        step.push_gradient(np.ones(SIZE), 1, 0.5)
     except dps.errors.DPSError as error:
         return error
     finally:
@@ -318,7 +318,7 @@ def secured(remote: Remote) -> str:
     way = link(remote)
     kind = type(way._wire.over).__name__
     step = step_of(way)
-    assert [step.hand_over(np.ones(SIZE), 1, 0.5) for _ in range(9)] == ["ran"] * 9
+    assert [step.push_gradient(np.ones(SIZE), 1, 0.5) for _ in range(9)] == ["ran"] * 9
     assert way.call(operations.version) == 9
     way.close()
     return kind

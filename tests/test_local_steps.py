@@ -79,7 +79,7 @@ def formula(mode: AllReduce, n: int, epochs: int, hosts: list[tuple[int, ...]]) 
 def train(mode: AllReduce, n: int, epochs: int, **options: Any) -> list[Copy]:
     def run(channel: Channel, rank: int) -> Copy:
         for epoch in range(epochs):
-            channel.step.expect(STEPS)
+            channel.step.plan_steps(STEPS)
             for step in range(epoch * STEPS, (epoch + 1) * STEPS):
                 g = gradient(rank, step, channel.params)
                 channel.push_pull(g, rows(rank, step), 0.0)
@@ -218,7 +218,7 @@ def test_bytes_go_by_the_period() -> None:
 
 
 def _push(channel: Channel, steps: int) -> None:
-    channel.step.expect(steps)
+    channel.step.plan_steps(steps)
     for _ in range(steps):
         channel.push_pull(np.ones(SIZE), 1, 0.0)
 

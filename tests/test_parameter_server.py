@@ -129,7 +129,7 @@ def test_the_same_pushes_by_keys_give_equal_bits_in_a_fit_and_on_a_server(
             assert step.pull_touched() == "ran"
             values = np.zeros(first.size, dtype)
             values[: gradient.size] = gradient.ravel()
-            assert step.hand_over(values, rows, rate) == "ran"
+            assert step.push_gradient(values, rows, rate) == "ran"
             assert step.wait_for_answers() == "ran"
         fitted = np.empty((1, first.size), dtype)
         for shard, window in enumerate(group.windows):

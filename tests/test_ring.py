@@ -111,7 +111,7 @@ def test_a_rank_that_looks_around_inside_a_message_says_nothing_there(
         slow.looks += 1
         for channel in channels:
             if self in channel._links:
-                channel.say()
+                channel.heartbeat()
 
     monkeypatch.setattr(socket, "create_connection", slow)
     monkeypatch.setattr(LoopbackLink, "_tick", look)

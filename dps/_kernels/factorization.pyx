@@ -338,8 +338,8 @@ cdef class FactorizationGradient(BlockGradient):
         machine.factor_gain = shape.factor_gain
         machine.gain, machine.normalised = shape.gain, shape.normalised
         same_length("bins", len(fixed["bins"]), machine.n_numbers + 1)
-        same_length("knots", len(fixed["knots"]), fixed["bins"][-1])
-        same_length("steepness", len(fixed["steepness"]), fixed["bins"][-1])
+        same_length("knots", len(fixed["knots"]), fixed["bins"][machine.n_numbers])
+        same_length("steepness", len(fixed["steepness"]), fixed["bins"][machine.n_numbers])
         for name in ("shift", "scale"):
             same_length(name, len(fixed[name]), many)
         machine.bins = <const int32_t*> <uintptr_t> fixed["bins"].ctypes.data

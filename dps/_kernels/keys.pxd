@@ -74,6 +74,6 @@ cdef bint deliver(
 ) noexcept nogil
 cdef Py_ssize_t merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
-    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
-    floating* sums, floating total, Py_ssize_t each,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
+    Py_ssize_t cut, Keys* merged, floating* sums, floating total, Py_ssize_t each,
 ) noexcept nogil

@@ -158,19 +158,19 @@ cdef bint deliver(
 
 cdef inline Py_ssize_t _merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
-    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
-    floating* sums, Py_ssize_t each,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
+    Py_ssize_t cut, Keys* merged, floating* sums, Py_ssize_t each,
 ) noexcept nogil:
     cdef Py_ssize_t n = 0, r, q, i, c, first, place
     cdef const floating* values
-    for r in range(n_ranks):
+    for r in range(n_slots):
         if rows[r] == 0:
             continue
         first = 0
-        for q in range(rank):
-            first += counts[r * n_ranks + q]
+        for q in range(cut):
+            first += counts[r * n_cuts + q]
         values = slots + r * stride
-        for i in range(first, first + counts[r * n_ranks + rank]):
+        for i in range(first, first + counts[r * n_cuts + cut]):
             place = touch(merged, keys[r * key_stride + i])
             if place == n:
                 for c in range(each):
@@ -184,20 +184,24 @@ cdef inline Py_ssize_t _merge(
 
 cdef Py_ssize_t merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
-    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
-    floating* sums, floating total, Py_ssize_t each,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
+    Py_ssize_t cut, Keys* merged, floating* sums, floating total, Py_ssize_t each,
 ) noexcept nogil:
-    """The mean over all ranks' slots in the slice of one rank; how many keys there are.
+    """The mean over all slots in one of their slices; how many keys there are.
 
     Rows of ``keys`` are ``key_stride`` apart, those of ``slots`` ``stride``; ``counts`` is
-    (n_ranks, n_ranks). There are ``each`` values of a key. In ``merged``, which is empty, and
+    (n_slots, n_cuts). There are ``each`` values of a key. In ``merged``, which is empty, and
     ``sums`` there is room for all of them.
     """
     cdef Py_ssize_t n
     if each == 1:
-        n = _merge(keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums, 1)
+        n = _merge(
+            keys, key_stride, slots, stride, counts, rows, n_slots, n_cuts, cut, merged, sums, 1
+        )
     else:
-        n = _merge(keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums, each)
+        n = _merge(
+            keys, key_stride, slots, stride, counts, rows, n_slots, n_cuts, cut, merged, sums, each
+        )
     if n and total != 1:
         divide_by(sums, total, n * each)
     return n
@@ -257,6 +261,6 @@ def merge_keys(
     with nogil:
         n = merge(
             &keys[0, 0], keys.shape[1], &slots[0, 0], slots.shape[1], &counts[0, 0], &rows[0],
-            n_ranks, rank, &merged.keys, &sums[0], <floating> total, each,
+            n_ranks, n_ranks, rank, &merged.keys, &sums[0], <floating> total, each,
         )
     return n

@@ -350,18 +350,18 @@ cdef class NetworkGradient(BlockGradient):
         net.steepness = <const char*> <uintptr_t> fixed["steepness"].ctypes.data
         net.output_scale = <const char*> <uintptr_t> fixed["output_scale"].ctypes.data
         net.output_shift = <const char*> <uintptr_t> fixed["output_shift"].ctypes.data
-        self.n_features, self.n_outputs = len(fixed["places"]), fixed["sizes"][-1]
+        net.n_layers = len(fixed["sizes"]) - 1
+        self.n_features, self.n_outputs = len(fixed["places"]), fixed["sizes"][net.n_layers]
         net.n_numbers = len(fixed["centre"])
         net.n_bins = len(fixed["steepness"])
-        net.n_layers = len(fixed["sizes"]) - 1
         net.n_dense = net.n_numbers * (1 + net.width)
         net.n_plain = fixed["sizes"][0] - net.n_dense
         same_length("bins", len(fixed["bins"]), net.n_numbers + 1)
         same_length("edges", len(fixed["edges"]), net.n_bins + net.n_numbers)
         same_length("spread", len(fixed["spread"]), net.n_numbers)
-        same_length("bins of all numbers", fixed["bins"][-1], net.n_bins)
+        same_length("bins of all numbers", fixed["bins"][net.n_numbers], net.n_bins)
         for name in ("output_scale", "output_shift"):
-            same_length(name, len(fixed[name]), fixed["sizes"][-1])
+            same_length(name, len(fixed[name]), fixed["sizes"][net.n_layers])
         widest = max(net.n_dense, int(fixed["sizes"][1:].max()), 1)
         # A multiple of four, as places share a hash.
         net.block = max(FEWEST, min(MOST, ROOM // widest // 4 * 4))

@@ -18,8 +18,8 @@ ctypedef bint (*Deliver)(
 ) noexcept nogil
 ctypedef Py_ssize_t (*Merge)(
     const int64_t* keys, Py_ssize_t key_stride, const void* slots, Py_ssize_t stride,
-    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
-    void* sums, double total, Py_ssize_t each,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
+    Py_ssize_t cut, Keys* merged, void* sums, double total, Py_ssize_t each,
 ) noexcept nogil
 ctypedef void (*Pick)(
     void* out, const void* x, const int64_t* at, Py_ssize_t n, Py_ssize_t each

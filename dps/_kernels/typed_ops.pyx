@@ -24,11 +24,11 @@ cdef bint _sum_slots(
 
 cdef Py_ssize_t _merge(
     const int64_t* keys, Py_ssize_t key_stride, const floating* slots, Py_ssize_t stride,
-    const int64_t* counts, const int64_t* rows, Py_ssize_t n_ranks, Py_ssize_t rank, Keys* merged,
-    floating* sums, double total, Py_ssize_t each,
+    const int64_t* counts, const int64_t* rows, Py_ssize_t n_slots, Py_ssize_t n_cuts,
+    Py_ssize_t cut, Keys* merged, floating* sums, double total, Py_ssize_t each,
 ) noexcept nogil:
     return merge(
-        keys, key_stride, slots, stride, counts, rows, n_ranks, rank, merged, sums,
+        keys, key_stride, slots, stride, counts, rows, n_slots, n_cuts, cut, merged, sums,
         <floating> total, each,
     )
 

@@ -12,11 +12,12 @@ cdef class GatheringChannel(AsynchronousChannel):
 
     cdef int _begin(self) except -1 nogil
     cdef int _end(self, bint finite) except -1 nogil
-    cdef int _apply_gathered(self) except -1 nogil
+    cdef int _gather(self) except -1 nogil
+    cdef bint _apply_gathered(self) except -1 nogil
     cdef void _add_keys(self, int64_t* keys, const char* values, Py_ssize_t n) noexcept nogil
 
 
 cdef class GatheringStep(AsynchronousStep):
-    cdef bint rested                # at the end of an epoch
+    cdef bint finished              # at the end of an epoch
     cdef int64_t dropped            # rows, since somebody asked
     cdef int64_t last_dropped       # the push that they were counted of last

@@ -30,7 +30,7 @@ from libc.string cimport memcpy
 from dps._kernels.lazy cimport apply
 from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
 from dps._runtime.channels cimport ShardChannel
-from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN
+from dps._runtime.message cimport BAD_UPDATE, RAN
 from dps._runtime.words cimport R_ARRIVED, S_VERSION, add, load, rank_store
 
 cdef enum:
@@ -88,7 +88,7 @@ cdef class GatheringChannel(AsynchronousChannel):
         self.end_turn()
         return RAN
 
-    cdef int _apply_gathered(self) except -1 nogil:
+    cdef bint _apply_gathered(self) except -1 nogil:
         """Apply the mean of what there is; whether all is finite."""
         cdef int64_t version = add(&self.kept, S_VERSION, 1)
         cdef double rows = self.gathered[ROWS]
@@ -109,57 +109,33 @@ cdef class GatheringChannel(AsynchronousChannel):
         )
 
     cdef int push(self) except -1 nogil:
-        cdef char* slot = self.own_slot()
-        cdef int status = self._fill()
+        cdef int status = self.fill(1)
+        if status == RAN:
+            status = self._begin()
         if status != RAN:
             return status
-        self.activity.push(self.shard, self.size * self.numbers.itemsize)
-        status = self._begin()
-        if status != RAN:
-            return status
-        if self.counts_now and self.gathered[GRADIENTS] == 0:
-            memcpy(self.total, slot, self.size * self.numbers.itemsize)
-        elif self.counts_now:
-            self.numbers.add(self.total, slot, self.size)
+        if self.counts_now:
+            self._gather()
         return self._end(True)
 
-    cdef int begin_epoch(self) except -1 nogil:
-        if self.request.epoch != self.epoch:
-            with gil:
-                self.lazy.begin(
-                    *self.rates.onward(
-                        int(self.gathered[CLOSED]),
-                        int(self.gathered[VERSION]) or self.rates.version,
-                    )
-                )
-        self.epoch = self.request.epoch
+    cdef int _gather(self) except -1 nogil:
+        """Add what is in the rank's slot."""
+        cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
+        cdef char* slot = self.own_slot()
+        if self.by_keys():
+            self._add_keys(
+                keys, slot, self.make_rows(keys, slot, self.picks.n, self.answer.before + 1)
+            )
+        elif self.gathered[GRADIENTS] == 0:
+            memcpy(self.total, slot, self.size * self.numbers.itemsize)
+        else:
+            self.numbers.add(self.total, slot, self.size)
         return 0
 
-    cdef int pull_keys(self, char* taken) except -1 nogil:
-        cdef int status = self._enter()
-        if status != RAN:
-            return status
-        self.begin_epoch()  # nobody ends one meanwhile
-        self.answer.version = load(&self.kept, S_VERSION)
-        self.gather_keys(self.answer.version, taken)
-        self._leave()
-        return RAN
-
-    cdef int push_keys(self) except -1 nogil:
-        cdef char* slot = self.own_slot()
-        cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
-        cdef Py_ssize_t n
-        cdef int status
-        if not self.deliver_keys(1):
-            return BAD_GRADIENT
-        status = self._begin()
-        if status != RAN:
-            return status
-        self.begin_epoch()
-        if self.counts_now:
-            n = self.make_rows(keys, slot, self.picks.n, self.answer.before + 1)
-            self._add_keys(keys, slot, n)
-        return self._end(True)
+    cdef tuple rates_of_epoch(self):
+        return self.rates.onward(
+            int(self.gathered[CLOSED]), int(self.gathered[VERSION]) or self.rates.version
+        )
 
     cdef void _add_keys(self, int64_t* keys, const char* values, Py_ssize_t n) noexcept nogil:
         cdef Py_ssize_t known = <Py_ssize_t> self.gathered[KEYS], i
@@ -177,7 +153,7 @@ cdef class GatheringChannel(AsynchronousChannel):
 
     def flush(self, int64_t epoch):
         """See `MappedChannel.flush`; what has been gathered comes first."""
-        cdef int finite = True
+        cdef bint finite = True
         self.request.epoch = epoch
         if self.lazy is not None:
             self.begin_epoch()
@@ -194,18 +170,18 @@ cdef class GatheringChannel(AsynchronousChannel):
 cdef class GatheringStep(AsynchronousStep):
     """A rank's pushes to shards that gather."""
 
-    def rest(self):
-        """See `Step.rest`."""
-        self.rested = True
+    def finish_steps(self):
+        """See `Step.finish_steps`."""
+        self.finished = True
         return 0
 
     @property
-    def renews(self):
-        """See `Step.renews`; an epoch's end may have applied what had been gathered."""
-        return self.rested and self.keys is None
+    def needs_pull(self):
+        """See `Step.needs_pull`; an epoch's end may have applied what had been gathered."""
+        return self.finished and self.keys is None
 
-    def lost(self):
-        """See `Step.lost`."""
+    def dropped_rows(self):
+        """See `Step.dropped_rows`."""
         result = self.dropped
         self.dropped = 0
         return result, 0

@@ -26,9 +26,11 @@ cdef class AllReduceChannel(MappedChannel):
         self.lay_out(n)
         return True
 
-    cdef int pushed_keys(self) except -1 nogil:
+    cdef int pushed(self, char* taken) except -1 nogil:
         cdef Py_ssize_t first
-        cdef int place, status = MappedChannel.pushed_keys(self)
+        cdef int place, status = MappedChannel.pushed(self, taken)
+        if not self.by_keys():
+            return status
         self.mean.n_parts = self.slice.n
         for place in range(self.slice.n):
             first = min(self.n_keys, place * self.slice_keys)

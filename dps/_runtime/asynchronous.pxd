@@ -9,10 +9,8 @@ cdef class AsynchronousChannel(MappedChannel):
     cdef void _leave(self) noexcept nogil
     cdef int begin_turn(self) except -1 nogil
     cdef void end_turn(self) noexcept nogil
-    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil
-    cdef int apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil
+    cdef bint apply_whole(self, char* mean, int64_t step) except -1 nogil
+    cdef bint apply_slot(self, int64_t step) except -1 nogil
 
 
 cdef class AsynchronousStep(Step):

@@ -29,11 +29,10 @@ from libc.stdint cimport int64_t
 
 import numpy as np
 
-from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
 from dps._runtime.channels cimport ShardChannel
 from dps._runtime.mapped cimport MappedChannel
-from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
+from dps._runtime.message cimport BAD_UPDATE, PUSH, PUSH_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport (
     R_ARRIVED, R_FREE, R_TICKET, S_VERSION, W_OPEN, W_STOP, W_TICKETS, W_TURN, add, load, rank_store
@@ -50,9 +49,12 @@ cdef class AsynchronousChannel(MappedChannel):
                 return STOPPED
             rank_store(&self.words, self.rank, R_FREE, 0)
             if load(&self.words, W_OPEN) != 0:
-                return RAN
+                break
             rank_store(&self.words, self.rank, R_FREE, 1)
             self.wait(-1, W_OPEN, 1)
+        if self.by_keys():
+            self.begin_epoch()
+        return RAN
 
     cdef void _leave(self) noexcept nogil:
         rank_store(&self.words, self.rank, R_FREE, 1)
@@ -68,54 +70,49 @@ cdef class AsynchronousChannel(MappedChannel):
         add(&self.words, W_TURN, 1)
 
     cdef int push(self) except -1 nogil:
-        cdef char* slot = self.own_slot()
         cdef int64_t step
-        cdef int status = self._fill()
+        cdef int status = self.fill(1)
         if status != RAN:
             return status
-        self.numbers.divide(slot, <double> self.request.rows, self.size)
-        self.activity.push(self.shard, self.size * self.numbers.itemsize)
+        self.numbers.divide(self.own_slot(), <double> self.request.rows, self.given_size())
         status = self._enter()
         if status != RAN:
             return status
         step = add(&self.kept, S_VERSION, 1)
-        if not self.apply_whole(slot, step):
+        if not self.apply_slot(step):
             return BAD_UPDATE
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         self._leave()
         self.answer.before = step - 1
         return RAN
 
-    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil:
-        """Apply a mean gradient as update ``step``; whether all is finite."""
+    cdef bint apply_slot(self, int64_t step) except -1 nogil:
+        """Apply the mean gradient in the rank's slot as update ``step``; whether all is finite."""
+        if not self.by_keys():
+            return self.apply_whole(self.own_slot(), step)
+        return self.apply_keys(
+            self.slot_keys + self.rank * self.key_stride, self.own_slot(), self.picks.n, step
+        )
+
+    cdef bint apply_whole(self, char* mean, int64_t step) except -1 nogil:
         return self.update.apply(
             self.params, mean, self.state, self.size, 0, self.size, step, self.request.rate
         )
 
-    cdef int apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil:
-        """The same at n keys, which may be moved."""
-        n = self.make_rows(keys, mean, n, step)
-        return apply(&self.lazy.lazy, self.numbers.single, &self.held, keys, n, step, mean)
-
     cdef int pushed(self, char* taken) except -1 nogil:
         self.answer.version = load(&self.kept, S_VERSION)
         self.activity.spend(PUSHING, self.shard)
-        self._give(self.params, taken)
+        self.give(self.params, taken)
         self.activity.spend(PULLING, -1)
         return RAN
 
-    cdef int begin_epoch(self) except -1 nogil:
-        if self.request.epoch != self.epoch:
-            with gil:
-                self.lazy.begin(*self.rates.around(self.request.epoch))
-        self.epoch = self.request.epoch
-        return 0
+    cdef tuple rates_of_epoch(self):
+        return self.rates.around(self.request.epoch)
 
-    cdef int pull_keys(self, char* taken) except -1 nogil:
+    cdef int pull(self, char* taken) except -1 nogil:
         cdef int status
-        self.begin_epoch()
+        if not self.by_keys():
+            return MappedChannel.pull(self, taken)
         status = self._enter()
         if status != RAN:
             return status
@@ -123,31 +120,6 @@ cdef class AsynchronousChannel(MappedChannel):
         self.gather_keys(self.answer.version, taken)
         self._leave()
         return RAN
-
-    cdef int push_keys(self) except -1 nogil:
-        cdef Py_ssize_t n = self.picks.n
-        cdef char* slot = self.own_slot()
-        cdef int64_t* keys = self.slot_keys + self.rank * self.key_stride
-        cdef int64_t version
-        cdef int status
-        self.begin_epoch()
-        if not self.deliver_keys(1):
-            return BAD_GRADIENT
-        self.numbers.divide(slot, <double> self.request.rows, n * self.key_width)
-        status = self._enter()
-        if status != RAN:
-            return status
-        version = add(&self.kept, S_VERSION, 1)
-        if not self.apply_keys(keys, slot, n, version):
-            return BAD_UPDATE
-        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
-        self._leave()
-        self.answer.before = version - 1
-        return RAN
-
-    cdef int pushed_keys(self) except -1 nogil:
-        self.activity.spend(PUSHING, self.shard)
-        return self.answer_with(NULL, 0)
 
     def flush(self, int64_t epoch):
         """See `MappedChannel.flush`."""

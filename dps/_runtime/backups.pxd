@@ -9,16 +9,12 @@ cdef class BackupsChannel(SynchronousChannel):
     cdef int quorum
     cdef int64_t counted            # the step in which the last gradient counts; 0: in none
     cdef int64_t* taken_rows        # (2 n_ranks,): of slots in time, then of late ones
-    cdef int64_t* taken_keys        # (2 n_ranks, 2 n_ranks), of which the first column
     cdef Buffer copied                # parameters, as they were at one time
 
-    cdef int _offer(self, bint by_keys) except -1 nogil
-    cdef int _offer_late(self, int64_t last, bint by_keys) except -1 nogil
+    cdef int _offer(self) except -1 nogil
+    cdef int _offer_late(self, int64_t last) except -1 nogil
     cdef int64_t _quiet(self) except -1 nogil
-    cdef int _close(self, int64_t step, bint by_keys) except -1 nogil
-    cdef bint _use_all(self) except -1 nogil
-    cdef Py_ssize_t _merge(self) except -1 nogil
-    cdef int _end_push(self) except -1 nogil
+    cdef int _close(self, int64_t step) except -1 nogil
     cdef int _read(self, char* taken) except -1 nogil
     cdef bint _unchanged(self, int64_t state) noexcept nogil
 

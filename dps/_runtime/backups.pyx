@@ -42,11 +42,10 @@ from libc.string cimport memcpy
 import numpy as np
 
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.keys cimport need, next_batch
 from dps._kernels.reduce cimport BLOCK
 from dps._runtime.activity cimport PULL as PULLING, PUSH as PUSHING
 from dps._runtime.channels cimport ShardChannel
-from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PULL, PULL_KEYS, RAN, Request, STOPPED
+from dps._runtime.message cimport BAD_UPDATE, PULL, PULL_KEYS, RAN, Request, STOPPED
 from dps._runtime.step cimport Step
 from dps._runtime.synchronous cimport SynchronousChannel
 from dps._runtime.words cimport (
@@ -69,34 +68,21 @@ cdef class BackupsChannel(SynchronousChannel):
     def __init__(self, window, rank, shard, ranges, until, tick, activity):
         SynchronousChannel.__init__(self, window, rank, shard, ranges, until, tick, activity)
         self.quorum = window.spec.quorum
-        self.slice.start, self.slice.stop = 0, self.size  # who closes a step works for all
+        # Who closes a step works for all.
+        self.slice.place, self.slice.start, self.slice.stop = 0, 0, self.size
         self.scratch.n = max(BLOCK, min(self.update.most, self.size))
         self.scratch.at = self.keep(np.empty(self.scratch.n, window.spec.dtype))
         self.taken_rows = <int64_t*> self.keep(np.zeros(2 * self.n_ranks, np.int64))
-        self.taken_keys = <int64_t*> self.keep(
-            np.zeros((2 * self.n_ranks, 2 * self.n_ranks), np.int64)
-        )
         self.copied = Buffer()
 
     cdef int push(self) except -1 nogil:
         cdef int status
         if load(&self.words, W_STOP) != 0:
             return STOPPED
-        status = self._fill()
-        if status != RAN:
-            return status
-        self.activity.push(self.shard, self.size * self.numbers.itemsize)
-        return self._offer(False)
+        status = self.fill(1)
+        return self._offer() if status == RAN else status
 
-    cdef int push_keys(self) except -1 nogil:
-        self.begin_epoch()
-        if load(&self.words, W_STOP) != 0:
-            return STOPPED
-        if not self.deliver_keys(1):
-            return BAD_GRADIENT
-        return self._offer(True)
-
-    cdef int _offer(self, bint by_keys) except -1 nogil:
+    cdef int _offer(self) except -1 nogil:
         """Hand over what lies in the slot, in time or late; close the step if it is the last."""
         cdef int64_t step = self.request.sequence, state = load(&self.words, W_STEP)
         cdef int64_t last = <int64_t> self.request.notes[0]
@@ -108,23 +94,21 @@ cdef class BackupsChannel(SynchronousChannel):
                 rank_store(&self.words, self.rank, R_ARRIVED, step)
                 add(&self.words, W_TAKEN, 1)
                 if (state & MANY) + 1 == self.quorum:
-                    return self._close(step, by_keys)
+                    return self._close(step)
                 return RAN
             state = load(&self.words, W_STEP)
-        return self._offer_late(last, by_keys) if last else RAN
+        return self._offer_late(last) if last else RAN
 
-    cdef int _offer_late(self, int64_t last, bint by_keys) except -1 nogil:
+    cdef int _offer_late(self, int64_t last) except -1 nogil:
         """Have the slot count in the step that is at work, if that is not behind the last one."""
         cdef Py_ssize_t stride = self.slots.stride * self.numbers.itemsize
         cdef Py_ssize_t late = self.n_ranks + self.rank
+        cdef Py_ssize_t nbytes = self.given_size() * self.numbers.itemsize
         cdef int64_t state
-        cdef Py_ssize_t nbytes = self.size * self.numbers.itemsize
-        if by_keys:
-            nbytes = self.picks.n * self.key_bytes
         self.wait(-1, W_STEP, rank_load(&self.words, self.rank, R_LATE) << DONE)
         self.reserve(True, nbytes)
         memcpy(self.slots.at + late * stride, self.slots.at + self.rank * stride, nbytes)
-        if by_keys:
+        if self.by_keys():
             self.slot_counts[late * self.n_ranks] = self.slot_counts[self.rank * self.n_ranks]
             memcpy(
                 self.slot_keys + late * self.key_stride,
@@ -151,11 +135,10 @@ cdef class BackupsChannel(SynchronousChannel):
             state = load(&self.words, W_STEP)
         return state
 
-    cdef int _close(self, int64_t step, bint by_keys) except -1 nogil:
+    cdef int _close(self, int64_t step) except -1 nogil:
         """Apply what has been taken."""
         cdef int64_t state = load(&self.words, W_STEP)
         cdef int rank
-        cdef bint finite
         self.wait(-1, W_TAKEN, (state & MANY) + (state >> LATE & MANY))
         self.rows = 0
         for rank in range(self.n_ranks):
@@ -165,8 +148,7 @@ cdef class BackupsChannel(SynchronousChannel):
             if rank_load(&self.words, rank, R_LATE) == step:
                 self.taken_rows[self.n_ranks + rank] = rank_load(&self.words, rank, R_LATE_ROWS)
             self.rows += self.taken_rows[rank] + self.taken_rows[self.n_ranks + rank]
-        finite = self.use_keys(self._merge()) if by_keys else self._use_all()
-        if not finite:
+        if not self.reduce(self.taken_rows, 2 * self.n_ranks):
             return BAD_UPDATE
         store(&self.kept, S_VERSION, self.request.step)
         store(&self.words, W_TAKEN, 0)
@@ -174,76 +156,42 @@ cdef class BackupsChannel(SynchronousChannel):
         self.activity.spend(PUSHING, self.shard)
         return RAN
 
-    cdef bint _use_all(self) except -1 nogil:
-        """Apply the mean to the whole shard."""
-        cdef Py_ssize_t first = 0, last
-        cdef bint good = True
-        while first < self.size:
-            last = min(first + self.scratch.n, self.size)
-            self.numbers.sum_slots(
-                self.slots.at + first * self.numbers.itemsize, self.slots.stride, self.taken_rows,
-                2 * self.n_ranks, self.scratch.at, last - first, self.divisor(),
-            )
-            good &= self.use(first, last)
-            first = last
-        return good
-
-    cdef Py_ssize_t _merge(self) except -1 nogil:
-        """The sums at all keys, over their rows; how many keys there are."""
-        cdef Py_ssize_t most = 0
-        cdef int slot, n_slots = 2 * self.n_ranks
-        for slot in range(n_slots):
-            self.taken_keys[slot * n_slots] = self.slot_counts[slot * self.n_ranks]
-            if self.taken_rows[slot]:
-                most += self.taken_keys[slot * n_slots]
-        next_batch(&self.merged.keys)
-        need(&self.merged.keys, most)
-        return self.numbers.merge(
-            self.slot_keys, self.key_stride, self.slots.at, self.slots.stride, self.taken_keys,
-            self.taken_rows, n_slots, 0, &self.merged.keys, self.sums.fit(most * self.key_bytes),
-            max(self.divisor(), 1.0), self.key_width,
-        )
-
-    cdef int finish(self, char* taken) except -1 nogil:
-        if self.request.op != PULL:
-            return SynchronousChannel.finish(self, taken)
+    cdef int pull(self, char* taken) except -1 nogil:
         self.wait(-1, W_STEP, self.request.sequence << DONE)
         return self._read(taken)
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        cdef int status
-        self._end_push()
-        status = self._read(taken)
-        self.activity.spend(PULLING, -1)
-        return status
-
-    cdef int pushed_keys(self) except -1 nogil:
-        self._end_push()
-        self.answer.version = load(&self.words, W_STEP) >> DONE
-        return self.answer_with(NULL, 0)
-
-    cdef int _end_push(self) except -1 nogil:
-        """Wait until the step is over, with this rank's gradient or without."""
-        self.wait(-1, W_STEP, self.request.sequence << DONE)
+        cdef int status = RAN
+        self.wait(-1, W_STEP, self.request.sequence << DONE)  # with this rank's gradient or without
         rank_store(&self.words, self.rank, R_DONE, self.request.sequence)
         self.answer.before = self.counted
         self.activity.spend(PUSHING, self.shard)
-        return 0
+        if not self.by_keys():
+            status = self._read(taken)
+            self.activity.spend(PULLING, -1)
+            return status
+        self.answer.version = load(&self.words, W_STEP) >> DONE
+        return self.give(NULL, taken)
 
     cdef int _read(self, char* taken) except -1 nogil:
         """Take the parameters as they are between two updates."""
         cdef Py_ssize_t nbytes = self.size * self.numbers.itemsize
         cdef int64_t state
+        if self.by_keys():
+            self.begin_epoch()
         while True:
             state = self._quiet()
-            if taken is NULL:
+            if self.by_keys():
+                self.gather_keys(load(&self.kept, S_VERSION), taken)
+            elif taken is NULL:
                 memcpy(self.copied.fit(nbytes), self.params, nbytes)
+                self.answer_with(self.copied.at, nbytes)
             else:
                 self._place(self.params, taken)
             if self._unchanged(state):
                 break
         self.answer.version = state >> DONE
-        return self.answer_with(self.copied.at, nbytes) if taken is NULL else RAN
+        return RAN
 
     cdef bint _unchanged(self, int64_t state) noexcept nogil:
         """Whether nobody has begun to write since STEP was that."""
@@ -251,18 +199,6 @@ cdef class BackupsChannel(SynchronousChannel):
         dps_fence()
         now = load(&self.words, W_STEP)
         return now >> DONE == state >> DONE and (now & MANY) < self.quorum
-
-    cdef int pull_keys(self, char* taken) except -1 nogil:
-        cdef int64_t state
-        cdef int status
-        self.wait(-1, W_STEP, self.request.sequence << DONE)
-        self.begin_epoch()
-        while True:
-            state = self._quiet()
-            status = self.gather_keys(load(&self.kept, S_VERSION), taken)
-            if self._unchanged(state):
-                self.answer.version = state >> DONE
-                return status
 
 
 cdef class BackupsStep(Step):
@@ -280,7 +216,7 @@ cdef class BackupsStep(Step):
         Step.__init__(self, rank, channels, params, total, version, activity, rates)
         self.late = late
 
-    def lost(self):
+    def dropped_rows(self):
         """Rows that did not count, and rows that came late, since the last call."""
         result = self.dropped, self.came_late
         self.dropped = self.came_late = 0

@@ -30,7 +30,7 @@ from libc.stdint cimport int64_t
 
 from dps._runtime.asynchronous cimport AsynchronousChannel, AsynchronousStep
 from dps._runtime.channels cimport ShardChannel
-from dps._runtime.message cimport BROADCAST, MEAN, PULL, RAN, Request
+from dps._runtime.message cimport BROADCAST, MEAN, RAN, Request
 from dps._runtime.step cimport Step
 from dps._runtime.words cimport R_CLOCK, R_GIVEN, rank_load, rank_store
 
@@ -55,12 +55,11 @@ cdef class BoundedChannel(AsynchronousChannel):
         self.answer.notes[0] = <double> (clock - slowest)
         return 0
 
-    cdef int finish(self, char* taken) except -1 nogil:
-        if self.request.op == PULL:
-            self.await_others(self.request.step - 1)
-        return AsynchronousChannel.finish(self, taken)
+    cdef int pull(self, char* taken) except -1 nogil:
+        self.await_others(self.request.step - 1)
+        return AsynchronousChannel.pull(self, taken)
 
-    cdef int give(self) except -1 nogil:
+    cdef int come(self) except -1 nogil:
         """Come with a gradient to apply; where all do so at once, wait for this rank's turn."""
         if self.max_delay == 0:
             rank_store(&self.words, self.rank, R_GIVEN, self.request.step)
@@ -77,23 +76,16 @@ cdef class BoundedChannel(AsynchronousChannel):
         return status
 
     cdef int push(self) except -1 nogil:
-        self.give()
+        self.come()
         return self.gave(AsynchronousChannel.push(self))
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        self.await_others(self.request.step)
+        if not self.by_keys():  # the answer brings parameters
+            self.await_others(self.request.step)
         return AsynchronousChannel.pushed(self, taken)
 
-    cdef int pull_keys(self, char* taken) except -1 nogil:
-        self.await_others(self.request.step - 1)
-        return AsynchronousChannel.pull_keys(self, taken)
-
-    cdef int push_keys(self) except -1 nogil:
-        self.give()
-        return self.gave(AsynchronousChannel.push_keys(self))
-
-    def rest(self, int64_t clock):
-        """See `MappedChannel.rest`."""
+    def finish_steps(self, int64_t clock):
+        """See `MappedChannel.finish_steps`."""
         rank_store(&self.words, self.rank, R_GIVEN, clock)
         rank_store(&self.words, self.rank, R_CLOCK, clock)
 
@@ -107,15 +99,15 @@ cdef class BoundedStep(AsynchronousStep):
         self.epoch_steps = epoch_steps
         self.distance = 0
 
-    def rest(self):
-        """See `Step.rest`."""
+    def finish_steps(self):
+        """See `Step.finish_steps`."""
         self.epochs += 1
         self.clock = max(self.clock, self.epochs * self.epoch_steps)
         return self.clock
 
     @property
-    def renews(self):
-        """See `Step.renews`."""
+    def needs_pull(self):
+        """See `Step.needs_pull`."""
         return self.epochs > 0 and self.keys is None
 
     def clock_distance(self):

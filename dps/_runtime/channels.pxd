@@ -44,7 +44,7 @@ cdef class ShardChannel:
     cdef int pick_none(self, Py_ssize_t most) except -1 nogil
     cdef int begin(self, const char* given) except -1 nogil
     cdef int finish(self, char* taken) except -1 nogil
-    cdef int say(self) except -1 nogil
+    cdef int heartbeat(self) except -1 nogil
     cdef int put(
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
     ) except -1 nogil

@@ -80,8 +80,8 @@ cdef class ShardChannel:
         """Wait, and put what comes of it into a whole vector, and into `answer`."""
         return STOPPED
 
-    cdef int say(self) except -1 nogil:
-        """Say that the rank gets on, where it hands nothing over."""
+    cdef int heartbeat(self) except -1 nogil:
+        """Show that the rank makes progress, where it pushes nothing."""
         return 0
 
     cdef int put(

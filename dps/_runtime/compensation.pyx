@@ -21,7 +21,6 @@ import numpy as np
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.delayed cimport compensate
 from dps._kernels.optimizers cimport UNTRAINED
-from dps._runtime.asynchronous cimport AsynchronousChannel
 from dps._runtime.bounded cimport BoundedChannel
 from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport RAN
@@ -34,19 +33,16 @@ cdef class AgedChannel(BoundedChannel):
         """Of the gradient of update ``step``; one where it misses nothing."""
         return <double> max(<int64_t> 1, step - 1 - self.request.based)
 
-    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil:
-        return self.update.apply(
-            self.params, mean, self.state, self.size, 0, self.size, step,
-            self.request.rate / self.age(step),
-        )
-
-    cdef int apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil:
-        cdef int finite
-        self.lazy.lazy.age = self.age(step)
-        finite = AsynchronousChannel.apply_keys(self, keys, mean, n, step)
-        self.lazy.lazy.age = 1
+    cdef bint apply_slot(self, int64_t step) except -1 nogil:
+        cdef double rate = self.request.rate, age = self.age(step)
+        cdef bint finite
+        if self.by_keys():
+            self.lazy.lazy.age = age
+        self.request.rate = rate / age
+        finite = BoundedChannel.apply_slot(self, step)
+        self.request.rate = rate
+        if self.by_keys():
+            self.lazy.lazy.age = 1
         return finite
 
 
@@ -66,12 +62,12 @@ cdef class DelayedChannel(BoundedChannel):
         self.n_runs = len(trained)
         self.runs = <const int64_t*> self.keep(np.array(trained, np.int64).reshape(-1, 2))
 
-    cdef int _give(self, const char* part, char* taken) noexcept nogil:
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
         # What is kept is what is given, whoever writes meanwhile.
         if part == <const char*> self.params and not self.key_width:
             memcpy(self.pulled.at, part, self.size * self.numbers.itemsize)
             part = self.pulled.at
-        return BoundedChannel._give(self, part, taken)
+        return BoundedChannel.give(self, part, taken)
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         cdef Py_ssize_t n = self.picks.n * self.key_bytes
@@ -99,18 +95,17 @@ cdef class DelayedChannel(BoundedChannel):
                 self.strength,
             )
 
-    cdef int apply_whole(self, char* mean, int64_t step) except -1 nogil:
+    cdef bint apply_slot(self, int64_t step) except -1 nogil:
+        cdef char* mean = self.own_slot()
         cdef Py_ssize_t r
-        for r in range(self.n_runs):
-            self._compensate(
-                mean, self.params, self.runs[2 * r], self.runs[2 * r + 1] - self.runs[2 * r]
-            )
-        return AsynchronousChannel.apply_whole(self, mean, step)
-
-    cdef int apply_keys(
-        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
-    ) except -1 nogil:
-        # The keys are those of the last pull, in its order; tensors that are not trained have none.
-        MappedChannel.gather_keys(self, step - 1, NULL)
-        self._compensate(mean, self.values.at, 0, n * self.key_width)
-        return AsynchronousChannel.apply_keys(self, keys, mean, n, step)
+        if self.by_keys():
+            # The keys are those of the last pull, in its order; tensors that are not trained have
+            # none.
+            MappedChannel.gather_keys(self, step - 1, NULL)
+            self._compensate(mean, self.values.at, 0, self.picks.n * self.key_width)
+        else:
+            for r in range(self.n_runs):
+                self._compensate(
+                    mean, self.params, self.runs[2 * r], self.runs[2 * r + 1] - self.runs[2 * r]
+                )
+        return BoundedChannel.apply_slot(self, step)

@@ -17,9 +17,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.lazy cimport apply
 from dps._runtime.channels cimport Picks
-from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, RAN, STOPPED
 from dps._runtime.synchronous cimport SynchronousChannel
 from dps._runtime.words cimport W_STOP, load
@@ -32,7 +30,7 @@ cdef class HybridChannel(SynchronousChannel):
         SynchronousChannel.__init__(self, *given)
         self.table_keys, self.table_values = Buffer(), Buffer()
 
-    cdef int push_keys(self) except -1 nogil:
+    cdef int push(self) except -1 nogil:
         cdef Picks whole = self.picks
         cdef int status
         self.begin_epoch()
@@ -40,7 +38,7 @@ cdef class HybridChannel(SynchronousChannel):
             return STOPPED
         status = self.apply_table()
         if status == RAN:
-            status = MappedChannel.push_keys(self)
+            status = SynchronousChannel.push(self)
         self.picks = whole
         return status
 
@@ -69,9 +67,4 @@ cdef class HybridChannel(SynchronousChannel):
         self.numbers.divide(
             grad, <double> (self.request.rows * self.slice.n), rows * self.key_width
         )
-        rows = self.make_rows(keys, grad, rows, self.request.step)
-        if not apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, keys, rows, self.request.step, grad
-        ):
-            return BAD_UPDATE
-        return RAN
+        return RAN if self.apply_keys(keys, grad, rows, self.request.step) else BAD_UPDATE

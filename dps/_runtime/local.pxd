@@ -8,7 +8,7 @@ from dps._runtime.updates cimport BoundUpdate
 cdef class LocalStep(AllReduceStep):
     cdef AllReduceStep reduction
     cdef int64_t period
-    cdef int64_t met                # the step after which copies were brought together
+    cdef int64_t synchronised       # the step after which copies were last averaged
     cdef int64_t rows               # since then
     cdef int64_t epoch_rows
     cdef int64_t reductions
@@ -16,7 +16,7 @@ cdef class LocalStep(AllReduceStep):
     cdef BoundUpdate outer
     cdef double rate
     cdef char* outer_state
-    cdef char* base                 # what all copies were when they last met
+    cdef char* base                 # what all copies were then
     cdef char* given                # to the others
     cdef Py_ssize_t state_rows
     cdef Buffer part                # of a gradient by keys
@@ -26,6 +26,6 @@ cdef class LocalStep(AllReduceStep):
     cdef bint _stopped(self) noexcept nogil
 
     cdef int _step_here(self, const char* grad, int64_t rows, double rate) except -1 nogil
-    cdef int _meet_others(self) except -1 nogil
+    cdef int _synchronise(self) except -1 nogil
     cdef int _average_state(self) except -1 nogil
     cdef int _exchanged(self, int64_t rows, char* taken) except -1 nogil

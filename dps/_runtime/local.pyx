@@ -1,12 +1,12 @@
 """Local steps: every rank trains its own copy, and all copies are brought together now and then.
 
-A rank applies the mean gradient of its own part of a batch to its copy, without a word to anybody.
-After every ``period`` steps, and after the last one of an epoch, ranks meet: ::
+A rank applies the mean gradient of its own part of a batch to its copy, and sends nothing. After
+every ``period`` steps, and after the last one of an epoch, ranks average their copies: ::
 
     D = sum_r n_r (base - params_r) / sum_r n_r     n_r the rows that rank r has taken since
     base = outer update of base by D                params_r = base
 
-``base`` is what all copies were when they last met, the same bits on all ranks; so are D, the state
+``base`` is what all copies were after the last reduction, the same bits on all ranks; so are D, the state
 of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
@@ -14,7 +14,7 @@ Protocol. A reduction is one exchange of an all-reduce (whole.pyx, ring.pyx), ma
 step that a rank would take at each batch (``reduction``): the same barriers, sums by hosts, and the
 same consequences of a crash. Exchanges and local steps are numbered apart: a local step is an
 update (`sequence`, by which learning rates and lazy updates count), an exchange is not. Between two
-reductions a rank says that it lives (BEAT), so that those who wait for it know it from one that
+reductions a rank sends heartbeats (BEAT), so that ranks that wait for it know it from one that
 hangs. A rank that dies leaves the others waiting at the next reduction until the fit is stopped;
 only the snapshot of the last closed epoch counts, and that is of a time when all copies were equal.
 
@@ -102,15 +102,15 @@ cdef class LocalStep(AllReduceStep):
         self.rows += rows
         self.epoch_rows += rows
         last = self.sequence == self.way.last
-        if last or self.sequence - self.met == self.period:
-            status = self._meet_others()
+        if last or self.sequence - self.synchronised == self.period:
+            status = self._synchronise()
             if status == RAN and last:
                 status = self._average_state()
             return status
         for number in range(self.n_shards):
-            (<ShardChannel> self._channels[number]).say()
+            (<ShardChannel> self._channels[number]).heartbeat()
         if self.host is not None:
-            self.host.say()
+            self.host.heartbeat()
         return RAN
 
     cdef int _step_here(self, const char* grad, int64_t rows, double rate) except -1 nogil:
@@ -137,10 +137,10 @@ cdef class LocalStep(AllReduceStep):
             )
         return RAN if finite else BAD_UPDATE
 
-    cdef int _meet_others(self) except -1 nogil:
-        """Bring all copies together."""
+    cdef int _synchronise(self) except -1 nogil:
+        """Average the copies of all ranks."""
         cdef int status
-        self.met = self.sequence
+        self.synchronised = self.sequence
         if self.keys is not None:
             if not flush(
                 &self.lazy.lazy, self.numbers.single, &self.held, 0, self.size,

@@ -24,9 +24,7 @@ cdef class MappedChannel(WholeChannel):
     cdef KeyList merged
     cdef Buffer sums                # at the merged keys
 
-    cdef int pull_keys(self, char* taken) except -1 nogil
-    cdef int push_keys(self) except -1 nogil
-    cdef Py_ssize_t merge_keys(self) except -1 nogil
+    cdef Py_ssize_t merge_keys(self, const int64_t* rows, int n_slots) except -1 nogil
     cdef Py_ssize_t find_rows(self) except -1 nogil
     cdef Py_ssize_t make_rows(
         self, int64_t* keys, char* values, Py_ssize_t n, int64_t now
@@ -35,9 +33,11 @@ cdef class MappedChannel(WholeChannel):
     cdef bint _flush(self, Py_ssize_t start, Py_ssize_t stop, int64_t now) noexcept nogil
     cdef void expire_rows(self, Py_ssize_t first, Py_ssize_t last) noexcept nogil
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil
-    cdef int pushed_keys(self) except -1 nogil
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil
+    cdef bint apply_keys(
+        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
+    ) except -1 nogil
     cdef int begin_epoch(self) except -1 nogil
+    cdef tuple rates_of_epoch(self)
     cdef const char* values_of_picks(self) except? NULL nogil
-    cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil

@@ -11,12 +11,11 @@ import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.keys cimport KeyList, need, next_batch
-from dps._kernels.lazy cimport flush, gather
+from dps._kernels.lazy cimport apply, flush, gather
 from dps._kernels.table cimport NOT_YET, NOWHERE, TableRows, draw, expire, find, make
 from dps._runtime.activity cimport Activity
-from dps._runtime.message cimport BAD_GRADIENT, BAD_UPDATE, PULL_KEYS, PUSH_KEYS, RAN, STOPPED
+from dps._runtime.message cimport BAD_GRADIENT, RAN
 from dps._runtime.whole cimport WholeChannel
-from dps._runtime.words cimport R_ARRIVED, R_ROWS, S_VERSION, W_STOP, load, rank_store, store
 
 from dps.errors import TableFullError
 
@@ -53,27 +52,23 @@ cdef class MappedChannel(WholeChannel):
         self.mean.values = <const char**> (self.mean.keys + self.n_ranks)
         self.mean.counts = <int64_t*> (self.mean.values + self.n_ranks)
 
-    cdef int begin(self, const char* given) except -1 nogil:
-        if self.request.op == PUSH_KEYS:
-            self.given = given
-            return self.push_keys()
-        return WholeChannel.begin(self, given)
+    cdef const char* _own(self) noexcept nogil:
+        return NULL if self.by_keys() else WholeChannel._own(self)
 
-    cdef int finish(self, char* taken) except -1 nogil:
-        self.answer.n_keys = 0
-        if self.request.op == PULL_KEYS:
-            return self.pull_keys(taken)
-        if self.request.op == PUSH_KEYS:
-            return self.pushed_keys()
-        return WholeChannel.finish(self, taken)
+    cdef Py_ssize_t given_size(self) noexcept nogil:
+        return self.picks.n * self.key_width if self.by_keys() else self.size
 
     cdef int begin_epoch(self) except -1 nogil:
         """Have the learning rates of the request's epoch."""
         if self.request.epoch != self.epoch and self.lazy is not None:
             with gil:
-                self.lazy.begin(*self.rates.of_epoch(self.request.epoch))
+                self.lazy.begin(*self.rates_of_epoch())
         self.epoch = self.request.epoch
         return 0
+
+    cdef tuple rates_of_epoch(self):
+        """See `LazyUpdate.begin`."""
+        return self.rates.of_epoch(self.request.epoch)
 
     cdef int gather_keys(self, int64_t now, char* taken) except -1 nogil:
         """Read the parameters at the keys, brought up to date."""
@@ -178,9 +173,11 @@ cdef class MappedChannel(WholeChannel):
         self.numbers.pick(self.values.at, self.given, self.picks.at, self.picks.n, self.key_width)
         return self.values.at
 
-    cdef bint deliver_keys(self, Py_ssize_t n_ranks) except -1 nogil:
-        """Fill the slot with keys and values; whether these are finite."""
-        cdef const char* values = self.values_of_picks()
+    cdef int fill(self, int n_cuts) except -1 nogil:
+        cdef const char* values
+        if not self.by_keys():
+            return WholeChannel.fill(self, n_cuts)
+        values = self.values_of_picks()
         if self.picks.n > self.key_stride:
             with gil:
                 raise TableFullError(
@@ -188,46 +185,48 @@ cdef class MappedChannel(WholeChannel):
                     f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
                 )
         self.reserve(False, self.picks.n * self.key_bytes)
-        if self.shard >= 0:  # what is summed on a host is not a push yet
-            self.activity.push(self.shard, self.picks.n * (self.key_bytes + 8))
-        return self.numbers.deliver(
-            self.picks.keys, self.picks.n, values, self.slice_keys, n_ranks,
+        self.count(self.picks.n * (self.key_bytes + 8))
+        return RAN if self.numbers.deliver(
+            self.picks.keys, self.picks.n, values, self.slice_keys, n_cuts,
             self.slot_keys + self.rank * self.key_stride,
             self.own_slot(),
             self.slot_counts + self.rank * self.n_ranks, self.key_width, self.table.n_homes,
-        )
+        ) else BAD_GRADIENT
 
-    cdef int pull_keys(self, char* taken) except -1 nogil:
+    cdef int pull(self, char* taken) except -1 nogil:
         """Nobody writes what is read here before this rank's next push."""
+        if not self.by_keys():
+            return WholeChannel.pull(self, taken)
         self.begin_epoch()
         return self.gather_keys(self.request.step, taken)
 
-    cdef int push_keys(self) except -1 nogil:
-        """The first half of an exchange by keys."""
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
+        if not self.by_keys():
+            return WholeChannel.reduce(self, rows, n_slots)
         self.begin_epoch()
-        if load(&self.words, W_STOP) != 0:
-            return STOPPED
-        if not self.deliver_keys(self.n_ranks):
-            return BAD_GRADIENT
-        rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
-        rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
-        return RAN
+        return self.use_keys(self.merge_keys(rows, n_slots))
 
-    cdef Py_ssize_t merge_keys(self) except -1 nogil:
-        """Wait for what all ranks give; how many keys there are in this rank's slice."""
+    cdef Py_ssize_t merge_keys(self, const int64_t* rows, int n_slots) except -1 nogil:
+        """Sum what slots with rows have in this rank's slice; how many keys there are."""
         cdef Py_ssize_t most = 0
-        cdef int rank
-        self._await()
-        for rank in range(self.n_ranks):
-            if self.slots.rows[rank]:
-                most += self.slot_counts[rank * self.n_ranks + self.slice.place]
+        cdef int slot
+        for slot in range(n_slots):
+            if rows[slot]:
+                most += self.slot_counts[slot * self.n_ranks + self.slice.place]
         next_batch(&self.merged.keys)
         need(&self.merged.keys, most)
         return self.numbers.merge(
             self.slot_keys, self.key_stride, self.slots.at, self.slots.stride, self.slot_counts,
-            self.slots.rows, self.n_ranks, self.slice.place, &self.merged.keys,
+            rows, n_slots, self.n_ranks, self.slice.place, &self.merged.keys,
             self.sums.fit(most * self.key_bytes), max(self.divisor(), 1.0), self.key_width,
         )
+
+    cdef bint apply_keys(
+        self, int64_t* keys, char* mean, Py_ssize_t n, int64_t step
+    ) except -1 nogil:
+        """Apply a mean gradient at n keys, which may be moved, as update ``step``; is it finite?"""
+        n = self.make_rows(keys, mean, n, step)
+        return apply(&self.lazy.lazy, self.numbers.single, &self.held, keys, n, step, mean)
 
     cdef void lay_out(self, Py_ssize_t n) noexcept nogil:
         """Put the n keys and values of this rank's slice where all ranks read them."""
@@ -236,22 +235,18 @@ cdef class MappedChannel(WholeChannel):
         memcpy(self.total + first * self.key_bytes, self.sums.at, n * self.key_bytes)
         self.total_counts[self.slice.place] = n
 
-    cdef int pushed_keys(self) except -1 nogil:
-        """The second half."""
-        if not self.use_keys(self.merge_keys()):
-            return BAD_UPDATE
-        if self.rank == 0:
-            store(&self.kept, S_VERSION, self.request.step)
-        self.answer.nbytes = 0
-        return self.done()
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
+        if self.by_keys():  # they are asked for with the next batch's keys
+            return self.answer_with(NULL, 0)
+        return WholeChannel.give(self, part, taken)
 
-    def rest(self, int64_t clock):
+    def finish_steps(self, int64_t clock):
         """The rank takes no more steps in this epoch; `clock` are those up to its end."""
 
     def flush(self, int64_t epoch):
         """Apply what lazy updates have left behind, while nobody pushes; whether all is finite.
 
-        Nothing is where ranks wait for each other: the last step of an epoch has done that.
+        In synchronous modes nothing is left: the last step of an epoch has applied it.
         """
         return True
 

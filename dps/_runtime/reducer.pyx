@@ -64,7 +64,8 @@ cdef class HostReducer(MappedChannel):
     cdef int _sum_keys(self) except -1 nogil:
         cdef Py_ssize_t each = self.key_bytes, n = 0, first, count
         cdef int rank
-        self.lay_out(self.merge_keys())
+        self._await()
+        self.lay_out(self.merge_keys(self.slots.rows, self.n_ranks))
         self.done()
         if self.leads:
             for rank in range(self.n_ranks):  # side by side: nobody else reads them any more

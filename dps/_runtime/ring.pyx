@@ -59,9 +59,9 @@ cdef class RingStep(AllReduceStep):
             return BAD_GRADIENT
         self._go_round(taken, rows)
         store(&self.own.kept, S_VERSION, self.version + self.sequence)
-        for number in range(self.n_places):  # nothing else goes there that says so
+        for number in range(self.n_places):  # it sends the shards nothing else in this step
             if (<ShardChannel> self._channels[number]).far:
-                (<StreamChannel> self._channels[number]).say()
+                (<StreamChannel> self._channels[number]).heartbeat()
         self.activity.spend(PUSHING, -1)
         return RAN
 

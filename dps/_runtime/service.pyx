@@ -174,7 +174,7 @@ cdef class Service:
             self._refuse()
         self.wire.receive(row, sizeof(row))
         memcpy(self.channel.activity._row + EPOCH, row + EPOCH, (WIDTH - EPOCH) * sizeof(int64_t))
-        return self.channel.say()
+        return self.channel.heartbeat()
 
     cdef int _receive_round(self) except -1 nogil:
         """Put a message of a ring to its place; it gets no answer."""

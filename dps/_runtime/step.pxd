@@ -70,7 +70,7 @@ cdef class Step:
     cdef int _make_room(self) except -1 nogil
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil
     cdef int broadcast(self, const char* given, const double* notes) except -1 nogil
-    cdef int _meet(
+    cdef int _collective(
         self, int64_t op, const char* given, int64_t rows, const double* notes
     ) except -1 nogil
     cdef const char* _vector(self, values) except NULL

@@ -5,7 +5,7 @@ on their way at once, and then takes what comes of it, shard by shard. Any mixtu
 do, mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
 does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
 
-Steps and meetings of ranks are numbered together (``sequence``), the same on all ranks where these
+Steps and collectives of ranks are numbered together (``sequence``), the same on all ranks where these
 wait for each other.
 """
 from libc.stdint cimport int64_t, uintptr_t
@@ -119,11 +119,11 @@ cdef class Step:
         """Sum and largest staleness of pushes since the last call."""
         return 0.0, 0.0
 
-    def expect(self, steps):
+    def plan_steps(self, steps):
         """Begin an epoch of so many steps."""
         self.way.last = self.sequence + steps
 
-    def lost(self):
+    def dropped_rows(self):
         """Rows that did not count, and rows that came late, since the last call."""
         return 0, 0
 
@@ -131,21 +131,21 @@ cdef class Step:
         """Begin an epoch of the fit, where steps go by keys."""
         self.way.epoch = epoch
 
-    def say(self):
-        """Say at all shards, and on the rank's host, that it is alive; nobody is waited for."""
+    def heartbeat(self):
+        """Send a heartbeat to all shards, and on the rank's host, without waiting."""
         cdef int number
         with nogil:
             for number in range(self.n_shards):
-                (<ShardChannel> self._channels[number]).say()
+                (<ShardChannel> self._channels[number]).heartbeat()
             if self.host is not None:
-                self.host.say()
+                self.host.heartbeat()
 
-    def rest(self):
+    def finish_steps(self):
         """No steps follow in this epoch; the clock at its end, 0 where ranks have none."""
         return 0
 
     @property
-    def renews(self):
+    def needs_pull(self):
         """Whether parameters are to be pulled before an epoch's first step."""
         return False
 
@@ -153,7 +153,7 @@ cdef class Step:
         """How far ahead a step began since the last call, at most; NaN where nobody counts."""
         return float("nan")
 
-    def hand_over(self, grad, int64_t rows, double rate):
+    def push_gradient(self, grad, int64_t rows, double rate):
         """Hand over a gradient sum; how it ended."""
         cdef const char* given = self._vector(grad)
         cdef int status
@@ -193,7 +193,7 @@ cdef class Step:
         cdef Py_ssize_t n = self.keys.keys.count * self.key_map.width * self.numbers.itemsize
         return np.frombuffer(self.at_keys[:n], "float32" if self.numbers.single else "float64")
 
-    def meet(self, values, int64_t rows, notes):
+    def reduce_mean(self, values, int64_t rows, notes):
         """The mean over all ranks; how it ended and the sums of the notes."""
         cdef const char* given = self._vector(values)
         cdef double sent[NOTES]
@@ -203,7 +203,7 @@ cdef class Step:
             status = self.mean(given, rows, sent)
         return ENDINGS[status], np.array([self.notes[i] for i in range(len(notes))])
 
-    def hand_out(self, values, notes):
+    def broadcast_values(self, values, notes):
         """Rank 0's vector for all ranks; how it ended and its notes."""
         cdef const char* given = self._vector(values) if self.rank == 0 else NULL
         cdef double sent[NOTES]
@@ -267,9 +267,9 @@ cdef class Step:
             self.host.publish(status, notes)
         else:
             status = self.host.await_answer(notes)
-            for number in range(self.n_shards):  # nothing else goes there that says so
+            for number in range(self.n_shards):  # the rank sends them nothing else in this step
                 if (<ShardChannel> self._channels[number]).far:
-                    (<StreamChannel> self._channels[number]).say()
+                    (<StreamChannel> self._channels[number]).heartbeat()
         if status == RAN and op == PUSH_KEYS:
             self.host.mean.counts[0] = self.host.total_counts[0]
         elif status == RAN:
@@ -384,13 +384,13 @@ cdef class Step:
 
     cdef int mean(self, const char* given, int64_t rows, const double* notes) except -1 nogil:
         """The sum of all ranks' vectors over the sum of their rows, into `total`."""
-        return self._meet(MEAN, given, rows, notes)
+        return self._collective(MEAN, given, rows, notes)
 
     cdef int broadcast(self, const char* given, const double* notes) except -1 nogil:
         """Rank 0's vector and notes, into `total`."""
-        return self._meet(BROADCAST, given, 0, notes)
+        return self._collective(BROADCAST, given, 0, notes)
 
-    cdef int _meet(
+    cdef int _collective(
         self, int64_t op, const char* given, int64_t rows, const double* notes
     ) except -1 nogil:
         cdef int status = self.collect(), i

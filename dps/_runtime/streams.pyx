@@ -146,7 +146,7 @@ cdef class StreamChannel(ShardChannel):
         parts[1], sizes[1] = self.activity._rows[self.shard], request.nbytes
         return 2
 
-    cdef int say(self) except -1 nogil:
+    cdef int heartbeat(self) except -1 nogil:
         """Send what the rank has counted, where it is time."""
         cdef const void* parts[2]
         cdef Py_ssize_t sizes[2]

@@ -7,7 +7,6 @@ up to date, before DONE: outside of an epoch nothing is lazy.
 """
 from libc.stdint cimport int64_t
 
-from dps._kernels.lazy cimport apply
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport RAN
@@ -24,19 +23,15 @@ cdef class SynchronousChannel(MappedChannel):
         )
 
     cdef int pushed(self, char* taken) except -1 nogil:
-        cdef int status = self.share()
+        cdef int status = self.reduce_slice()
         if status == RAN and taken != self.params:
-            self._give(self.params, taken)
+            self.give(self.params, taken)
             self.activity.spend(PULLING, -1)
         return status
 
     cdef int use_keys(self, Py_ssize_t n) except -1 nogil:
-        cdef int64_t* keys = self.merged.keys.list
-        cdef bint finite
-        n = self.make_rows(keys, self.sums.at, n, self.request.step)
-        finite = apply(
-            &self.lazy.lazy, self.numbers.single, &self.held, keys, n, self.request.step,
-            self.sums.at,
+        cdef bint finite = self.apply_keys(
+            self.merged.keys.list, self.sums.at, n, self.request.step
         )
         if self.request.step == self.lazy.lazy.before + self.lazy.lazy.steps:
             finite &= self.flush_keys(self.slice.start, self.slice.stop, self.request.step)

@@ -59,17 +59,22 @@ cdef class WholeChannel(ShardChannel):
     cdef const char* _own(self) noexcept nogil
     cdef bint _deliver(self, const char* whole, char* part) noexcept nogil
     cdef int reserve(self, bint late, Py_ssize_t nbytes) except -1 nogil
-    cdef int _fill(self) except -1 nogil
+    cdef bint by_keys(self) noexcept nogil
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil
+    cdef int fill(self, int n_cuts) except -1 nogil
+    cdef Py_ssize_t given_size(self) noexcept nogil
     cdef int64_t _await(self) except -1 nogil
     cdef double divisor(self) noexcept nogil
     cdef int arrive(self) except -1 nogil
     cdef int use(self, Py_ssize_t first, Py_ssize_t last) except -1 nogil
     cdef int done(self) except -1 nogil
-    cdef int share(self) except -1 nogil
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil
+    cdef int reduce_slice(self) except -1 nogil
+    cdef int pull(self, char* taken) except -1 nogil
     cdef int push(self) except -1 nogil
     cdef int pushed(self, char* taken) except -1 nogil
     cdef int has_come(self, int place, int64_t rows, int64_t sequence) noexcept nogil
-    cdef int _give(self, const char* part, char* taken) noexcept nogil
+    cdef int give(self, const char* part, char* taken) noexcept nogil
     cdef int _finish_mean(self, char* taken) except -1 nogil
     cdef int _finish_broadcast(self, char* taken) except -1 nogil
     cdef int answer_with(self, const char* result, Py_ssize_t n) noexcept nogil

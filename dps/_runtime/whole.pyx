@@ -27,7 +27,7 @@ from dps._kernels.reduce cimport BLOCK
 from dps._runtime.activity cimport PUSH as PUSHING, Activity
 from dps._runtime.channels cimport ShardChannel
 from dps._runtime.message cimport (
-    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PUSH, RAN, STOPPED
+    BAD_GRADIENT, BAD_UPDATE, BROADCAST, MEAN, NOTES, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAN, STOPPED
 )
 from dps._runtime.words cimport (
     Header, R_ARRIVED, R_BEAT, R_DONE, R_RING, R_ROWS, S_VERSION, W_STOP, is_ready, load,
@@ -93,7 +93,7 @@ cdef class WholeChannel(ShardChannel):
         cdef int64_t op = self.request.op
         cdef int i
         self.given = given
-        if op == PUSH:
+        if op == PUSH or op == PUSH_KEYS:
             return self.push()
         if op == MEAN:
             for i in range(NOTES):
@@ -106,14 +106,17 @@ cdef class WholeChannel(ShardChannel):
     cdef int finish(self, char* taken) except -1 nogil:
         cdef int64_t op = self.request.op
         self.answer.n_keys = 0
-        if op == PUSH:
+        if op == PUSH or op == PUSH_KEYS:
             return self.pushed(taken)
-        if op == PULL:
-            self.answer.version = load(&self.kept, S_VERSION)
-            return self._give(self.params, taken)
+        if op == PULL or op == PULL_KEYS:
+            return self.pull(taken)
         if op == MEAN:
             return self._finish_mean(taken)
         return self._finish_broadcast(taken)
+
+    cdef bint by_keys(self) noexcept nogil:
+        """Whether the request is of values at keys, and not of a whole vector."""
+        return self.request.op == PUSH_KEYS or self.request.op == PULL_KEYS
 
     cdef int put(
         self, int place, const char* values, Py_ssize_t n, int64_t rows, int64_t sequence
@@ -121,7 +124,7 @@ cdef class WholeChannel(ShardChannel):
         memcpy(self.ring.at + place * self.ring.stride, values, n * self.numbers.itemsize)
         return self.has_come(place, rows, sequence)
 
-    cdef int say(self) except -1 nogil:
+    cdef int heartbeat(self) except -1 nogil:
         rank_store(
             &self.words, self.rank, R_BEAT, rank_load(&self.words, self.rank, R_BEAT) + 1
         )
@@ -133,7 +136,7 @@ cdef class WholeChannel(ShardChannel):
         rank_store(&self.words, self.rank, R_RING, sequence)
         return RAN
 
-    cdef int _give(self, const char* part, char* taken) noexcept nogil:
+    cdef int give(self, const char* part, char* taken) noexcept nogil:
         """Put a vector where it is wanted: in the whole one, or on a wire."""
         if taken is NULL:
             return self.answer_with(part, self.size * self.numbers.itemsize)
@@ -187,11 +190,24 @@ cdef class WholeChannel(ShardChannel):
                 self.slots.room[late] = self.window.grow(self.rank + late * self.n_ranks, nbytes)
         return 0
 
-    cdef int _fill(self) except -1 nogil:
-        """Have what is given in the rank's slot, if it is finite."""
+    cdef void count(self, Py_ssize_t nbytes) noexcept nogil:
+        """Count a push; what is summed on a host is none yet."""
+        if self.shard >= 0:
+            self.activity.push(self.shard, nbytes)
+
+    # A payload is a whole vector, or values at keys. A mode fills a slot, sums slots, and gives an
+    # answer, whatever it is; these six methods know (mapped.pyx has them for keys).
+
+    cdef Py_ssize_t given_size(self) noexcept nogil:
+        """Elements that the rank hands over."""
+        return self.size
+
+    cdef int fill(self, int n_cuts) except -1 nogil:
+        """Have what is given in the rank's slot, if it is finite; by keys in so many slices."""
         cdef char* slot = self.own_slot()
         cdef bint finite
         self.reserve(False, self.size * self.numbers.itemsize)
+        self.count(self.size * self.numbers.itemsize)
         if self.given is NULL:  # it has been received there
             finite = self.numbers.is_finite(slot, self.size)
         else:
@@ -205,13 +221,12 @@ cdef class WholeChannel(ShardChannel):
         if load(&self.words, W_STOP) != 0:
             return STOPPED
         if own is NULL:
-            status = self._fill()
+            status = self.fill(self.n_ranks)
         else:
             status = RAN if self.numbers.is_finite(own, self.size) else BAD_GRADIENT
+            self.count(self.size * self.numbers.itemsize)
         if status != RAN:
             return status
-        if self.shard >= 0:  # what is summed on a host is not a push yet
-            self.activity.push(self.shard, self.size * self.numbers.itemsize)
         rank_store(&self.words, self.rank, R_ROWS, self.request.rows)
         rank_store(&self.words, self.rank, R_ARRIVED, self.request.sequence)
         return RAN
@@ -231,27 +246,30 @@ cdef class WholeChannel(ShardChannel):
         """What a sum is divided by."""
         return <double> self.rows
 
-    cdef int share(self) except -1 nogil:
-        """The second half of an exchange: work on this rank's slice, then wait for all."""
-        cdef const char* own = self._own()
-        cdef const char* slots = own
+    cdef bint reduce(self, const int64_t* rows, int n_slots) except -1 nogil:
+        """Sum this rank's slice of the slots that have rows, and use it; is all finite?"""
+        cdef const char* slots = self._own()
         cdef Py_ssize_t first = self.slice.start, last, itemsize = self.numbers.itemsize
-        cdef int good = True
-        self._await()
-        if own is NULL:
+        cdef bint good = True
+        if slots is NULL:
             slots = self.slots.at
         while first < self.slice.stop:  # what has become of the gradients stays in cache
             last = min(first + self.scratch.n, self.slice.stop)
             self.numbers.sum_slots(
-                slots + first * itemsize, self.slots.stride, self.slots.rows, self.n_ranks,
-                self.scratch.at, last - first, self.divisor(),
+                slots + first * itemsize, self.slots.stride, rows, n_slots, self.scratch.at,
+                last - first, self.divisor(),
             )
             if self.request.op == MEAN:
-                memcpy(self.total + first * itemsize, self.scratch.at, (last - first) * itemsize)
+                good &= WholeChannel.use(self, first, last)
             else:
                 good &= self.use(first, last)
             first = last
-        if not good:
+        return good
+
+    cdef int reduce_slice(self) except -1 nogil:
+        """The second half of an exchange: work on this rank's slice, then wait for all."""
+        self._await()
+        if not self.reduce(self.slots.rows, self.n_ranks):
             return BAD_UPDATE
         if self.rank == 0 and self.request.op != MEAN:
             store(&self.kept, S_VERSION, self.request.step)
@@ -272,23 +290,28 @@ cdef class WholeChannel(ShardChannel):
         )
         return True
 
+    cdef int pull(self, char* taken) except -1 nogil:
+        """Take the parameters."""
+        self.answer.version = load(&self.kept, S_VERSION)
+        return self.give(self.params, taken)
+
     cdef int push(self) except -1 nogil:
         """Hand a gradient over, as the mode has it."""
         return self.arrive()
 
     cdef int pushed(self, char* taken) except -1 nogil:
         """Take what comes of it."""
-        cdef int status = self.share()
-        return self._give(self.total, taken) if status == RAN else status
+        cdef int status = self.reduce_slice()
+        return self.give(self.total, taken) if status == RAN else status
 
     cdef int _finish_mean(self, char* taken) except -1 nogil:
         cdef int64_t parity = self.request.sequence % 2
-        cdef int rank, i, status = self.share()
+        cdef int rank, i, status = self.reduce_slice()
         for i in range(NOTES):
             self.answer.notes[i] = self.notes[parity, 0, i]
             for rank in range(1, self.n_ranks):
                 self.answer.notes[i] += self.notes[parity, rank, i]
-        return self._give(self.total, taken) if status == RAN else status
+        return self.give(self.total, taken) if status == RAN else status
 
     cdef int _finish_broadcast(self, char* taken) except -1 nogil:
         cdef int64_t parity = self.request.sequence % 2
@@ -308,4 +331,4 @@ cdef class WholeChannel(ShardChannel):
         self.done()
         for i in range(NOTES):
             self.answer.notes[i] = self.notes[parity, 0, i]
-        return self._give(self.total, taken)
+        return self.give(self.total, taken)

@@ -146,7 +146,7 @@ class Channel:
     def _alive(self) -> None:
         """While it waits for ranks of its own host, the shards hear of this rank."""
         self._first.call(operations.beat)
-        self.say()
+        self.heartbeat()
 
     def pull(self) -> NDArray[np.floating]:
         """The parameters as they are, (n,). Valid, and not to be written, until the next call."""
@@ -165,7 +165,7 @@ class Channel:
         StoppedError
             The fit has been stopped or has finished.
         """
-        ending = self.step.hand_over(grad, rows, self._spec.schedule(epochs_done))
+        ending = self.step.push_gradient(grad, rows, self._spec.schedule(epochs_done))
         raise_unless_ran(ending, self._spec.rank, self.steps)
         return self.params
 
@@ -202,7 +202,7 @@ class Channel:
         NonFiniteError
             The values hold NaN or infinity.
         """
-        ending, sums = self.aligned().meet(values, rows, notes)
+        ending, sums = self.aligned().reduce_mean(values, rows, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
         return self._total, sums
 
@@ -230,7 +230,7 @@ class Channel:
         NonFiniteError
             Rank 0's values hold NaN or infinity; raised there.
         """
-        ending, came = self.aligned().hand_out(values, notes)
+        ending, came = self.aligned().broadcast_values(values, notes)
         raise_unless_ran(ending, self._spec.rank, self.steps)
         return self._total, came
 
@@ -242,12 +242,12 @@ class Channel:
             self._aligned = True
         return self.step
 
-    def rest(self) -> None:
+    def finish_steps(self) -> None:
         """Say that no steps of this rank follow in this epoch, so that nobody waits for them."""
-        clock = self.step.rest()
+        clock = self.step.finish_steps()
         if clock:
             for link in self._links:
-                link.call(operations.rest, clock)
+                link.call(operations.finish_steps, clock)
 
     def beat(self) -> None:
         """Say that this rank is alive while it reads, and hear whether the fit goes on.
@@ -257,14 +257,14 @@ class Channel:
         StoppedError
         """
         self._call(operations.beat)
-        self.say()
+        self.heartbeat()
 
-    def say(self) -> None:
+    def heartbeat(self) -> None:
         """Say that this rank is alive, wherever others judge it: at every shard, and on its host.
 
         A window's ranks judge each other by what stands in that window alone.
         """
-        self.step.say()
+        self.step.heartbeat()
 
     @property
     def steps(self) -> int:
@@ -284,9 +284,9 @@ class Channel:
         """
         return float(self.step.clock_distance())
 
-    def lost(self) -> tuple[int, int]:
+    def dropped_rows(self) -> tuple[int, int]:
         """Rows that did not count, and rows that came late, since the last call."""
-        return self.step.lost()
+        return self.step.dropped_rows()
 
     def digest(self) -> int:
         """Of the rank's own copy of parameters and state; 0 where it holds none."""
@@ -298,7 +298,7 @@ class Channel:
         Nothing is applied between this and :meth:`end_epoch` of the same epoch.
         """
         if not self._together:
-            # All ranks meet; nobody pushes again before the epoch is closed.
+            # A collective of all ranks; nobody pushes again before the epoch is closed.
             self.reduce([0.0])
             if self._lags:
                 if self._spec.rank == 0:

@@ -58,7 +58,7 @@ __all__ = [
     "reduce",
     "report",
     "reported",
-    "rest",
+    "finish_steps",
     "snapshot_epoch",
     "version",
 ]
@@ -200,10 +200,10 @@ def bring_up_to_date(access: Access, epoch: int) -> None:
         raise NonFiniteError.of("update", rank=access.rank)
 
 
-def rest(access: Access, clock: int) -> None:
+def finish_steps(access: Access, clock: int) -> None:
     """The rank takes no more steps in this epoch; those of its end lie behind it."""
     if access.channel is not None:
-        access.channel.rest(clock)
+        access.channel.finish_steps(clock)
 
 
 def snapshot_epoch(

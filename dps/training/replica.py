@@ -147,7 +147,7 @@ def run_replica(
         if alive is not None:
             alive()
         if channel is not None:  # a rank that waits at one shard is judged at all
-            channel.say()
+            channel.heartbeat()
 
     try:
         links = connect(session, rank, spec.fence, access=spec.mode.access, alive=waits)
@@ -230,7 +230,7 @@ def _train(spec: ReplicaSpec, channel: Channel, source: Source, held_out: HeldOu
             activity.lap(COMPUTE)
         missed, weight, scores = validation
         stale_sum, stale_max = channel.staleness()
-        dropped, late = channel.lost()
+        dropped, late = channel.dropped_rows()
         report = EpochReport(
             loss_sum=loss_sum,
             rows=seen,

@@ -123,10 +123,10 @@ class Steps:
         NonFiniteError, StoppedError
         """
         loop, steps = self._loop, self._batches.steps
-        self._channel.step.expect(steps - begun.step)
+        self._channel.step.plan_steps(steps - begun.step)
         if self._rates is not None:
             self._channel.step.begin_epoch(number - self._rates.epochs)
-        if self._channel.step.renews:
+        if self._channel.step.needs_pull:
             self._channel.pull()
         rates = [self._schedule(number + step / steps) for step in range(steps)]
         key = int(np.random.SeedSequence((*self._seed, number)).generate_state(1, np.uint64)[0])
@@ -139,7 +139,7 @@ class Steps:
                 group.clear()  # it may take as much memory as the next one, which is waited for
         self._run([])  # steps without rows
         assert loop.done
-        self._channel.rest()
+        self._channel.finish_steps()
         return loop.loss, loop.seen, loop.pushes
 
     def _run(self, group: Group) -> None:
