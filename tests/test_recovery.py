@@ -109,13 +109,13 @@ def training(client: Client) -> int:
     return len({event["fit"] for event in events if event["kind"] == "epochs"})
 
 
-def slow_loss() -> LogLoss:
+def slow_loss(seconds: float = 0.004) -> LogLoss:
     """A loss that takes its time; made in a function, so that it is pickled by value."""
 
     @dataclass(frozen=True)
     class Slow(LogLoss):
         def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-            time.sleep(0.004)
+            time.sleep(seconds)
             return LogLoss.evaluate(self, y, raw, weight, out)
 
     return Slow()
@@ -123,7 +123,8 @@ def slow_loss() -> LogLoss:
 
 def classifier(client: Client, **options: Any) -> dps.LinearClassifier:
     made = {"optimizer": "adam", "max_iter": 8, "tol": None, "batch_size": 500, "verbose": 0}
-    return dps.LinearClassifier(client=client, random_state=0, loss=slow_loss(), **(made | options))
+    made |= {"random_state": 0, "loss": slow_loss()}
+    return dps.LinearClassifier(client=client, **(made | options))
 
 
 def assert_exact(model: Any, n_rows: int = ROWS) -> None:
@@ -171,6 +172,7 @@ def test_the_same_ranks_go_on_within_an_epoch_with_the_same_bits(
         monkeypatch.setattr("dps.training.watch._MIRROR_EVERY", 0.0)
         monkeypatch.setattr("dps.training.watch._MIRROR_SHARE", 0)
     losses = killing_after(monkeypatch, 1, lambda: kill(client, second), steps=10)
+    options["loss"] = slow_loss(0.015)  # the worker is to die before the epoch ends
     model = classifier(client, mode=mode, **options).fit(*data)
     assert len(losses) == 1
     assert [r["epoch"] for r in model.history_] == [1, 2, 3]
