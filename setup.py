@@ -36,11 +36,7 @@ HEADERS = sorted(str(path) for path in Path("dps").glob("_*/*.h"))
 
 #: What tests alone call; not there in a source archive, and never installed.
 OF_TESTS = sorted(Path("tests", "harness").glob("*.pyx"))
-SOURCES = [
-    source
-    for folder in ("_kernels", "_runtime")
-    for source in sorted(Path("dps", folder).glob("*.pyx"))
-] + OF_TESTS
+SOURCES = sorted(Path("dps").rglob("*.pyx")) + OF_TESTS
 EXTENSIONS = [
     Extension(
         ".".join(source.with_suffix("").parts),

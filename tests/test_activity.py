@@ -30,7 +30,7 @@ from dps.optimizers import Optimizer
 from dps.server.window import Window
 from dps.training.activity import RankActivity
 from dps.training.job import FitResult
-from dps.training.pieces import Pieces
+from dps.training.lbfgs.pieces import Pieces
 
 
 @pytest.fixture

@@ -125,6 +125,25 @@ def test_files_are_short() -> None:
     assert long == {}
 
 
+#: Names that say nothing to whoever comes from another library.
+UNWANTED = re.compile(
+    "meet|meeting|settle|tell|told|say|gang|deal|seat|bold|calm|lying|coming|aside|share_out"
+    "|hand_over|hand_out|take_home|go_home|company|story"
+)
+
+
+def test_names_are_plain() -> None:
+    named = re.compile(r"^ *(?:cdef|cpdef|def|class)\b[^=(:]*?(\w+)[(:]", re.MULTILINE)
+    found, seen = set(), 0
+    for path in sorted(PACKAGE.rglob("*.p[yx]*")):
+        if path.suffix in (".py", ".pyx", ".pxd"):
+            names = {name.lower().strip("_") for name in named.findall(path.read_text())}
+            seen += len(names)
+            found |= {(path.name, name) for name in names if UNWANTED.fullmatch(name)}
+    assert seen > 3000
+    assert found == set()
+
+
 #: Those of estimators and their models are still to be cut.
 RUNTIME = [
     "_runtime",

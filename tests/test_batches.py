@@ -16,7 +16,7 @@ from ranks import Group
 
 from dps.data.batches import Batches, held_out_rows
 from dps.data.blocks import Block, features_of
-from dps.data.sources import Lying, Source
+from dps.data.sources import LoadedCut, Source
 from dps.losses import SquaredError
 from dps.models import CSRRows, LinearModel
 from dps.modes import Sync
@@ -74,7 +74,7 @@ def dense(X: Any) -> Any:
 
 
 def source(blocks: Any, seed: int | None, rank: int = 0) -> Source:
-    return Source([Lying(block) for block in blocks], seed, rank, lambda: None)
+    return Source([LoadedCut(block) for block in blocks], seed, rank, lambda: None)
 
 
 class Recorder:

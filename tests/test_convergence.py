@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 import dps
 from dps.losses import LOSSES
 from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
-from dps.training import full_batch
+from dps.training.lbfgs import full_batch
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3

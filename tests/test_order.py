@@ -26,7 +26,7 @@ from dps.cluster.threads import ThreadCluster
 from dps.data.blocks import Block, features_of
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
-from dps.data.sources import Lying, Source
+from dps.data.sources import LoadedCut, Source
 from dps.training.job import new_fit_id
 from dps.training.plan import make_plan, make_split
 
@@ -106,7 +106,7 @@ def test_replicas_of_a_worker_have_rows_of_every_label() -> None:
 def test_every_group_of_blocks_comes_from_all_over_them(count: int) -> None:
     rows = np.zeros((1, 1))
     blocks = [Block(b, features_of(rows, float), rows[0], None, 0, 1) for b in range(count)]
-    source = Source([Lying(block) for block in blocks], 3, 0, lambda: None)
+    source = Source([LoadedCut(block) for block in blocks], 3, 0, lambda: None)
     of: dict[int, int] = {id(block): number for number, block in enumerate(blocks)}
     groups = [[of[id(part._block)] for part in group] for group in source.groups(0)]
     assert sorted(chain(*groups)) == list(range(count))

@@ -11,10 +11,10 @@ from scipy.optimize import check_grad, minimize
 from scipy.special import expit
 
 from dps._kernels.coordinates import Coordinates, Standardised
-from dps._kernels.quasi_newton import LBFGS
-from dps._runtime.descent import Search
 from dps.losses import LOSSES, SquaredError
 from dps.models import DenseRows, LinearModel
+from dps.training.lbfgs.descent import Search
+from dps.training.lbfgs.quasi_newton import LBFGS
 
 
 def minimum(function: Callable[[Any], tuple[float, Any]], start: Any) -> tuple[Any, int]:
@@ -22,7 +22,7 @@ def minimum(function: Callable[[Any], tuple[float, Any]], start: Any) -> tuple[A
     for evaluations in range(2000):
         if search.converged:
             return search.best, evaluations
-        search.tell(*function(search.point))
+        search.observe(*function(search.point))
     raise AssertionError("the search does not end")
 
 
@@ -64,7 +64,7 @@ def test_an_l1_norm_ends_where_scipy_does_with_its_zeros() -> None:
 
     search = LBFGS(np.zeros(5), 1e-14, 1e-16, weights=weights)
     while not search.converged:
-        search.tell(*logistic(search.point))
+        search.observe(*logistic(search.point))
     peer = minimize(split, np.zeros(10), jac=True, bounds=[(0, None)] * 10, tol=1e-14)
     assert logistic(search.best)[0] + weights @ np.abs(search.best) <= peer.fun * (1 + 1e-9)
     assert ((search.best == 0) == (np.abs(peer.x[:5] - peer.x[5:]) < 1e-6)).all()
@@ -80,9 +80,9 @@ def test_a_point_without_a_value_shortens_the_step() -> None:
     best, _ = minimum(barrier, np.array([0.01]))
     assert best[0] == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(ValueError, match="gradient has length 2, expected 1"):
-        LBFGS(np.zeros(1), 0.0, 0.0).tell(1.0, np.zeros(2))
+        LBFGS(np.zeros(1), 0.0, 0.0).observe(1.0, np.zeros(2))
     with pytest.raises(ValueError, match="no value where the search starts"):
-        LBFGS(np.zeros(1), 0.0, 0.0).tell(float("inf"), None)
+        LBFGS(np.zeros(1), 0.0, 0.0).observe(float("inf"), None)
 
 
 def test_the_best_point_never_gets_worse() -> None:
@@ -90,7 +90,7 @@ def test_the_best_point_never_gets_worse() -> None:
     values = []
     while not search.converged:
         value, gradient = logistic(search.point)
-        if search.tell(value, gradient):
+        if search.observe(value, gradient):
             values.append(value)
             assert logistic(search.best)[0] == value
     assert values == sorted(values, reverse=True)
@@ -146,7 +146,7 @@ def test_coordinates_take_whole_vectors_of_doubles() -> None:
 def test_a_search_in_no_dimensions_is_over_at_once() -> None:
     search = LBFGS(np.empty(0), 1e-9, 0.0)
     while not search.converged:
-        search.tell(1.0, np.empty(0))
+        search.observe(1.0, np.empty(0))
     assert search.best.shape == (0,)
 
 
@@ -183,6 +183,6 @@ def test_passes_that_promise_what_no_digit_shows_come_to_an_end() -> None:
     search.resume(1.0, 1)
     passes = 0
     while not search.enough:
-        search.tell(0.39, np.full(2, 1e-6))  # a slope, and a value that stays
+        search.observe(0.39, np.full(2, 1e-6))  # a slope, and a value that stays
         passes += 1
         assert passes <= 10

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import dps
 from dps.optimizers import SGD, Adagrad, Constant
-from dps.training.full_batch import FullBatch
 from dps.training.job import Job
+from dps.training.lbfgs.full_batch import FullBatch
 
 TRAINED, HELD_OUT, WORDS, WIDTH = 2000, 4000, 40, 8192
 TRAIN, TEST = slice(TRAINED), slice(TRAINED, None)

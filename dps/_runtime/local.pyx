@@ -6,8 +6,8 @@ every ``period`` steps, and after the last one of an epoch, ranks average their 
     D = sum_r n_r (base - params_r) / sum_r n_r     n_r the rows that rank r has taken since
     base = outer update of base by D                params_r = base
 
-``base`` is what all copies were after the last reduction, the same bits on all ranks; so are D, the state
-of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
+``base`` is what all copies were after the last reduction, the same bits on all ranks; so are D, the
+state of the outer optimizer, and what comes of it. With plain gradient descent of rate 1 outside,
 ``base - D`` is the mean of the copies (local SGD); with Nesterov momentum it is DiLoCo.
 
 Protocol. A reduction is one exchange of an all-reduce (whole.pyx, ring.pyx), made by the very

@@ -5,8 +5,8 @@ on their way at once, and then takes what comes of it, shard by shard. Any mixtu
 do, mapped and far, for whole vectors or by keys. It must not know models, data or Dask. What a mode
 does otherwise is in synchronous.pyx, allreduce.pyx and asynchronous.pyx.
 
-Steps and collectives of ranks are numbered together (``sequence``), the same on all ranks where these
-wait for each other.
+Steps and collectives of ranks are numbered together (``sequence``), the same on all ranks where
+these wait for each other.
 """
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free

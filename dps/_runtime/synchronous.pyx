@@ -5,8 +5,6 @@ which each rank applies the mean to its own slice of the parameters. Element-wis
 the slices invisible in the result. By keys the last step of an epoch brings all of a rank's slice
 up to date, before DONE: outside of an epoch nothing is lazy.
 """
-from libc.stdint cimport int64_t
-
 from dps._runtime.activity cimport PULL as PULLING
 from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport RAN

@@ -88,10 +88,10 @@ class Cluster(Protocol):
 
     @property
     def watched(self) -> bool:
-        """Whether replicas keep account of their time, and what they do is told."""
+        """Whether replicas keep account of their time, and what they do is published."""
         ...
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event (``monitor/events.py``) to who watches, if anybody can; never waits."""
         ...
 

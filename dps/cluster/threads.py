@@ -61,8 +61,8 @@ class ThreadCluster:
         """A report says where time has gone, also without a cluster."""
         return True
 
-    def tell(self, event: Mapping[str, Any]) -> None:
-        """There is nobody to tell."""
+    def publish(self, event: Mapping[str, Any]) -> None:
+        """Nobody watches."""
 
     def threads(self) -> Mapping[str, int]:
         """The one worker there is."""

@@ -20,7 +20,7 @@ from dps.data.batches import Group, Part, key_of, spread
 from dps.data.blocks import Block
 from dps.data.prefetch import ahead
 
-__all__ = ["Coming", "Cut", "Lying", "Source", "cut_at"]
+__all__ = ["Cut", "LoadedCut", "Source", "StreamedCut", "cut_at"]
 
 #: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
 #: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
@@ -66,7 +66,7 @@ class Cut(Protocol):
 
 
 @dataclass(frozen=True)
-class Lying:
+class LoadedCut:
     """A cut that lies in memory."""
 
     block: Block
@@ -98,7 +98,7 @@ class Lying:
 
 
 @dataclass(frozen=True)
-class Coming:
+class StreamedCut:
     """A cut that is made when it is needed."""
 
     partition: int
@@ -127,7 +127,7 @@ class Source:
     @property
     def streamed(self) -> bool:
         """Whether cuts are made while they are needed."""
-        return not all(isinstance(cut, Lying) for cut in self.cuts)
+        return not all(isinstance(cut, LoadedCut) for cut in self.cuts)
 
     def groups(self, epoch: int) -> Generator[Group]:
         """Yield each cut once: alone and in order, or mixed with others."""

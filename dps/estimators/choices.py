@@ -27,7 +27,7 @@ from dps.training.defaults import (
     WIDE_BATCH,
     auto_schedule,
 )
-from dps.training.full_batch import FullBatch
+from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
 __all__ = [

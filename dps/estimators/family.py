@@ -24,7 +24,7 @@ from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.full_batch import FullBatch
+from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.state import TrainState
 from dps.training.stopping import StoppingRule
 

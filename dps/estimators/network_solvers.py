@@ -10,7 +10,7 @@ from dps.data.inspection import DataSummary
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
 from dps.optimizers import SGD, AdamW, Optimizer, get_optimizer
 from dps.training.defaults import GAIN, OF_SMALL, PROMISE
-from dps.training.full_batch import FullBatch
+from dps.training.lbfgs.full_batch import FullBatch
 
 __all__ = ["PASSES", "check_passes", "passes", "solver_of"]
 

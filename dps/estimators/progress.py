@@ -39,15 +39,15 @@ def showing(verbose: int, max_iter: int) -> Iterator[Progress]:
     """
     if verbose > 1:
         with _LOG.visible():
-            yield _tell_nobody
+            yield _update_nothing
     elif verbose:
-        with _bar(max_iter) as tell:
-            yield tell
+        with _bar(max_iter) as update:
+            yield update
     else:
-        yield _tell_nobody
+        yield _update_nothing
 
 
-def _tell_nobody(records: Sequence[EpochRecord]) -> None:
+def _update_nothing(records: Sequence[EpochRecord]) -> None:
     """The trainer logs epochs itself."""
 
 
@@ -61,12 +61,12 @@ def _bar(max_iter: int) -> Iterator[Progress]:
 
     with tqdm(total=max_iter, dynamic_ncols=True, bar_format=_FORMAT) as bar:
 
-        def tell(records: Sequence[EpochRecord]) -> None:
+        def update(records: Sequence[EpochRecord]) -> None:
             if records:
                 bar.set_postfix_str(_figures(records[-1]), refresh=False)
                 bar.update(len(records))
 
-        yield tell
+        yield update
         bar.total = bar.n  # it ended by its own rule; closing the bar shows that
 
 

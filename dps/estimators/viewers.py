@@ -54,7 +54,7 @@ class Viewers:
         publisher : Publisher, optional
             Writes the model where others read it.
         """
-        tell = self._shown.enter_context(showing(self._verbose, self._max_iter))
+        update = self._shown.enter_context(showing(self._verbose, self._max_iter))
         closed: list[EpochRecord] = []
 
         def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
@@ -63,7 +63,7 @@ class Viewers:
                 return None if found is None else fitted(found, closed)
 
             closed.extend(records)
-            tell(records)
+            update(records)
             if publisher is not None:
                 publisher.epochs(closed, params)
             return bool(self._callbacks) and self._callbacks.epochs(records, attributes)

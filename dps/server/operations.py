@@ -50,6 +50,7 @@ __all__ = [
     "claim",
     "close_epoch",
     "finish",
+    "finish_steps",
     "initial",
     "latest_record",
     "leave",
@@ -58,7 +59,6 @@ __all__ = [
     "reduce",
     "report",
     "reported",
-    "finish_steps",
     "snapshot_epoch",
     "version",
 ]

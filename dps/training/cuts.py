@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dps.data.blocks import Block, features_of
 from dps.data.partitions import Partition, Piece
-from dps.data.sources import Coming, Cut, Lying, cut_at
+from dps.data.sources import Cut, LoadedCut, StreamedCut, cut_at
 from dps.data.streams import Stream, Values, open_partition
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
     most = spec.cut_rows if _streamed(partitions) else None
     for piece, partition in zip(spec.pieces, partitions, strict=True):
         if isinstance(partition.X, Stream):
-            yield from _coming(spec, piece, partition.X)
+            yield from _cuts_of_stream(spec, piece, partition.X)
             continue
         known = whole.get(piece.partition)
         if piece.moved or known is None:
@@ -53,14 +53,14 @@ def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]
         for at in cut_at(start, stop, most or max(1, piece.rows)):
             # Nothing but scratch memory, which features get with their first use, is its own.
             features = copy.copy(known.features)
-            yield Lying(replace(known, features=features, start=at[0], stop=at[1]))
+            yield LoadedCut(replace(known, features=features, start=at[0], stop=at[1]))
 
 
 def _streamed(partitions: Sequence[Partition]) -> bool:
     return any(isinstance(partition.X, Stream) for partition in partitions)
 
 
-def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]:
+def _cuts_of_stream(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[StreamedCut]:
     whole, held = stream.origin.whole, spec.held_out.rows(piece.partition, stream.n_rows)
     size = max(1, stream.n_rows // spec.cut_rows) if whole else 1
     for start, stop in cut_at(piece.start, piece.stop, piece.rows if whole else spec.cut_rows):
@@ -69,7 +69,7 @@ def _coming(spec: ReplicaSpec, piece: Piece, stream: Stream) -> Iterator[Coming]
             rows -= int(np.count_nonzero(held[start:stop]))
             bits = np.packbits(held if whole else held[start:stop])
         make = partial(_made, spec, cut, stream, bits)
-        yield Coming(piece.partition, start, rows, stop - start - rows, size, make)
+        yield StreamedCut(piece.partition, start, rows, stop - start - rows, size, make)
 
 
 def _made(spec: ReplicaSpec, cut: Piece, stream: Stream, bits: NDArray[np.uint8] | None) -> Block:

@@ -34,18 +34,18 @@ class FitEvents:
     Parameters
     ----------
     job : Job
-    tell : callable
+    publish : callable
         Takes an event, and does not wait.
     """
 
     def __init__(
         self,
         job: Job,
-        tell: Callable[[Mapping[str, Any]], None],
+        publish: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._job = job
         self._fit = job.fit
-        self._tell = tell
+        self._publish = publish
         self._began = time.monotonic()
         self._epochs = 0
 
@@ -59,12 +59,12 @@ class FitEvents:
         unshared : sequence of str or None
             Of each shard why it has no shared memory, where that was wanted.
         """
-        self._say("started", **_started(self._job, plan, placement, unshared))
+        self._send("started", **_started(self._job, plan, placement, unshared))
 
     def lost(self, loss: Loss) -> None:
         """Somebody was lost, and the fit goes on."""
         self._epochs -= loss.redone
-        self._say("recovered", **vars(loss))
+        self._send("recovered", **vars(loss))
 
     def closed(self, records: Sequence[EpochRecord]) -> None:
         """Epochs have been closed."""
@@ -73,7 +73,7 @@ class FitEvents:
         self._epochs += len(records)
         picks = np.unique(np.linspace(0, len(records) - 1, min(_MOST, len(records))).astype(int))
         shown = [_fields(records[pick]) for pick in picks]
-        self._say("epochs", epochs=shown, skipped=len(records) - len(shown))
+        self._send("epochs", epochs=shown, skipped=len(records) - len(shown))
 
     def ended(self, result: FitResult) -> None:
         """The fit has a result, though it may have been cut short."""
@@ -82,7 +82,7 @@ class FitEvents:
             return
         last = result.history[-1]
         by_rule = "converged" if last.converged else "max_iter"
-        self._say(
+        self._send(
             "stopped",
             reason=by_rule if last.last and result.error is None else "interrupted",
             epochs=len(result.history),
@@ -93,7 +93,7 @@ class FitEvents:
     def failed(self, error: BaseException) -> None:
         """The fit has ended with an error."""
         where = error if isinstance(error, DPSError) else None
-        self._say(
+        self._send(
             "failed",
             error=type(error).__name__,
             message=str(error) if where is None else where.message,
@@ -107,8 +107,8 @@ class FitEvents:
     def _seconds(self) -> float:
         return round(time.monotonic() - self._began, 3)
 
-    def _say(self, kind: Kind, **fields: Any) -> None:
-        self._tell(event(kind, self._fit, **fields))
+    def _send(self, kind: Kind, **fields: Any) -> None:
+        self._publish(event(kind, self._fit, **fields))
 
 
 def _started(

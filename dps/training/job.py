@@ -18,8 +18,8 @@ from dps.optimizers.schedules import Schedule
 from dps.server.snapshots import Kept
 from dps.training.activity import RankActivity
 from dps.training.checkpoint import Checkpointing
-from dps.training.full_batch import FullBatch
 from dps.training.history import EpochRecord
+from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import Plan
 from dps.training.position import Position
 from dps.training.stopping import StoppingRule

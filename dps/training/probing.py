@@ -46,7 +46,7 @@ def probe(path: str, stores: Stores, timeout: float, check: Check | None) -> Non
         fs.makedirs(root, exist_ok=True)
         write_file(fs, root, names[0], [token.encode()])
     except Exception as error:  # file systems have errors of their own
-        raise OSError(f"checkpoints cannot be written to {path}: {_told(error)}") from error
+        raise OSError(f"checkpoints cannot be written to {path}: {_described(error)}") from error
     try:
         for shard, name in enumerate(names[1:]):
             asked = [(None, partial(_answer, path, names[0], name, token))]
@@ -94,5 +94,5 @@ def _read(path: str, name: str) -> bytes | None:
         return None
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -35,8 +35,8 @@ from dps.training.activity import RankActivity
 from dps.training.blas import one_thread_each
 from dps.training.causes import SentCause, described
 from dps.training.cuts import cuts_of
-from dps.training.full_batch import FullBatch, train_full_batch
 from dps.training.history import EpochRecord, EpochReport
+from dps.training.lbfgs.full_batch import FullBatch, train_full_batch
 from dps.training.pauses import Pauses
 from dps.training.steps import FROM_THE_START, Begun, Steps
 from dps.training.stopping import StoppingRule
@@ -180,16 +180,16 @@ def run_replica(
                     first=done,
                     validate=held_out.at if spec.held_out else None,
                 )
-        _say(channel, lambda channel: channel.account())
+        _notify(channel, lambda channel: channel.account())
     except StoppedError as error:
-        _say(channel, lambda channel: channel.account())
+        _notify(channel, lambda channel: channel.account())
         return Outcome(rank, _located(error, spec, channel), None, _activity(spec, channel))
     except DPSError as error:
-        _say(channel, lambda channel: channel.abort())
+        _notify(channel, lambda channel: channel.abort())
         cause = error.__cause__
         return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
     except Exception as error:
-        _say(channel, lambda channel: channel.abort())
+        _notify(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {described(error)}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))
     finally:
@@ -319,8 +319,8 @@ def _activity(spec: ReplicaSpec, channel: Channel | None) -> RankActivity | None
     return RankActivity.of(spec.channel.rank, spec.worker, channel.activity.rows)
 
 
-def _say(channel: Channel | None, what: Callable[[Channel], None]) -> None:
-    """Tell the shards something, if there is anybody left to tell."""
+def _notify(channel: Channel | None, what: Callable[[Channel], None]) -> None:
+    """Call the channel, if there is one; a shard that is gone is no error."""
     if channel is not None:
         with suppress(DPSError):
             what(channel)

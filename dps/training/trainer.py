@@ -105,7 +105,7 @@ def train(
             plan = validating(plan, summary.validation, cluster.holders)
         return plan
 
-    fit_events = FitEvents(job, cluster.tell) if cluster.watched else None
+    fit_events = FitEvents(job, cluster.publish) if cluster.watched else None
     recovery = Recovery(cluster, job.execution.max_losses)
     choosing = Choosing(job.mode)
     job = choosing.first(job)

@@ -9,7 +9,7 @@ from dps._kernels.checks cimport contiguous_rows, same_length
 from dps._kernels.delayed cimport compensate
 from dps._kernels.displaced cimport displaced, multiplied
 from dps._kernels.lazy cimport Held, LazyUpdate, apply, flush, gather
-from dps._kernels.proximal cimport ProximalStep
+from dps.training.lbfgs.proximal cimport ProximalStep
 from dps._kernels.reduce cimport copy_checked, divide_by, is_finite, sum_slots
 from dps._kernels.rows cimport BlockRows, Gradient, KeyedRows
 from dps._kernels.table cimport dps_home

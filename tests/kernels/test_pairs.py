@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dps._kernels.pairs import CurvaturePairs
+from dps.training.lbfgs.pairs import CurvaturePairs
 
 
 def chain(n, count, seed=0):

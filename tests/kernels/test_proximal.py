@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from compiled import norm_of, take_in
 
-from dps._kernels.pairs import CurvaturePairs
-from dps._kernels.proximal import ProximalStep
+from dps.training.lbfgs.pairs import CurvaturePairs
+from dps.training.lbfgs.proximal import ProximalStep
 
 
 def dense(kept, n):

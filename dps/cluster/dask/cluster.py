@@ -95,9 +95,9 @@ class DaskCluster:
         if self.watched:
             show_fits(client, timeout)
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event to the scheduler, which keeps some and hands them on."""
-        self._sender.tell(event)
+        self._sender.publish(event)
 
     def threads(self) -> Mapping[str, int]:
         """Workers and their threads."""

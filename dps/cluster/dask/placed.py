@@ -148,7 +148,7 @@ class PlacedData:
             if not numbers:
                 continue
             if step.change is None:
-                self._tell_recipes(numbers, stage)
+                self._give_recipes(numbers, stage)
             else:
                 self._change(step.change, numbers, stage)
 
@@ -207,7 +207,7 @@ class PlacedData:
         ) as futures:
             work.wait(futures)
 
-    def _tell_recipes(self, some: Sequence[int], stage: int) -> None:
+    def _give_recipes(self, some: Sequence[int], stage: int) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""
         absent: list[int | None] = [None] * len(self._partitions)
         for number, nbytes in zip(some, self._look(call_unopened, absent_bytes, some), strict=True):

@@ -25,7 +25,7 @@ class EventSender:
         self._client = client
         self._last: concurrent.futures.Future[None] | None = None
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event, once those before it are there."""
         sending = self._send(self._last, event)
         try:

@@ -54,7 +54,7 @@ class Times:
             [] if fit is None else [cell for account in fit.accounts for cell in self._bar(account)]
         )
         if fit is None or not rows:
-            self._canvas.say("Where the time of each replica goes will be here.")
+            self._canvas.show_text("Where the time of each replica goes will be here.")
             return
         replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         axis, n = self._canvas.figure.yaxis[0], max(fit.replicas) + 1
@@ -67,7 +67,7 @@ class Times:
             axis.major_label_overrides = labels
             axis.ticker = FixedTicker(ticks=list(labels)) if labels else BasicTicker(min_interval=1)
         self._canvas.figure.y_range.update(start=n - 0.4, end=-0.6)
-        self._canvas.say(None)
+        self._canvas.show_text(None)
 
     def _bar(self, account: Account) -> list[tuple[Any, ...]]:
         bar, left = [], 0.0

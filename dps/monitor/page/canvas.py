@@ -126,7 +126,7 @@ class Canvas:
             margin=4 if above else 8,
         )
 
-    def say(self, words: str | None) -> None:
+    def show_text(self, words: str | None) -> None:
         """Show words instead of the figure, or the figure again."""
         shown = self.figure if words is None else self._note
         text = "" if words is None else f'<div class="note"><span>{words}</span></div>'

@@ -91,7 +91,7 @@ class Losses:
         values = [value for curve in training + held_out for value in curve[1]]
         values += [mark[1] for mark in marks]
         if not values:
-            self._canvas.say(_no_losses(view.focus))
+            self._canvas.show_text(_no_losses(view.focus))
             return
         for source, rows in (
             (self._earlier, earlier), (self._training, training), (self._held_out, held_out),
@@ -101,7 +101,7 @@ class Losses:
             replace(source, {name: [row[i] for row in rows] for i, name in enumerate(names)})
         low, high = span(values)
         self._canvas.figure.y_range.update(start=low, end=high)
-        self._canvas.say(None)
+        self._canvas.show_text(None)
 
     def _draw(
         self,
@@ -183,7 +183,7 @@ class Rates:
         """Draw the replicas of the fit in focus."""
         fit = view.focus
         if fit is None or len(fit.rates) < 2:
-            self._canvas.say(_no_rates(fit))
+            self._canvas.show_text(_no_rates(fit))
             return
         seconds, *rates = fit.rates.columns()
         ranks = _drawn(fit, len(rates))
@@ -212,7 +212,7 @@ class Rates:
                 "rate": [count(rates[rank][-1]) for rank in ranks],
             },
         )
-        self._canvas.say(None)
+        self._canvas.show_text(None)
 
 
 def _drawn(fit: Fit, n_ranks: int) -> list[int]:

@@ -87,12 +87,12 @@ class Staleness:
         fit = view.focus
         rows = [] if fit is None else self._cells(fit)
         if fit is None or not rows:
-            self._canvas.say(_no_staleness(fit))
+            self._canvas.show_text(_no_staleness(fit))
             return
         replace(self._source, {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)})
         self._canvas.figure.x_range.update(start=-0.5, end=max(row[0] for row in rows) + 0.5)
         self._canvas.figure.y_range.update(start=max(row[1] for row in rows) + 0.5, end=-0.5)
-        self._canvas.say(None)
+        self._canvas.show_text(None)
 
     def _cells(self, fit: Fit) -> list[tuple[Any, ...]]:
         counts = {

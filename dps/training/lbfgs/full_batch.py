@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 
 from dps._kernels.coordinates import Coordinates
 from dps._runtime.activity import COMPUTE, PUSH
-from dps._runtime.descent import DescentStep, Search
 from dps.data.sources import Source
 from dps.errors import NonFiniteError
 from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.models.base import WithFeatures
 from dps.training.history import EpochRecord, EpochReport
-from dps.training.pieces import Pieces
+from dps.training.lbfgs.descent import DescentStep, Search
+from dps.training.lbfgs.pieces import Pieces
 from dps.training.validating import Validation
 
 __all__ = ["FullBatch", "train_full_batch"]

@@ -13,12 +13,12 @@ import numpy as np
 
 from dps._kernels.checks cimport same_length, vector_of
 from dps._kernels.coordinates cimport Coordinates
-from dps._kernels.quasi_newton cimport LBFGS
+from dps.training.lbfgs.quasi_newton cimport LBFGS
 from dps._kernels.reduce cimport is_finite
 from dps._kernels.rows cimport Gradient
 from dps._runtime.activity cimport COMPUTE
 from dps._runtime.message cimport NOTES, RAN
-from dps._runtime.passes cimport Pass
+from dps.training.lbfgs.passes cimport Pass
 from dps._runtime.step cimport Step
 
 from dps._runtime.step import ENDINGS as STEP_ENDINGS
@@ -88,7 +88,7 @@ cdef class Search:
     width : float
         Of the parabolas at the point that is looked at next.
     gap : bool
-        Whether what they take is to be given to `tell`, in place of the loss.
+        Whether what they take is to be given to `observe`, in place of the loss.
     """
 
     cdef readonly bint enough
@@ -154,7 +154,7 @@ cdef class Search:
         self.idle = 0
         self.enough = False
 
-    def tell(self, double total, mean):
+    def observe(self, double total, mean):
         """Take the sum of losses and the mean gradient at the point; whether it is now the best.
 
         `total` is infinite or NaN, and `mean` None, where there is no value.
@@ -172,7 +172,7 @@ cdef class Search:
         return vector_of(name, array, "float32" if self.single else "float64", self.size)
 
     cdef int take(self, double total, const char* mean) except -1 nogil:
-        """Native `tell`; NULL where there is no gradient."""
+        """Native `observe`; NULL where there is no gradient."""
         cdef double value, least
         cdef double* gradient = NULL
         cdef bint accepted = False

@@ -10,8 +10,8 @@ from libc.string cimport memcpy
 import numpy as np
 
 from dps._kernels.checks cimport same_length
-from dps._kernels.pairs cimport CurvaturePairs
-from dps._kernels.proximal cimport ProximalStep
+from dps.training.lbfgs.pairs cimport CurvaturePairs
+from dps.training.lbfgs.proximal cimport ProximalStep
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept
@@ -96,7 +96,7 @@ cdef class LBFGS:
         self.begun = self.converged = self.extending = False
         memcpy(self.next, self.optimum, self.size * sizeof(double))
 
-    def tell(self, double value, gradient):
+    def observe(self, double value, gradient):
         """Take the function's value and gradient at `point`, and choose the next point.
 
         Parameters
@@ -118,7 +118,7 @@ cdef class LBFGS:
         return bool(self.take(value, <const double*> <uintptr_t> gradient.ctypes.data))
 
     cdef int take(self, double value, const double* gradient) except -1 nogil:
-        """Native `tell`; NULL where there is no gradient."""
+        """Native `observe`; NULL where there is no gradient."""
         cdef double gain, slope
         if self.proximal is not None:
             value += self.proximal.norm(self.next)

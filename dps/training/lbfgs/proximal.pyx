@@ -13,7 +13,7 @@ import numpy as np
 
 from dps._kernels.buffer cimport Buffer
 from dps._kernels.checks cimport same_length
-from dps._kernels.pairs cimport CurvaturePairs
+from dps.training.lbfgs.pairs cimport CurvaturePairs
 
 cdef extern from "vectors.h" nogil:
     double dps_dot(const double* a, const double* b, Py_ssize_t n) noexcept

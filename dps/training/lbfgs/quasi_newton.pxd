@@ -1,5 +1,5 @@
-from dps._kernels.pairs cimport CurvaturePairs
-from dps._kernels.proximal cimport ProximalStep
+from dps.training.lbfgs.pairs cimport CurvaturePairs
+from dps.training.lbfgs.proximal cimport ProximalStep
 
 
 cdef class LBFGS:

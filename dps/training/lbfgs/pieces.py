@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from dps._kernels.moments import column_moments
 from dps._runtime.activity import COMPUTE, LOAD
-from dps._runtime.passes import GradientSum, Pass, StreamedPass
 from dps.data.blocks import Block
 from dps.data.sources import Source
 from dps.group import Channel
 from dps.models import Model
+from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
 from dps.training.steps import gradient_of
 
 __all__ = ["Pieces"]
@@ -41,10 +41,10 @@ class Pieces:
         if source.streamed:
             passes = partial(_all, source)
             return cls(model, passes, source.rows, row_elements, channel, streamed=True)
-        return cls._lying(model, list(_all(source)), row_elements, channel)
+        return cls._of_blocks(model, list(_all(source)), row_elements, channel)
 
     @classmethod
-    def _lying(
+    def _of_blocks(
         cls, model: Model, rows: list[Rows], row_elements: float, channel: Channel
     ) -> Pieces:
         return cls(model, lambda: iter(rows), sum(map(_count, rows)), row_elements, channel)
@@ -85,7 +85,7 @@ class Pieces:
             picks = _runs(_count((block, order)), share, np.random.default_rng(seed))
             picks = picks + block.start if order is None else order[picks]
             some.append((block.copied(picks), None) if self._streamed else (block, picks))
-        return Pieces._lying(self._model, some, self.row_elements, self._channel)
+        return Pieces._of_blocks(self._model, some, self.row_elements, self._channel)
 
     def passes(self) -> Pass:
         """Passes over the rows: sums of losses and gradients, in double while they grow."""

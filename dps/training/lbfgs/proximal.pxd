@@ -1,5 +1,5 @@
 from dps._kernels.buffer cimport Buffer
-from dps._kernels.pairs cimport CurvaturePairs
+from dps.training.lbfgs.pairs cimport CurvaturePairs
 
 
 cdef class ProximalStep:

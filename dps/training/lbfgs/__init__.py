@@ -1,0 +1,10 @@
+"""L-BFGS over all rows: passes over them, the search, its arithmetic.
+
+full_batch.py       a rank's part in a fit, pass by pass
+pieces.py           the rows of a pass
+passes.pyx          a sum over them, checked and rounded alike on all ranks
+descent.pyx         steps of all ranks; rank 0 searches
+quasi_newton.pyx    the direction and the line search
+proximal.pyx        the same with an l1 penalty
+pairs.pyx           what is known of the curvature
+"""
