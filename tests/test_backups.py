@@ -320,7 +320,7 @@ def test_a_replica_that_begins_late_counts_from_where_the_group_began() -> None:
 def test_options_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ValueError, match="needs rows of every replica in each step"):
         Sync(backups=1).steps([10, 990], 10)
-    with pytest.raises(ValueError, match="is of backups, and there are none"):
+    with pytest.raises(ValueError, match="needs backups >= 1"):
         Sync(late="add")
     with pytest.raises(ValueError, match="outer_momentum is of outer='nesterov'"):
         dps.AllReduce(period=3, outer_momentum=0.5)

@@ -368,7 +368,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     X, y = data()
     with pytest.raises(ValueError, match=r"resume=True asks for checkpoint="):
         dps.LinearClassifier().fit(X, y, resume=True)
-    with pytest.raises(ValueError, match=r"checkpoint is of fit, and partial_fit"):
+    with pytest.raises(ValueError, match=r"checkpoint is not possible with partial_fit"):
         made(dps.LinearClassifier, tmp_path).partial_fit(X, y, classes=[0, 1])
     warm = made(dps.LinearClassifier, tmp_path, warm_start=True).fit(X, y)
     with pytest.raises(ValueError, match=r"set warm_start=False, or checkpoint=None"):

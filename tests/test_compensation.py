@@ -198,7 +198,10 @@ def test_what_is_not_trained_goes_as_the_change_that_it_is() -> None:
     [
         ({"compensation": "mass"}, "'compensation' parameter of Async must be a str among"),
         ({"compensation": "delay", "compensation_strength": -1.0}, "'compensation_strength'"),
-        ({"compensation": "age", "compensation_strength": 0.1}, "is of compensation='delay'"),
+        (
+            {"compensation": "age", "compensation_strength": 0.1},
+            "no effect without compensation='delay'",
+        ),
     ],
 )
 def test_options_without_a_meaning_are_refused(options: Any, said: str) -> None:

@@ -170,7 +170,7 @@ def no_rows(y_true: Any, y_pred: Any) -> float:
     [
         ({"scoring": "area", "early_stopping": True}, "scikit-learn.* Got 'area'"),
         ({"scoring": "r2", "early_stopping": True}, "'accuracy', 'neg_log_loss'"),
-        ({"scoring": "accuracy"}, "is of rows for validation, and there are none"),
+        ({"scoring": "accuracy"}, "needs rows for validation"),
         ({"scoring": "neg_log_loss", "loss": "hinge", "early_stopping": True}, "probabilities"),
         ({"scoring": RowScore(no_rows), "early_stopping": True}, "a number for each of"),
         ({"scoring": no_rows}, r"dps.metrics.RowScore\(no_rows\)"),
@@ -184,7 +184,7 @@ def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"solver": "lbfgs"}])
 def test_auto_may_hold_no_rows_out(options: Any) -> None:
     rows = 600 if options else 50
-    with pytest.raises(ValueError, match="is of rows for validation, and there are none"):
+    with pytest.raises(ValueError, match="needs rows for validation"):
         dps.MLPClassifier(scoring="accuracy", **options).fit(X[:rows], X[:rows, 0] > 0)
 
 

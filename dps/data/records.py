@@ -283,7 +283,7 @@ def _dtype(text: Any, path: str) -> np.dtype[Any]:
         dtype = np.dtype(object)
     known = dtype.kind in _DTYPES and dtype.subdtype is None and dtype.itemsize > 0
     if not known or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise ValueError(f"{path} is of the dtype {text!r}, which no array here has")
+        raise ValueError(f"{path} has the dtype {text!r}; arrays of a file have numbers or texts")
     return dtype
 
 

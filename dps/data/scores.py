@@ -190,7 +190,8 @@ class _Brier(_Probabilities):
         """Refuse rows of several labels."""
         if targets.multilabel:
             raise ValueError(
-                "scoring='neg_brier_score' is of rows of one label: use 'neg_log_loss'"
+                "scoring='neg_brier_score' needs one label a row, and y has several: "
+                "use 'neg_log_loss'"
             )
         return self
 
@@ -218,7 +219,7 @@ class _OfLabels(Score):
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
             raise ValueError(
-                f"scoring={self.what!r} is of two classes: use '{self.what}_macro', "
+                f"scoring={self.what!r} needs two classes: use '{self.what}_macro', "
                 f"'{self.what}_micro' or '{self.what}_weighted'"
             )
         return replace(self, n_labels=n_labels)

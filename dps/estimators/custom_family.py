@@ -26,7 +26,7 @@ from dps.losses.softmax import Softmax
 from dps.models import Arrays, Column, Columns
 from dps.optimizers import Adam, AdamW, Constant, get_optimizer
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
-from dps.training.state import starting_state
+from dps.training.state import check_unchanged, starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
@@ -248,26 +248,18 @@ class CustomFamily(Family):
 
 def _check_same(before: Any, model: Any) -> None:
     """Raise unless parameters of the one are parameters of the other."""
-    if before.n_features != model.n_features:
-        raise ValueError(
-            f"the fit cannot start from the last one: that has {before.n_features} features, and X "
-            f"has {model.n_features}; train a clone, or with warm_start=False"
-        )
-    then, now = (
+    columns = [
         each.shape.columns.sizes if isinstance(each.shape.columns, Arrays) else (each.n_features,)
         for each in (before, model)
+    ]
+    tensors = [[(t.name, t.shape) for t in each.layout.tensors] for each in (before, model)]
+    check_unchanged(
+        {
+            "the number of features": (before.n_features, model.n_features),
+            "the shape of a row": (columns[0], columns[1]),
+            "the list of the model's tensors": (tensors[0], tensors[1]),
+        }
     )
-    if then != now:
-        raise ValueError(
-            f"the fit cannot start from the last one: that has rows of the shape {then}, and X has "
-            f"{now}; train a clone, or with warm_start=False"
-        )
-    then, now = ([(t.name, t.shape) for t in each.layout.tensors] for each in (before, model))
-    if then != now:
-        raise ValueError(
-            "the fit cannot start from the last one: the model has other tensors now. Then: "
-            f"{then}; now: {now}. Train a clone, or with warm_start=False"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,8 @@ default="auto"
     "auto" is "lbfgs" for such a model in NumPy of at most 1,000 parameters, where a step has not
     been asked for (by a learning rate, batch size, early stopping, ``tol=None``, `partial_fit`);
     in async it follows Adam's steps. Else "adam".
-learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
+learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
+default="auto"
     "auto" is 0.001 for Adam and AdamW, as published, else the optimizer's own.
 alpha : float, default=0.0
     Strength of the L2 penalty, of tensors of two dimensions or more unless a layout says otherwise.

@@ -29,7 +29,7 @@ from dps.estimators.planned import (
 from dps.models import FactorInputs, FactorizationMachine, Table
 from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
 from dps.training.launch import touches_little
-from dps.training.state import starting_state
+from dps.training.state import check_unchanged, starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["FactorizationFamily"]
@@ -62,7 +62,7 @@ class FactorizationFamily(PlannedFamily):
         if asked.max_rows is None:
             for name, given in (("min_count", asked.min_count > 1), ("expire", asked.expire)):
                 if given:
-                    raise ValueError(f"{name} is of a table whose rows come: give max_rows, too")
+                    raise ValueError(f"{name} has no effect without max_rows: give that, too")
         else:
             self._check_table(ask)
         self._hidden = hidden_units(asked.hidden_layer_sizes)
@@ -181,21 +181,17 @@ class FactorizationFamily(PlannedFamily):
         encoding: Encoding | None,
     ) -> FactorizationMachine:
         asked, before = self.asked, None if ask.start is None else ask.start.model
-        wanted = self._hidden, int(asked.n_factors), n_outputs
         if before is not None:
-            known = before.hidden, before.n_factors, before.n_outputs
-            if known != wanted or before.inputs.n_features != summary.n_features:
-                raise ValueError(
-                    "the fit cannot start from the last one: (hidden layers, factors, outputs), "
-                    f"features were {known}, {before.inputs.n_features} and are {wanted}, "
-                    f"{summary.n_features}; train a clone, or with warm_start=False"
-                )
             rows = None if before.table is None else before.table.rows
-            if rows != asked.max_rows:
-                raise ValueError(
-                    f"the fit cannot start from the last one: max_rows was {rows} and is "
-                    f"{asked.max_rows}; train a clone, or with warm_start=False"
-                )
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.hidden, self._hidden),
+                    "n_factors": (before.n_factors, int(asked.n_factors)),
+                    "the number of outputs": (before.n_outputs, n_outputs),
+                    "the number of features": (before.inputs.n_features, summary.n_features),
+                    "max_rows": (rows, asked.max_rows),
+                }
+            )
             inputs, dtype = before.inputs, before.dtype
             shift, scale = before.output_shift, before.output_scale
         else:
@@ -203,7 +199,7 @@ class FactorizationFamily(PlannedFamily):
             dtype = np.dtype("f4" if single_will_do(summary.points or (), inputs.knots) else "f8")
             shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
         return FactorizationMachine(
-            inputs, wanted[1], self._hidden, n_outputs, targets.loss, asked.activation,
+            inputs, int(asked.n_factors), self._hidden, n_outputs, targets.loss, asked.activation,
             float(asked.dropout), dtype, shift, scale, self._table(n_outputs),
         )  # fmt: skip
 

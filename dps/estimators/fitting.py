@@ -180,8 +180,8 @@ def fit(
         if score is not None:
             if not (recipe.stopping.validate or validating or partial):
                 raise ValueError(
-                    f"scoring={estimator.scoring!r} is of rows for validation, and there are none: "
-                    "give X_val and y_val to fit, or early_stopping=True"
+                    f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
+                    "y_val to fit, or early_stopping=True"
                 )
             recipe = recipe.scored(score.about(targets, n_outputs, summary.target_mean))
         fixed = {
@@ -295,7 +295,9 @@ def _describe(
             with np.errstate(over="ignore"):
                 weight_sum = float((np.asarray(factors)[at] * summary.class_weights).sum())
             if weight_sum <= 0:
-                raise ValueError("class_weight leaves no row any weight")
+                raise ValueError(
+                    f"class_weight={estimator.class_weight!r} gives all rows the weight 0"
+                )
             check_weight(weight_sum / summary.total, "class_weight, times sample_weight,")
     scale = summary.total / weight_sum
     return TargetEncoding(loss, classes, factors, scale), n_outputs

@@ -318,7 +318,7 @@ class FMRegressor(_Machine, Regressor):
     True
     """
 
-    loss: Any = field(default="squared_error", kw_only=False)
+    loss: Any = "squared_error"
 
     def _several(self) -> int | None:
         return len(self.coef_) if self.coef_.ndim == 2 else None

@@ -69,7 +69,8 @@ optimizer : str or Optimizer, default="auto"
     Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
     each other. Where sparse rows say little of each column (text) and `alpha` is small,
     it is Adagrad in every mode.
-learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto"
+learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
+default="auto"
 """
 _shared = documented(linear=_LINEAR, rows=ROWS, places=PLACES, attributes=ATTRIBUTES)
 

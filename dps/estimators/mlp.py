@@ -260,7 +260,7 @@ class MLPRegressor(_Perceptron, Regressor):
     True
     """
 
-    loss: Any = field(default="squared_error", kw_only=False)
+    loss: Any = "squared_error"
 
     def _several(self) -> int | None:
         return None if self.n_outputs_ == 1 else self.n_outputs_

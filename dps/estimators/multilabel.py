@@ -25,7 +25,7 @@ def labels_of_columns(
         )
     if estimator.class_weight is not None:
         raise ValueError(
-            f"class_weight={estimator.class_weight!r} is of labels in one column, and y has "
+            f"class_weight={estimator.class_weight!r} needs labels in one column, and y has "
             f"{n_columns}: give sample_weight"
         )
     if not isinstance(loss, MarginLoss) or loss.native is None:

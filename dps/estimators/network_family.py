@@ -31,7 +31,7 @@ from dps.estimators.planned import (
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
 from dps.optimizers import Optimizer, Schedule
-from dps.training.state import starting_state
+from dps.training.state import check_unchanged, starting_state
 from dps.training.stopping import StoppingRule
 
 __all__ = ["NetworkFamily"]
@@ -133,18 +133,13 @@ class NetworkFamily(PlannedFamily):
         hidden = hidden_units(asked.hidden_layer_sizes)
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
-            if (*hidden, n_outputs) != before.sizes[1:]:
-                raise ValueError(
-                    f"the fit cannot start from the last one: that has layers of {before.sizes[1:]}"
-                    f" units, and this one {(*hidden, n_outputs)}; train a clone, or with "
-                    "warm_start=False"
-                )
-            if before.n_features != summary.n_features:
-                raise ValueError(
-                    f"the fit cannot start from the last one: that has {before.n_features} "
-                    f"features, and X has {summary.n_features}; train a clone, or with "
-                    "warm_start=False"
-                )
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.sizes[1:-1], tuple(hidden)),
+                    "the number of outputs": (before.sizes[-1], n_outputs),
+                    "the number of features": (before.n_features, summary.n_features),
+                }
+            )
             shift, scale = before.output_shift, before.output_scale
         else:
             inputs = _inputs(summary, encoding, asked.embedding_size)

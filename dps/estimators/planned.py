@@ -64,7 +64,10 @@ class PlannedFamily(Family):
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel."""
         if self.loss.native is None:
-            raise ValueError(f"loss={self.asked.loss!r} is written in Python, for linear models")
+            raise ValueError(
+                f"loss={self.asked.loss!r} is written in Python, which linear models alone can "
+                "train: use a loss of dps.losses"
+            )
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Numbers go in by their quantiles."""

@@ -82,14 +82,13 @@ class Resumption:
             return
         if partial:
             raise ValueError(
-                "checkpoint is of fit, and partial_fit, which trains one epoch, takes none: set "
+                "checkpoint is not possible with partial_fit, which trains one epoch: set "
                 "checkpoint=None, and save the estimator between calls"
             )
         if start is not None:
             raise ValueError(
-                "checkpoint is of a fit that begins by itself, and this one goes on from the "
-                "parameters that are there (warm_start=True): set warm_start=False, or "
-                "checkpoint=None"
+                "checkpoint is not possible with warm_start=True, which goes on from the "
+                "parameters that are there: set warm_start=False, or checkpoint=None"
             )
         from fsspec.implementations.local import LocalFileSystem
 

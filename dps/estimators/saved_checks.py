@@ -73,7 +73,7 @@ def _outputs(estimator: Any) -> int | None:
 
 def _must(fits: bool, name: str, value: Any) -> None:
     if not fits:
-        raise ValueError(f"its {name} is {value!r}, which does not go with the rest")
+        raise ValueError(f"its {name} does not fit the rest of the file: {value!r}")
 
 
 def _check_encoder(estimator: Any, encoder: Any) -> None:

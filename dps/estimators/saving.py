@@ -190,12 +190,12 @@ def _parameters(estimator: Any) -> dict[str, Any]:
 def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any]) -> Any:
     fields = {"class", "parameters", "fitted"}
     if not isinstance(content, dict) or set(content) - {"given"} != fields:
-        raise ValueError("it says of no estimator what it is")
+        raise ValueError(f"it has no {sorted(fields)} of an estimator")
     cls = _ESTIMATORS.get(content["class"]) if isinstance(content["class"], str) else None
     if cls is None:
         raise ValueError(
-            f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}; those of PyTorch "
-            "once dps.torch is imported"
+            f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}; import dps.torch "
+            "for those of PyTorch"
         )
     if not set(code) <= set(_code(cls)):
         raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")

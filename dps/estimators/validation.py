@@ -85,7 +85,9 @@ class ValidationData:
             return self._partitions(estimator, client, beside, encoding, n_partitions)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"of X_val, y_val and sample_weight_val: {error}") from error
+            raise kind(
+                f"invalid data for validation (X_val, y_val, sample_weight_val): {error}"
+            ) from error
 
     def _partitions(
         self, estimator: Any, client: Any, beside: Any, encoding: Encoding | None, n: int

@@ -94,7 +94,9 @@ class AllReduce(PausingMode):
         check_real(self, "outer_momentum", 0.0, 1.0, closed="left")
         for option in ("outer_learning_rate", "outer_momentum"):
             if self.outer != "nesterov" and getattr(self, option) != getattr(type(self), option):
-                raise ValueError(f"{option} is of outer='nesterov'. Got outer={self.outer!r}.")
+                raise ValueError(
+                    f"{option} has no effect without outer='nesterov'. Got outer={self.outer!r}."
+                )
         if self.takes_steps_only:
             self.check_pauses("period, or outer")
         if self.goes_round and self.access == "stream":

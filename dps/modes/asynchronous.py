@@ -95,7 +95,7 @@ class Async(Mode):
         check_real(self, "compensation_strength", 0.0, float("inf"), closed="left")
         if self.compensation != "delay" and self.compensation_strength != _STRENGTH:
             raise ValueError(
-                "compensation_strength is of compensation='delay', got "
+                "compensation_strength has no effect without compensation='delay', got "
                 f"compensation={self.compensation!r}"
             )
 
@@ -103,8 +103,8 @@ class Async(Mode):
         if self.aggregate is None:
             if self.drop_after is not None:
                 raise ValueError(
-                    f"drop_after={self.drop_after} is of gathered gradients: give aggregate, too; "
-                    "aggregate=1 applies each by itself"
+                    f"drop_after={self.drop_after} has no effect without aggregate: give it, too; "
+                    "aggregate=1 applies each gradient by itself"
                 )
         elif self.max_delay is not None:
             raise ValueError(

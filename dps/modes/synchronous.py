@@ -70,7 +70,7 @@ class Sync(PausingMode):
                 f"Got {self.late!r} instead."
             )
         if self.late != "drop" and not self.backups:
-            raise ValueError(f"late={self.late!r} is of backups, and there are none: give backups")
+            raise ValueError(f"late={self.late!r} needs backups >= 1, got backups=0")
         if self.backups:
             self.check_pauses("backups")
 

@@ -77,10 +77,10 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     on_shards = possible and job.mode.shards_hold_parameters and summary.sparse
     if table is not None and not on_shards:
         raise ValueError(
-            "rows of a table (max_rows) come by keys: give sparse rows or a dataframe with "
-            "categories, mode='sync' or 'async', and an optimizer that goes by keys; got "
-            f"mode={job.mode!r}, optimizer={job.optimizer!r} and "
-            f"{'sparse' if summary.sparse else 'dense'} rows"
+            "max_rows needs sparse rows or a dataframe with categories, mode='sync' or 'async', "
+            "and optimizer='adagrad', 'momentum', 'sgd' or Adam(lazy=True); got "
+            f"{'sparse' if summary.sparse else 'dense'} rows, mode={job.mode!r} and "
+            f"optimizer={job.optimizer!r}"
         )
     if not possible:
         if job.optimizer.always_lazy:

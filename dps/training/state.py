@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.training.job import FitResult, Job
 
-__all__ = ["TrainState", "starting_state"]
+__all__ = ["TrainState", "check_unchanged", "starting_state"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,7 @@ class TrainState:
     def check(self, model: Model) -> None:
         """Raise unless the parameters are as many as the model has."""
         wanted = model.layout.with_rows(0 if self.ids is None else self.ids.shape[1]).size
-        if self.params.size != wanted:
-            raise ValueError(
-                f"the fit cannot start from the last one: that has {self.params.size} parameters, "
-                f"and this data and these parameters of the estimator ask for {wanted}; "
-                "train a clone, or with warm_start=False"
-            )
+        check_unchanged({"the number of parameters": (self.params.size, wanted)})
 
     def _has_state_of(self, optimizer: Optimizer) -> bool:
         shape = optimizer.state_rows, self.params.size
@@ -61,6 +57,24 @@ class TrainState:
             epochs=len(result.history) + (0 if start is None else start.epochs),
             ids=result.kept.ids if model.layout.table is not None else None,
         )
+
+
+def check_unchanged(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Raise unless what the last fit had, by its name, is what this one has.
+
+    Examples
+    --------
+    >>> check_unchanged({"features of X": (8, 8), "n_factors": (16, 8)})
+    Traceback (most recent call last):
+    ValueError: the fit cannot start from the last one: n_factors was 16 and is now 8; \
+train a clone, or set warm_start=False
+    """
+    for name, (before, now) in pairs.items():
+        if before != now:
+            raise ValueError(
+                f"the fit cannot start from the last one: {name} was {before} and is now {now}; "
+                "train a clone, or set warm_start=False"
+            )
 
 
 def starting_state(
