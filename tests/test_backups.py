@@ -322,5 +322,5 @@ def test_options_that_cannot_be_kept_are_refused() -> None:
         Sync(backups=1).steps([10, 990], 10)
     with pytest.raises(ValueError, match="needs backups >= 1"):
         Sync(late="add")
-    with pytest.raises(ValueError, match="outer_momentum is of outer='nesterov'"):
+    with pytest.raises(ValueError, match="outer_momentum has no effect without outer='nesterov'"):
         dps.AllReduce(period=3, outer_momentum=0.5)

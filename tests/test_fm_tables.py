@@ -175,7 +175,7 @@ def test_a_warm_start_knows_a_table_from_whole_rows(before: Any, after: Any) -> 
 def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
     with pytest.raises(ValueError, match="mode='allreduce', in which each replica holds all"):
         FMClassifier(**OPTIONS, mode="allreduce").fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="give sparse rows"):
+    with pytest.raises(ValueError, match="max_rows needs sparse rows"):
         FMRegressor(**OPTIONS).fit(np.eye(20), np.arange(20.0))
     with pytest.raises(TableFullError, match="raise max_rows"):
         FMClassifier(**{**OPTIONS, "max_rows": 40}).fit(FRAME, LIKED)
@@ -183,7 +183,7 @@ def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
         FMClassifier(**OPTIONS, average=True).fit(FRAME, LIKED)
     with pytest.raises(ValueError, match="not possible with optimizer='adam'"):
         FMClassifier(**OPTIONS, optimizer="adam").fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="give max_rows"):
+    with pytest.raises(ValueError, match="no effect without max_rows"):
         FMClassifier(min_count=5).fit(FRAME, LIKED)
 
 

@@ -297,10 +297,10 @@ def test_each_row_is_given_to_one_replica_near_it() -> None:
         ({"y_val": Y_VAL}, "y_val was given without X_val"),
         ({"sample_weight_val": Y_VAL}, "sample_weight_val was given without X_val"),
         ({"X_val": X_VAL, "y_val": Y_VAL + 1}, "y_val holds labels [2], which y does not: [0, 1]"),
-        ({"X_val": X_VAL[:, :3], "y_val": Y_VAL}, r"\(X_val, y_val, sample_weight_val\): X has 3"),
+        ({"X_val": X_VAL[:, :3], "y_val": Y_VAL}, "(X_val, y_val, sample_weight_val): X has 3"),
         (
             {"X_val": X_VAL, "y_val": Y_VAL[:5]},
-            r"\(X_val, y_val, sample_weight_val\): Found input",
+            "(X_val, y_val, sample_weight_val): Found input",
         ),
         ({"X_val": np.where(X_VAL > 2, np.nan, X_VAL), "y_val": Y_VAL}, "X_val holds NaN"),
         (VALIDATION | {"sample_weight_val": 0 * WEIGHT_VAL}, "no row of X_val counts"),

@@ -21,8 +21,7 @@ from dps.estimators.family import Ask, Family, Finish, Recipe
 from dps.estimators.network_solvers import passes
 from dps.losses import Loss
 from dps.losses.base import Task
-from dps.losses.log_loss import LogLoss
-from dps.losses.softmax import Softmax
+from dps.losses.classification import LogLoss, Softmax
 from dps.models import Arrays, Column, Columns
 from dps.optimizers import Adam, AdamW, Constant, get_optimizer
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence

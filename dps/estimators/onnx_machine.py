@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dps.estimators.plain_encoder import onnx_types, plain_encoder
 from dps.losses import LogLoss, Softmax
-from dps.losses.log_link import LogLinkLoss
+from dps.losses.regression import LogLinkLoss
 from dps.models import FactorizationMachine
 
 __all__ = ["onnx_machine"]

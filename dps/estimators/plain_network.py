@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dps.estimators.plain import behind_encoder, filled
 from dps.losses import LOSSES, LogLoss, Loss
-from dps.losses.log_link import LogLinkLoss
+from dps.losses.regression import LogLinkLoss
 from dps.models.network import RANGE, Inputs, Network
 
 __all__ = ["plain_network"]

@@ -1,23 +1,27 @@
 """Losses by name.
 
-A loss is one file and one line in `LOSSES`. Nothing here may know models, servers or modes.
+A loss is a class and a line in `LOSSES`. Nothing here may know models, servers or modes.
 """
 
 from dps.losses.base import Loss, Task
-from dps.losses.epsilon_insensitive import EpsilonInsensitive
-from dps.losses.gamma import Gamma
-from dps.losses.hinge import Hinge
-from dps.losses.huber import Huber
-from dps.losses.log_loss import LogLoss
-from dps.losses.margin import MarginLoss
-from dps.losses.modified_huber import ModifiedHuber
-from dps.losses.multilabel import Multilabel
-from dps.losses.one_vs_rest import OneVsRest
-from dps.losses.poisson import Poisson
-from dps.losses.quantile import Quantile
-from dps.losses.softmax import Softmax
-from dps.losses.squared_error import SquaredError
-from dps.losses.squared_hinge import SquaredHinge
+from dps.losses.classification import (
+    Hinge,
+    LogLoss,
+    MarginLoss,
+    ModifiedHuber,
+    Multilabel,
+    OneVsRest,
+    Softmax,
+    SquaredHinge,
+)
+from dps.losses.regression import (
+    EpsilonInsensitive,
+    Gamma,
+    Huber,
+    Poisson,
+    Quantile,
+    SquaredError,
+)
 
 __all__ = [
     "LOSSES",

@@ -1,18 +1,14 @@
 """Optimizers and learning rate schedules by name.
 
-An optimizer is one file and one line in `OPTIMIZERS`. Nothing here may know models, servers or
+An optimizer is a class and a line in `OPTIMIZERS`. Nothing here may know models, servers or
 modes.
 """
 
-from dps.optimizers.adagrad import Adagrad
-from dps.optimizers.adam import Adam
-from dps.optimizers.adamw import AdamW
+from dps.optimizers.adaptive import Adagrad, Adam, AdamW, ScaledAdagrad
 from dps.optimizers.averaged import Averaged
 from dps.optimizers.base import Optimizer
-from dps.optimizers.momentum import Momentum
-from dps.optimizers.scaled_adagrad import ScaledAdagrad
+from dps.optimizers.descent import SGD, Momentum
 from dps.optimizers.schedules import SCHEDULES, Constant, Cosine, InvScaling, Schedule, Step
-from dps.optimizers.sgd import SGD
 
 __all__ = [
     "OPTIMIZERS",
