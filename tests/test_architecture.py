@@ -12,6 +12,7 @@ BELOW = {
     "torch": {"estimators", "models", "losses"},
     "estimators": {
         "metrics",
+        "scores",
         "preprocessing",
         "training",
         "cluster",
@@ -32,6 +33,7 @@ BELOW = {
         "_runtime",
     },
     "training": {
+        "scores",
         "cluster",
         "group",
         "data",
@@ -45,7 +47,8 @@ BELOW = {
         "_kernels",
     },
     "model_selection": {"metrics", "cluster", "data", "_kernels"},
-    "metrics": {"cluster", "data", "losses"},
+    "metrics": {"cluster", "data", "scores"},
+    "scores": {"data", "losses"},
     "preprocessing": {"data", "_kernels"},
     "cluster": {"data", "modes", "monitor", "server", "transport", "models", "losses"},
     "monitor": {"server", "transport", "_runtime"},

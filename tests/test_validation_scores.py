@@ -30,7 +30,7 @@ def values(X: Any, outputs: int) -> Any:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(
-    "scoring", [*dps.data.scores.SUMS["regression"], "neg_median_absolute_error"]
+    "scoring", [*dps.scores.validation.SUMS["regression"], "neg_median_absolute_error"]
 )
 def test_of_numbers_they_are_those_of_scikit_learn(
     scoring: str, outputs: int, optimizer: str

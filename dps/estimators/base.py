@@ -18,7 +18,6 @@ from dps import metrics
 from dps.cluster.choice import client_of, here
 from dps.data.alignment import in_memory
 from dps.data.partitions import as_pandas, is_dask, meta_of
-from dps.data.scores import Score
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.family import Family, Finish, Raw
@@ -30,6 +29,7 @@ from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
+from dps.scores.validation import Score
 from dps.training.checkpoint import Checkpoint
 from dps.training.report import FitReport
 from dps.training.state import TrainState

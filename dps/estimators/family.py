@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from dps.cluster.base import Cluster
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.partitions import Partition
-from dps.data.scores import Score
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
+from dps.scores.validation import Score
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.state import TrainState
 from dps.training.stopping import StoppingRule

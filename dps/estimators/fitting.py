@@ -119,7 +119,7 @@ def fit(
     classification, loss = estimator._classification, estimator._loss()
     score = None
     if estimator.scoring != "loss":
-        from dps.data.gathered import get_score  # and with it scikit-learn's metrics
+        from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
 
         score = get_score(estimator.scoring, loss)
     family.check(ask)
@@ -183,7 +183,7 @@ def fit(
                     f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
                     "y_val to fit, or early_stopping=True"
                 )
-            recipe = recipe.scored(score.about(targets, n_outputs, summary.target_mean))
+            recipe = recipe.scored(score.about(targets, n_outputs))
         fixed = {
             "classes_": targets.classes,
             "encoder_": None if encoding is None else encoding.encoder,

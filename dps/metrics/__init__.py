@@ -5,7 +5,6 @@ Named as in scikit-learn, and equal to its own on the same data, to rounding.
 
 from __future__ import annotations
 
-from dps.data.scores import RowScore
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
 from dps.metrics.labels import (
     balanced_accuracy_score,
@@ -22,6 +21,7 @@ from dps.metrics.regression import (
     root_mean_squared_error,
 )
 from dps.metrics.scorers import get_scorer, get_scorer_names
+from dps.scores.validation import RowScore
 
 __all__ = [
     "RowScore",

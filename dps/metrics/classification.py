@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.metrics.sums import of_partitions, same_shape
+from dps.scores.formulas import equal, negative_logs
 
 __all__ = ["accuracy_score", "brier_score_loss", "log_loss"]
 
@@ -50,9 +51,7 @@ def accuracy_score(
 
 def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
     same_shape(predicted, y)
-    same = predicted == y
-    same = same if same.ndim == 1 else same.all(axis=1)
-    return float(weights[same].sum()), float(weights.sum())
+    return float(weights[equal(y, predicted)].sum()), float(weights.sum())
 
 
 def log_loss(
@@ -182,9 +181,7 @@ def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:
     """Minus the logarithms of probabilities."""
     if not len(y):  # of any dtype and width
         return None
-    chances = _two_columns(predicted)
-    least = np.finfo(chances.dtype).eps
-    return _summed(-np.log(np.clip(chances, least, 1 - least)), y, weights)
+    return _summed(negative_logs(_two_columns(predicted)), y, weights)
 
 
 def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.losses.base import as_columns
 from dps.metrics.sums import of_partitions, same_shape
+from dps.scores import formulas
 
 __all__ = [
     "mean_absolute_error",
@@ -87,16 +87,8 @@ def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any
     y_true, y_pred, sample_weight, client
         As for `mean_squared_error`.
     """
-    sums = of_partitions(_moments, y_true, y_pred, sample_weight, client)
-    totals, means, squares, errors = (np.asarray(column) for column in zip(*sums, strict=True))
-    # Chan, Golub and LeVeque (1983): squares about the common mean, without cancellation.
-    mean = totals @ means / totals.sum()
-    variation = squares.sum(axis=0) + totals @ (means - mean) ** 2
-    error = errors.sum(axis=0)
-    constant = np.where(error == 0, 1.0, 0.0)
-    varying = variation != 0
-    of_outputs = np.where(varying, 1.0 - error / np.where(varying, variation, 1.0), constant)
-    return float(of_outputs.mean())
+    parts = of_partitions(_moments, y_true, y_pred, sample_weight, client)
+    return float(formulas.r2(formulas.joined(parts)).mean())
 
 
 def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> NDArray[np.float64]:
@@ -106,24 +98,16 @@ def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> ND
     return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
 
 
-def _errors(predicted: Any, y: Any) -> NDArray[np.float64]:
-    same_shape(predicted, y)
-    errors: NDArray[np.float64] = as_columns(y.astype(np.float64)) - as_columns(predicted)
-    return errors
-
-
 def _squares(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
-    return float(weights.sum()), weights @ _errors(predicted, y) ** 2
+    same_shape(predicted, y)
+    return float(weights.sum()), weights @ formulas.squared(y, predicted)
 
 
 def _distances(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
-    return float(weights.sum()), weights @ np.abs(_errors(predicted, y))
+    same_shape(predicted, y)
+    return float(weights.sum()), weights @ formulas.absolute(y, predicted)
 
 
-def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[Any, ...]:
-    """Sum of weights; of each output mean, squares about it, and squared errors."""
-    errors = _errors(predicted, y)
-    values = as_columns(y.astype(np.float64))
-    total = float(weights.sum())
-    mean = weights @ values / total if total else np.zeros(values.shape[1])
-    return total, mean, weights @ (values - mean) ** 2, weights @ errors**2
+def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> NDArray[np.float64]:
+    same_shape(predicted, y)
+    return formulas.moments(y, predicted, weights)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.scores import Score
 from dps.errors import NonFiniteError, ReplicaError
+from dps.scores.validation import Score
 from dps.training.history import EpochRecord, EpochReport
 
 __all__ = ["StoppingRule"]

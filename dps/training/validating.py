@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.blocks import Block, Segment
-from dps.data.scores import Score
 from dps.data.sources import Source
 from dps.data.targets import TargetEncoding
 from dps.group import Channel, raise_unless_ran
 from dps.models import Model
+from dps.scores.validation import Score
 
 __all__ = ["HeldOutRows", "Validation"]
 
@@ -96,11 +96,11 @@ class HeldOutRows:
             added, raw = look(part)
             some = part.segment
             loss += added
-            weight += (
-                len(some.y) if some.weight is None else float(some.weight.sum(dtype=np.float64))
-            )
+            weights = np.ones(len(some.y)) if some.weight is None else some.weight
+            weights = np.asarray(weights, np.float64)
+            weight += float(weights.sum())
             if self._score is not None:
-                reports.append(self._score.sums(self._targets, some.y, raw, some.weight))
+                reports.append(self._score.sums(self._targets, some.y, raw, weights))
         return loss, weight, () if self._score is None else self._score.joined(reports)
 
     def _parts(self) -> Iterator[_Part]:

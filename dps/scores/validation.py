@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.targets import TargetEncoding
+from dps.scores import formulas
 
 __all__ = ["SUMS", "RowScore", "Score", "seen"]
 
@@ -28,9 +29,7 @@ class Score(ABC):
         """Whether only a loss that has probabilities can be scored."""
         return False
 
-    def about(
-        self: _Self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
-    ) -> _Self:
+    def about(self: _Self, targets: TargetEncoding, n_outputs: int) -> _Self:
         """The score, with what it has to know of the targets.
 
         Parameters
@@ -38,8 +37,6 @@ class Score(ABC):
         targets : TargetEncoding
         n_outputs : int
             Columns of raw outputs.
-        centre : tuple of float
-            Near the mean of each column of y, of a regression.
 
         Raises
         ------
@@ -49,17 +46,14 @@ class Score(ABC):
         return self
 
     @abstractmethod
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        """What is summed, (n,) or (n, k), of rows of encoded targets and raw outputs."""
-
     def sums(
-        self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any], weight: Any
+        self,
+        targets: TargetEncoding,
+        y: NDArray[Any],
+        raw: NDArray[Any],
+        weight: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """What is reported of some rows: weighted sums, (k,)."""
-        rows = self.of_rows(targets, y, raw)
-        ones = np.ones(len(raw)) if weight is None else np.asarray(weight, np.float64)
-        sums: NDArray[np.float64] = np.atleast_1d(ones @ np.asarray(rows, np.float64))
-        return sums
+        """What is reported of some rows of encoded targets and raw outputs, (k,)."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """What is reported of all rows, from reports of some; behind one may be more numbers."""
@@ -76,7 +70,28 @@ class Score(ABC):
 
 
 @dataclass(frozen=True)
-class RowScore(Score):
+class _OfRows(Score):
+    """A score whose reports are sums over rows."""
+
+    @abstractmethod
+    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
+        """What is summed, (n,) or (n, k)."""
+
+    def sums(
+        self,
+        targets: TargetEncoding,
+        y: NDArray[Any],
+        raw: NDArray[Any],
+        weight: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Weighted sums, (k,)."""
+        rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
+        sums: NDArray[np.float64] = np.atleast_1d(weight @ rows)
+        return sums
+
+
+@dataclass(frozen=True)
+class RowScore(_OfRows):
     """The weighted mean over rows of a function of targets and predictions.
 
     Examples
@@ -159,7 +174,7 @@ def _codes(raw: NDArray[Any]) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class _Probabilities(Score):
+class _Probabilities(_OfRows):
     """A mean over rows of probabilities."""
 
     @property
@@ -170,23 +185,21 @@ class _Probabilities(Score):
 
 @dataclass(frozen=True)
 class _LogLoss(_Probabilities):
-    """Minus the log loss, of probabilities kept from 0 as scikit-learn keeps them."""
+    """Minus the log loss."""
 
     def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
         chances, codes = targets.loss.probabilities(raw), targets.codes(y)
-        least = np.finfo(chances.dtype).eps
         if targets.multilabel:
-            logs = np.log(np.clip(np.where(codes, chances, 1 - chances), least, 1 - least))
-            return logs.sum(axis=1)
+            return -formulas.negative_logs(np.where(codes, chances, 1 - chances)).sum(axis=1)
         true = np.take_along_axis(chances, codes[:, None], axis=1)[:, 0]
-        return np.log(np.clip(true, least, 1 - least))
+        return -formulas.negative_logs(true)
 
 
 @dataclass(frozen=True)
 class _Brier(_Probabilities):
     """Minus the squared distance of probabilities from what is true; of two classes half of it."""
 
-    def about(self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]) -> _Brier:
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _Brier:
         """Refuse rows of several labels."""
         if targets.multilabel:
             raise ValueError(
@@ -203,7 +216,7 @@ class _Brier(_Probabilities):
 
 
 @dataclass(frozen=True)
-class _OfLabels(Score):
+class _OfLabels(_OfRows):
     """Precision, recall or their mean, by the weight of rows that have, and are given, a label."""
 
     what: str = "f1"  # {"precision", "recall", "f1"}
@@ -212,9 +225,7 @@ class _OfLabels(Score):
     average: str = "macro"
     n_labels: int = 0
 
-    def about(
-        self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
-    ) -> _OfLabels:
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _OfLabels:
         """Of as many labels as there are."""
         n_labels = 0 if targets.classes is None else len(targets.classes)
         if self.average == "binary" and (targets.multilabel or n_labels != 2):
@@ -252,49 +263,48 @@ class _OfLabels(Score):
 class _R2(Score):
     """The coefficient of determination, of several outputs their mean."""
 
-    # Near the mean of y, so that little is lost in the difference of its squares.
-    centre: tuple[float, ...] = (0.0,)
+    n_outputs: int = 1
 
-    def about(self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]) -> _R2:
-        """Of as many outputs as there are, about their means."""
-        return replace(self, centre=centre)
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _R2:
+        """Of as many outputs as there are."""
+        return replace(self, n_outputs=n_outputs)
 
     def width(self, rows: int) -> int:
-        """Three for each output."""
-        return 3 * len(self.centre)
+        """The weight, and three for each output."""
+        return 1 + 3 * self.n_outputs
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        true, predicted = (of.reshape(raw.shape) for of in seen("predict", targets, y, raw))
-        about = true - np.array(self.centre)
-        return np.hstack([(true - predicted) ** 2, about, about**2])
+    def sums(
+        self,
+        targets: TargetEncoding,
+        y: NDArray[Any],
+        raw: NDArray[Any],
+        weight: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Moments."""
+        true, predicted = seen("predict", targets, y, raw)
+        return formulas.moments(true, predicted, weight)
+
+    def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return formulas.joined([np.zeros(self.width(0)), *parts])
 
     def value(self, sums: NDArray[np.float64], weight: float) -> float:
-        missed, mean, square = sums[: 3 * len(self.centre)].reshape(3, -1) / weight
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.mean(1 - missed / (square - mean**2)))
-
-
-def _equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    same: NDArray[Any] = np.equal(y_true, y_pred).reshape(len(y_true), -1).all(axis=1)
-    return same
+        return float(formulas.r2(sums).mean())
 
 
 def _squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    return -_of_outputs((y_true - y_pred) ** 2)
+    less: NDArray[Any] = -formulas.squared(y_true, y_pred).mean(axis=1)
+    return less
 
 
 def _absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    return -_of_outputs(np.abs(y_true - y_pred))
-
-
-def _of_outputs(values: NDArray[Any]) -> NDArray[Any]:
-    return values if values.ndim == 1 else values.mean(axis=1)
+    less: NDArray[Any] = -formulas.absolute(y_true, y_pred).mean(axis=1)
+    return less
 
 
 #: Those that are sums over rows, by scikit-learn's names, of each task.
 SUMS: dict[str, dict[str, Score]] = {
     "classification": {
-        "accuracy": RowScore(_equal),
+        "accuracy": RowScore(formulas.equal),
         "neg_log_loss": _LogLoss(),
         "neg_brier_score": _Brier(),
         "balanced_accuracy": _OfLabels("recall", "balanced"),

@@ -16,9 +16,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils.metaestimators import available_if
 
-from dps.data.scores import SUMS, Score, seen
 from dps.data.targets import TargetEncoding
 from dps.losses import Loss
+from dps.scores.validation import SUMS, Score, seen
 
 __all__ = ["get_score"]
 
@@ -40,9 +40,7 @@ class _Gathered(Score):
     n_raw: int = 1  # columns of a row
     n_y: int = 1
 
-    def about(
-        self, targets: TargetEncoding, n_outputs: int, centre: tuple[float, ...]
-    ) -> _Gathered:
+    def about(self, targets: TargetEncoding, n_outputs: int) -> _Gathered:
         """Have it score a few rows, so that what is not possible is said before a fit."""
         if targets.classes is None:
             y = np.tile([[1.5], [2.5]], n_outputs)
@@ -55,21 +53,21 @@ class _Gathered(Score):
         score = replace(self, targets=targets, n_raw=n_outputs, n_y=y.shape[1])
         try:
             with warnings.catch_warnings(action="ignore"):
-                score.value(score.sums(targets, y, np.ones((len(y), n_outputs)), None), 1.0)
+                raw, weight = np.ones((len(y), n_outputs)), np.ones(len(y))
+                score.value(score.sums(targets, y, raw, weight), 1.0)
         except Exception as error:
             raise ValueError(f"scoring={self.name!r} is not possible here: {error}") from error
         return score
 
-    def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
-        """Raw outputs and targets."""
-        return np.column_stack([raw, y])
-
     def sums(
-        self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any], weight: Any
+        self,
+        targets: TargetEncoding,
+        y: NDArray[Any],
+        raw: NDArray[Any],
+        weight: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """The rows."""
-        weight = np.ones(len(raw)) if weight is None else weight
-        rows = np.column_stack([self.of_rows(targets, y, raw), weight])
+        rows = np.column_stack([raw, y, weight])
         return np.concatenate([[len(rows)], rows.ravel()])
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -1,0 +1,76 @@
+"""Scores of NumPy arrays: numbers a row whose mean is a score, and moments that merge.
+
+Whoever has them decides where the rows lie and how they are weighted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.losses.base import as_columns
+
+__all__ = ["absolute", "equal", "joined", "moments", "negative_logs", "r2", "squared"]
+
+
+def equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether a row has its label, or all of its labels; (n,)."""
+    same: NDArray[np.bool_] = (y_true == y_pred).reshape(len(y_true), -1).all(axis=1)
+    return same
+
+
+def squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+    """Squared errors, (n, n_outputs)."""
+    return _errors(y_true, y_pred) ** 2
+
+
+def absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+    """Absolute errors, (n, n_outputs)."""
+    return np.abs(_errors(y_true, y_pred))
+
+
+def negative_logs(chances: NDArray[Any]) -> NDArray[Any]:
+    """Minus the logarithms of probabilities, kept from 0 and 1 as scikit-learn keeps them."""
+    least = np.finfo(chances.dtype).eps
+    logs: NDArray[Any] = -np.log(np.clip(chances, least, 1 - least))
+    return logs
+
+
+def _errors(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
+    errors: NDArray[np.float64] = as_columns(y_true.astype(np.float64)) - as_columns(y_pred)
+    return errors
+
+
+def moments(
+    y_true: NDArray[Any], y_pred: NDArray[Any], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What R2 needs of some rows, (1 + 3 n_outputs,).
+
+    The sum of weights; of each output the mean of y, squares about it, and squared errors.
+    """
+    y = as_columns(y_true.astype(np.float64))
+    total = float(weight.sum())
+    mean = weight @ y / total if total else np.zeros(y.shape[1])
+    errors = weight @ squared(y_true, y_pred)
+    return np.concatenate([[total], mean, weight @ (y - mean) ** 2, errors])
+
+
+def joined(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The moments of all rows, without cancellation (Chan, Golub and LeVeque, 1983)."""
+    table = np.stack(parts)
+    totals, (means, squares, errors) = table[:, 0], np.split(table[:, 1:], 3, axis=1)
+    total = totals.sum()
+    mean = totals @ means / total if total else means[0]
+    about = squares.sum(axis=0) + totals @ (means - mean) ** 2
+    return np.concatenate([[total], mean, about, errors.sum(axis=0)])
+
+
+def r2(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficient of determination of each output, with scikit-learn's of a constant y."""
+    _, about, errors = np.split(found[1:], 3)
+    varying = about != 0
+    constant = np.where(errors == 0, 1.0, 0.0)
+    return np.where(varying, 1.0 - errors / np.where(varying, about, 1.0), constant)
