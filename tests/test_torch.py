@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dps.torch import TorchClassifier, TorchRegressor  # noqa: E402
-from dps.torch.live import Live  # noqa: E402
+from dps.torch.live import BoundModule  # noqa: E402
 from dps.torch.module import TorchModel, layout_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -185,7 +185,7 @@ def test_vectors_that_are_copied_lead_to_the_same(make):
         model = TorchModel(fixed(make), nn.CrossEntropyLoss(reduction="none"), 6, 3, True)
         device = torch.device("cpu")
         module = copy.deepcopy(model.module)
-        model._live = Live(module, model.layout, device, copied=copied)
+        model._live = BoundModule(module, model.layout, device, copied=copied)
         params, out = model.initial(), np.zeros(model.layout.size, np.float32)
         for _ in range(3):
             out[:] = 0

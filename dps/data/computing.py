@@ -16,7 +16,7 @@ from dask.callbacks import Callback
 from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
 from dps.data.partitions import Partition
 from dps.data.recipes import Recipe, recipes_of
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 from dps.errors import ClusterError
 
 __all__ = ["computed", "delayed_keep", "keeping_of", "recipes_of_absent"]
@@ -73,7 +73,7 @@ def delayed_keep(
     name: str = "",
 ) -> list[Any]:
     """Delayed objects that keep partitions, by number; one task holds `prepare` for all of them."""
-    shared = None if prepare is None else dask.delayed(sealed(itself, prepare), pure=False)()
+    shared = None if prepare is None else dask.delayed(sealed(identity, prepare), pure=False)()
     keep = dask.delayed(sealed(keep_partition, keeping), pure=False)
     return [
         keep(

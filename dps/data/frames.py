@@ -12,7 +12,7 @@ import numpy as np
 
 from dps.data.alignment import parts_of
 from dps.data.results import results_of
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 
 __all__ = ["csr_blocks", "of_each_partition"]
 
@@ -48,7 +48,7 @@ def csr_blocks(frame: Any, function: Callable[..., Any], n_columns: int, dtype: 
     import scipy.sparse
 
     meta = scipy.sparse.csr_matrix((0, n_columns), dtype=dtype)
-    shared = dask.delayed(sealed(itself, function), pure=True)()  # once in the graph
+    shared = dask.delayed(sealed(identity, function), pure=True)()  # once in the graph
     encode = dask.delayed(sealed(encode_partition), pure=True)
     blocks = [
         da.from_delayed(encode(shared, part, number), (np.nan, n_columns), dtype, meta=meta)

@@ -22,8 +22,8 @@ from dps.data.recipes import Recipe
 from dps.data.streams import Stream, Values, kept_of
 
 __all__ = [
-    "Absent",
     "Keeping",
+    "Recomputed",
     "absent_bytes",
     "give_back_unused",
     "keep_partition",
@@ -51,7 +51,7 @@ class Keeping:
 
 
 @dataclass(frozen=True)
-class Absent:
+class Recomputed:
     """A partition of which nothing was kept."""
 
     shape: tuple[int, ...]  # of X as it was computed
@@ -118,7 +118,7 @@ def keep_partition(
             if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
     nbytes = sum(map(sizeof, (X, y, weight)))
-    return Stream(number, Absent(shape, nbytes), () if prepare is None else (prepare,))
+    return Stream(number, Recomputed(shape, nbytes), () if prepare is None else (prepare,))
 
 
 def absent_bytes(X: Any, *_: Any) -> int | None:
@@ -128,7 +128,7 @@ def absent_bytes(X: Any, *_: Any) -> int | None:
 
 def make_again(stream: Stream, recipe: Recipe) -> Stream:
     """The task that says how an absent partition is computed again."""
-    assert isinstance(stream.origin, Absent)
+    assert isinstance(stream.origin, Recomputed)
     return replace(stream, origin=replace(stream.origin, recipe=recipe))
 
 

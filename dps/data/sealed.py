@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["itself", "sealed"]
+__all__ = ["identity", "sealed"]
 
 
 class sealed:
@@ -84,6 +84,6 @@ def _closed(contents: bytes) -> Callable[..., Any]:
     return Closed(contents)
 
 
-def itself(value: Any) -> Any:
+def identity(value: Any) -> Any:
     """The task that holds something for others."""
     return value

@@ -40,13 +40,13 @@ Rows = tuple[Any, NDArray[Any], NDArray[Any] | None]
 
 
 def choose_alpha(
-    asked: Any, cluster: Cluster, summary: DataSummary, seed: int
+    estimator: Any, cluster: Cluster, summary: DataSummary, seed: int
 ) -> tuple[float, list[tuple[float, float]]]:
     """The best multiple of "auto", and each that was tried with its loss on held-out rows.
 
     Parameters
     ----------
-    asked : estimator
+    estimator : estimator
     cluster : Cluster
         Which holds the rows, encoded: those to train on first, then those given for validation.
     summary : DataSummary
@@ -64,15 +64,15 @@ def choose_alpha(
     if summary.validation:
         held = _gathered(cluster, range(trained, trained + len(summary.validation)), share)
     else:
-        rows, held = _split(rows, asked._classification, seed)
+        rows, held = _split(rows, estimator._classification, seed)
     sparse = scipy.sparse.issparse(rows[0])
     if sparse and summary.standards is not None:  # whose numbers are columns like the others now
         rows, held = ((_scaled(X, summary.standards[1]), y, w) for X, y, w in (rows, held))
-    model = clone(asked).set_params(
-        alpha="auto", standardize=asked.standardize and not sparse, mode="sync", shuffle=True,
+    model = clone(estimator).set_params(
+        alpha="auto", standardize=estimator.standardize and not sparse, mode="sync", shuffle=True,
         n_replicas=1, n_shards="auto", rebalance="auto", cache="auto", encoder="auto",
         checkpoint=None, client=None, server=None, scoring="loss", verbose=0, random_state=seed,
-        tol=None if asked.tol is None else _ROUGH * asked.tol,
+        tol=None if estimator.tol is None else _ROUGH * estimator.tol,
         # A start helps L-BFGS, and hinders the steps that text takes.
         warm_start=not (sparse and rows[0].shape[1] >= WIDE),
     )  # fmt: skip
@@ -86,7 +86,7 @@ def choose_alpha(
             X, y, weight = held
             model.fit(*rows, X_val=X, y_val=y, sample_weight_val=weight)
         last = model.history_[-1]["validation_loss"]
-        return float(model.best_loss_ if asked.early_stopping else last)
+        return float(model.best_loss_ if estimator.early_stopping else last)
 
     return search(loss_at)
 

@@ -17,13 +17,13 @@ from dps.modes import Mode, get_mode
 from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
 from dps.optimizers.schedules import Constant, Schedule
 from dps.training.defaults import (
-    GAIN,
-    NEAR,
-    NEAR_L1,
-    OF_SMALL,
-    PROMISE,
-    SHARP,
-    SHARP_L1,
+    GAIN_THAT_COUNTS,
+    KINK_ERROR,
+    KINK_TOL,
+    L1_ERROR,
+    L1_TOL,
+    RELATIVE_TOL,
+    TOL_OF_PASSES,
     WIDE_BATCH,
     auto_schedule,
 )
@@ -49,12 +49,12 @@ __all__ = [
 _WORTH = 4
 
 
-def choose_optimizer(asked: Any, loss: Loss) -> Optimizer | None:
+def choose_optimizer(estimator: Any, loss: Loss) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
-    check_known(asked.optimizer)
-    if asked.optimizer != "lbfgs":
-        return None if asked.optimizer == "auto" else get_optimizer(asked.optimizer)
-    refuse_passes(*_obstacles(asked, loss))
+    check_known(estimator.optimizer)
+    if estimator.optimizer != "lbfgs":
+        return None if estimator.optimizer == "auto" else get_optimizer(estimator.optimizer)
+    refuse_passes(*_obstacles(estimator, loss))
     return SGD()  # of which no step is taken
 
 
@@ -71,30 +71,30 @@ def check_known(given: Any, name: str = "optimizer") -> None:
     )
 
 
-def check_stochastic(asked: Any) -> None:
+def check_stochastic(estimator: Any) -> None:
     """Refuse to train one epoch by an algorithm that has none."""
-    if asked.optimizer == "lbfgs":
+    if estimator.optimizer == "lbfgs":
         refuse_passes("partial_fit")
 
 
-def _obstacles(asked: Any, loss: Loss) -> Iterator[str]:
+def _obstacles(estimator: Any, loss: Loss) -> Iterator[str]:
     """What L-BFGS cannot honour of a linear model."""
     if loss.curvature == np.inf and not _has_kinks(loss):
-        yield f"loss={asked.loss!r}, whose derivative jumps"
-    if asked.average:
-        yield f"average={asked.average!r}"
-    yield from asks_for_steps(asked)
+        yield f"loss={estimator.loss!r}, whose derivative jumps"
+    if estimator.average:
+        yield f"average={estimator.average!r}"
+    yield from asks_for_steps(estimator)
 
 
-def asks_for_steps(asked: Any) -> Iterator[str]:
+def asks_for_steps(estimator: Any) -> Iterator[str]:
     """Parameters that only stochastic steps can honour."""
-    if asked.early_stopping and asked.early_stopping != "auto":
-        yield f"early_stopping={asked.early_stopping!r}"
+    if estimator.early_stopping and estimator.early_stopping != "auto":
+        yield f"early_stopping={estimator.early_stopping!r}"
     for name in ("learning_rate", "learning_rate_init", "batch_size"):
-        if (given := getattr(asked, name, "auto")) != "auto":
+        if (given := getattr(estimator, name, "auto")) != "auto":
             yield f"{name}={given!r}"
-    if get_mode(asked.mode).takes_steps_only:
-        yield f"mode={asked.mode!r}"
+    if get_mode(estimator.mode).takes_steps_only:
+        yield f"mode={estimator.mode!r}"
 
 
 def _has_kinks(loss: Loss) -> bool:
@@ -108,48 +108,55 @@ def refuse_passes(*obstacles: str, name: str = "optimizer") -> None:
         raise ValueError(f"{name}='lbfgs' is not possible with {obstacles[0]}: use another {name}")
 
 
-def l1_ratio(asked: Any) -> float:
+def l1_ratio(estimator: Any) -> float:
     """The share of L1 in the penalty."""
-    return {"l1": 1.0, "elasticnet": float(asked.l1_ratio)}.get(asked.penalty, 0.0)
+    return {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
 
 
-def choose_batch_size(asked: Any, summary: DataSummary, wide: bool) -> Any:
+def choose_batch_size(estimator: Any, summary: DataSummary, wide: bool) -> Any:
     """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
-    if asked.batch_size == "auto" and wide:
+    if estimator.batch_size == "auto" and wide:
         return max(WIDE_BATCH, batch_rows("auto", summary.total))
-    return asked.batch_size
+    return estimator.batch_size
 
 
 def choose_replicas(
-    asked: Any, mode: Mode, summary: DataSummary, batch: int, n_params: int, wide: bool
+    estimator: Any, mode: Mode, summary: DataSummary, batch: int, n_params: int, wide: bool
 ) -> Any:
     """Replicas as asked for; on wide rows `FEWEST` where a batch is small beside the vectors.
 
     A step then is the work on vectors rather than on rows, which more replicas would share out.
     """
     stored = batch * summary.elements / summary.total
-    if asked.n_replicas == "auto" and mode.deterministic and wide and stored < _WORTH * n_params:
+    if (
+        estimator.n_replicas == "auto"
+        and mode.deterministic
+        and wide
+        and stored < _WORTH * n_params
+    ):
         return FEWEST
-    return asked.n_replicas
+    return estimator.n_replicas
 
 
-def takes_steps(asked: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
+def takes_steps(estimator: Any, loss: Loss, mode: Mode, tol: float | None) -> bool:
     """Whether there are stochastic steps, whatever the data.
 
     Also where passes over all rows are possible, if replicas need not wait for each other.
     """
-    if asked.optimizer == "lbfgs":
+    if estimator.optimizer == "lbfgs":
         return False
-    return not (mode.deterministic and _passes_end_it(asked, loss, tol))
+    return not (mode.deterministic and _may_finish_with_lbfgs(estimator, loss, tol))
 
 
-def _passes_end_it(asked: Any, loss: Loss, tol: float | None) -> bool:
+def _may_finish_with_lbfgs(estimator: Any, loss: Loss, tol: float | None) -> bool:
     """Whether the fit may end with passes over all rows, which nobody has asked for."""
-    return asked.optimizer == "auto" and tol is not None and not any(_obstacles(asked, loss))
+    return (
+        estimator.optimizer == "auto" and tol is not None and not any(_obstacles(estimator, loss))
+    )
 
 
 def choose_full_batch(
-    asked: Any,
+    estimator: Any,
     loss: Loss,
     summary: DataSummary,
     tol: float | None,
@@ -161,23 +168,23 @@ def choose_full_batch(
 
     Where there are stochastic steps, too, see `takes_steps`, it comes after them.
     """
-    better = not wide and _passes_end_it(asked, loss, tol)
-    if asked.optimizer != "lbfgs" and not better:
+    better = not wide and _may_finish_with_lbfgs(estimator, loss, tol)
+    if estimator.optimizer != "lbfgs" and not better:
         return None
     kinks = _has_kinks(loss)
     # The last digits decide which coefficients are zero, and which rows lie at a kink.
-    sharp = (SHARP_L1 if l1 else SHARP) if kinks or l1 else 0.0
+    sharp = (L1_TOL if l1 else KINK_TOL) if kinks or l1 else 0.0
     width = (summary.reach(loss) or 1.0) if kinks else 0.0
     unit = width or _unit(loss, summary)
     return FullBatch(
         l2=l2,
         l1=l1,
-        tolerance=(tol or 0.0) * (10 * sharp or PROMISE) * unit,
-        relative=(tol or 0.0) * (sharp or PROMISE * OF_SMALL),
-        patience=asked.n_iter_no_change,
-        least=-np.inf if tol is None or l1 else np.inf if kinks else tol * GAIN * unit,
+        tolerance=(tol or 0.0) * (10 * sharp or TOL_OF_PASSES) * unit,
+        relative=(tol or 0.0) * (sharp or TOL_OF_PASSES * RELATIVE_TOL),
+        patience=estimator.n_iter_no_change,
+        least=-np.inf if tol is None or l1 else np.inf if kinks else tol * GAIN_THAT_COUNTS * unit,
         width=width,
-        near=(tol or 0.0) * (NEAR_L1 if l1 else NEAR),
+        near=(tol or 0.0) * (L1_ERROR if l1 else KINK_ERROR),
         row_elements=summary.elements / summary.total,
     )
 
@@ -195,20 +202,22 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
     return min(loss.unit(mean, std) for mean, std in varying)
 
 
-def choose_schedule(asked: Any, optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:
+def choose_schedule(
+    estimator: Any, optimizer: Optimizer, scale: float, few: bool = False
+) -> Schedule:
     """The learning rate of a linear model, see `schedule_of`.
 
     By `scale` y varies; `few` says whether an update is of all rows, or nearly so.
     """
-    return schedule_of(asked, auto_schedule(optimizer, scale, few))
+    return schedule_of(estimator, auto_schedule(optimizer, scale, few))
 
 
-def schedule_of(asked: Any, automatic: Schedule) -> Schedule:
+def schedule_of(estimator: Any, automatic: Schedule) -> Schedule:
     """The learning rate, from a number, a schedule, a schedule's name or "auto".
 
     A schedule of a name starts from where the automatic one does.
     """
-    rate = asked.learning_rate
+    rate = estimator.learning_rate
     if isinstance(rate, Schedule):
         return rate
     if not isinstance(rate, str):
@@ -222,5 +231,5 @@ def schedule_of(asked: Any, automatic: Schedule) -> Schedule:
         )
     first = automatic(0.0)
     if SCHEDULES[rate] is Cosine:
-        return Cosine(first, float(asked.max_iter))
+        return Cosine(first, float(estimator.max_iter))
     return SCHEDULES[rate](first)

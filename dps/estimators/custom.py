@@ -17,8 +17,8 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.custom_family import (
     CustomFamily,
     CustomRaw,
-    LossOfLabels,
-    LossOfNumbers,
+    ModelLossOfLabels,
+    ModelLossOfNumbers,
     Shape,
     probabilities,
 )
@@ -237,7 +237,7 @@ class ModelClassifier(_Custom, AnyClassifier):
     """
 
     def _loss(self) -> Loss:
-        return LossOfLabels()
+        return ModelLossOfLabels()
 
     def _probabilities(self) -> Finish:
         own: Finish = getattr(self.model_, "probabilities", probabilities)
@@ -293,7 +293,7 @@ class ModelRegressor(_Custom, AnyRegressor):
     """
 
     def _loss(self) -> Loss:
-        return LossOfNumbers()
+        return ModelLossOfNumbers()
 
     def _several(self) -> int | None:
         return None if self.n_outputs_ == 1 else self.n_outputs_

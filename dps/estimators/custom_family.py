@@ -28,7 +28,7 @@ from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 from dps.training.state import check_unchanged, starting_state
 from dps.training.stopping import StoppingRule
 
-__all__ = ["CustomFamily", "CustomRaw", "Shape", "TheirLoss", "probabilities"]
+__all__ = ["CustomFamily", "CustomRaw", "ModelLoss", "Shape", "probabilities"]
 
 
 #: Parameters up to which "auto" is L-BFGS.
@@ -38,7 +38,7 @@ _ADAM = 0.001
 
 
 @dataclass(frozen=True)
-class TheirLoss(Loss):
+class ModelLoss(Loss):
     """A loss that the model computes itself, from codes of classes or from numbers."""
 
     name: ClassVar[str] = "the model's"
@@ -55,7 +55,7 @@ class TheirLoss(Loss):
 
 
 @dataclass(frozen=True)
-class LossOfLabels(TheirLoss):
+class ModelLossOfLabels(ModelLoss):
     """That of a classifier."""
 
     task: ClassVar[Task] = "classification"
@@ -67,7 +67,7 @@ class LossOfLabels(TheirLoss):
 
 
 @dataclass(frozen=True)
-class LossOfNumbers(TheirLoss):
+class ModelLossOfNumbers(ModelLoss):
     """That of a regressor."""
 
     task: ClassVar[Task] = "regression"
@@ -139,7 +139,7 @@ class CustomFamily(Family):
 
     Parameters
     ----------
-    asked : estimator
+    estimator : estimator
     build : callable
         From a `Shape` to a model of dps.
     attributes : callable
@@ -148,18 +148,18 @@ class CustomFamily(Family):
 
     def __init__(
         self,
-        asked: Any,
+        estimator: Any,
         build: Callable[[Shape], Any],
         attributes: Callable[[Any, NDArray[np.floating]], dict[str, Any]],
     ) -> None:
-        super().__init__(asked)
+        super().__init__(estimator)
         self._build, self._attributes = build, attributes
 
     def check(self, ask: Ask) -> None:
         """Names must be known, and L-BFGS honours some parameters only."""
-        asked, given = self.asked, self.asked.optimizer
+        estimator, given = self.estimator, self.estimator.optimizer
         check_known(given)
-        obstacles = [*["partial_fit"] * ask.partial, *asks_for_steps(asked)]
+        obstacles = [*["partial_fit"] * ask.partial, *asks_for_steps(estimator)]
         if given == "lbfgs":
             refuse_passes(*obstacles)
         self._passes_will_do = not obstacles
@@ -169,7 +169,7 @@ class CustomFamily(Family):
         base = getattr(self._optimizer, "base", self._optimizer)  # of one whose mean is reported
         published = isinstance(base, Adam | AdamW)
         automatic = Constant(_ADAM) if published else self._optimizer.default_schedule
-        self._schedule = schedule_of(self.asked, automatic)
+        self._schedule = schedule_of(self.estimator, automatic)
 
     def recipe(
         self,
@@ -180,14 +180,14 @@ class CustomFamily(Family):
         encoding: Encoding | None,
     ) -> Recipe:
         """Steps of the optimizer, from the model's own start or from where it was left."""
-        asked, start = self.asked, ask.start
+        estimator, start = self.estimator, ask.start
         names = [f"x{number}" for number in range(summary.n_features)]
-        columns: Columns | Arrays | None = asked._arrays
-        if asked._takes() == "columns":
-            columns = columns_of(encoding, getattr(asked, "feature_names_in_", names))
+        columns: Columns | Arrays | None = estimator._arrays
+        if estimator._takes() == "columns":
+            columns = columns_of(encoding, getattr(estimator, "feature_names_in_", names))
         shape = Shape(
-            summary.n_features, n_outputs, asked._classification, np.dtype(summary.dtype), columns,
-            ask.seed,
+            summary.n_features, n_outputs, estimator._classification, np.dtype(summary.dtype),
+            columns, ask.seed,
         )  # fmt: skip
         model = self._build(shape)
         if start is not None:
@@ -198,8 +198,8 @@ class CustomFamily(Family):
         state, _ = starting_state(start, self._optimizer, model)
         full_batch = finish = None
         if self._takes_passes(model, ask.tol):
-            how = passes(float(asked.alpha), summary, ask.tol, asked.n_iter_no_change)
-            together = asked.optimizer == "lbfgs" or ask.mode.deterministic
+            how = passes(float(estimator.alpha), summary, ask.tol, estimator.n_iter_no_change)
+            together = estimator.optimizer == "lbfgs" or ask.mode.deterministic
             full_batch, finish = (how, None) if together else (None, how)
         return Recipe(
             model=model,
@@ -208,13 +208,13 @@ class CustomFamily(Family):
             params=params,
             state=state,
             stopping=StoppingRule(
-                ask.max_iter, ask.tol, asked.n_iter_no_change, asked.early_stopping,
+                ask.max_iter, ask.tol, estimator.n_iter_no_change, estimator.early_stopping,
                 finishes=finish is not None,
             ),
             l1=0.0,
-            l2=float(asked.alpha),
-            batch_size=asked.batch_size,
-            n_replicas=asked.n_replicas,
+            l2=float(estimator.alpha),
+            batch_size=estimator.batch_size,
+            n_replicas=estimator.n_replicas,
             full_batch=full_batch,
             finish=finish,
         )  # fmt: skip
@@ -222,19 +222,19 @@ class CustomFamily(Family):
     def _takes_passes(self, model: Any, tol: float | None) -> bool:
         """Whether there are passes over all rows by L-BFGS."""
         untrained = [tensor.name for tensor in model.layout.tensors if not tensor.trained]
-        if self.asked.optimizer == "lbfgs":
+        if self.estimator.optimizer == "lbfgs":
             if untrained:
                 refuse_passes(f"tensors that are not trained ({', '.join(untrained)})")
             if model.draws:
                 refuse_passes("a model that draws by chance")
             return True
         fit = model.draws is False and not untrained and model.layout.size <= _FEW
-        asked_for_none = self.asked.optimizer == "auto" and self._passes_will_do
+        asked_for_none = self.estimator.optimizer == "auto" and self._passes_will_do
         return asked_for_none and tol is not None and fit
 
     def scored(self, targets: TargetEncoding, model: Any) -> TargetEncoding:
         """With the probabilities, or the mean, that the model itself makes of raw outputs."""
-        name = "probabilities" if self.asked._classification else "mean"
+        name = "probabilities" if self.estimator._classification else "mean"
         own = getattr(getattr(model, "model", None), name, None)
         loss: Any = targets.loss
         return replace(targets, loss=replace(loss, own=own))
@@ -242,7 +242,7 @@ class CustomFamily(Family):
     def attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """What the builder makes of them, and the model itself."""
         own = {**self._attributes(model, params), "_model": model, "_params": params}
-        return own if self.asked._classification else {**own, "n_outputs_": model.n_outputs}
+        return own if self.estimator._classification else {**own, "n_outputs_": model.n_outputs}
 
 
 def _check_same(before: Any, model: Any) -> None:

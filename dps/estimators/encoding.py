@@ -53,16 +53,16 @@ class Encoding:
     def complete(self, cluster: Cluster, trained: int) -> None:
         """Learn from the first partitions, which have been read, and encode all."""
         if self.reader is not None:
-            self.encoder.learn(cluster.map(self.reader.look_back, range(trained)))
+            self.encoder.learn(cluster.map(self.reader.reread, range(trained)))
             cluster.replace(self.encoder.encode)
 
 
-def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Encoding | None:
+def encoding_for(estimator: Any, X: Any, going_on: bool, gaps: bool = False) -> Encoding | None:
     """How `X` is encoded; None if it is trained on as it is.
 
     Parameters
     ----------
-    asked : estimator
+    estimator : estimator
         Its `encoder`, and `encoder_` of an earlier fit.
     X : any container
     going_on : bool
@@ -76,19 +76,19 @@ def encoding_for(asked: Any, X: Any, going_on: bool, gaps: bool = False) -> Enco
         An encoder was given, and `X` is no dataframe.
     """
     if going_on:
-        kept = getattr(asked, "encoder_", None)
+        kept = getattr(estimator, "encoder_", None)
         return None if kept is None else Encoding(kept, fitted=True)
-    if isinstance(asked.encoder, FrameEncoder):
+    if isinstance(estimator.encoder, FrameEncoder):
         if not is_frame(X):
             remedy = "give dask.dataframe.from_delayed(X)" if is_list(X) else "use encoder='auto'"
             raise TypeError(
-                f"encoder={asked.encoder!r} encodes dataframes, and X is of the type "
+                f"encoder={estimator.encoder!r} encodes dataframes, and X is of the type "
                 f"{type(X).__name__}: {remedy}"
             )
-        return Encoding(clone(asked.encoder), fitted=False)
+        return Encoding(clone(estimator.encoder), fitted=False)
     if not is_frame(X):
         # A model of one's own knows how many columns an array has.
-        missing = "mean" if asked._is_own else "indicator"
+        missing = "mean" if estimator._is_own else "indicator"
         return Encoding(FrameEncoder(missing=missing), fitted=False) if gaps else None
     if not (
         gaps

@@ -58,32 +58,39 @@ class FactorizationFamily(PlannedFamily):
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
         super().check(ask)
-        asked = self.asked
-        if asked.max_rows is None:
-            for name, given in (("min_count", asked.min_count > 1), ("expire", asked.expire)):
+        estimator = self.estimator
+        if estimator.max_rows is None:
+            for name, given in (
+                ("min_count", estimator.min_count > 1),
+                ("expire", estimator.expire),
+            ):
                 if given:
                     raise ValueError(f"{name} has no effect without max_rows: give that, too")
         else:
             self._check_table(ask)
-        self._hidden = hidden_units(asked.hidden_layer_sizes)
+        self._hidden = hidden_units(estimator.hidden_layer_sizes)
         self._schedule(self._optimizer(False, 1.0), 1)
 
     def _check_table(self, ask: Ask) -> None:
-        asked = self.asked
+        estimator = self.estimator
         if not ask.mode.shards_hold_parameters:
             raise ValueError(
-                f"max_rows={asked.max_rows} is not possible with mode={asked.mode!r}, in which "
-                "each replica holds all rows: use mode='sync' or 'async'"
+                f"max_rows={estimator.max_rows} is not possible with mode={estimator.mode!r}, in "
+                "which each replica holds all rows: use mode='sync' or 'async'"
             )
-        if asked.average is True:
+        if estimator.average is True:
             raise ValueError(
-                f"max_rows={asked.max_rows} is not possible with average=True, a mean of all rows"
+                f"max_rows={estimator.max_rows} is not possible with average=True, a mean of all "
+                "rows"
             )
-        native = None if asked.optimizer == "auto" else get_optimizer(asked.optimizer).native
-        if asked.optimizer != "auto" and (native is None or not native.lazy):
+        native = (
+            None if estimator.optimizer == "auto" else get_optimizer(estimator.optimizer).native
+        )
+        if estimator.optimizer != "auto" and (native is None or not native.lazy):
             raise ValueError(
-                f"max_rows={asked.max_rows} is not possible with optimizer={asked.optimizer!r}, "
-                "which updates all rows: use 'adagrad', 'momentum', 'sgd' or Adam(lazy=True)"
+                f"max_rows={estimator.max_rows} is not possible with optimizer="
+                f"{estimator.optimizer!r}, which updates all rows: use 'adagrad', 'momentum', "
+                "'sgd' or Adam(lazy=True)"
             )
 
     def recipe(
@@ -95,28 +102,28 @@ class FactorizationFamily(PlannedFamily):
         encoding: Encoding | None,
     ) -> Recipe:
         """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
-        asked, start = self.asked, ask.start
-        held_out, rows = rows_to_train_on(asked, ask, summary)
-        batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
+        estimator, start = self.estimator, ask.start
+        held_out, rows = rows_to_train_on(estimator, ask, summary)
+        batch = auto_batch(rows) if estimator.batch_size == "auto" else int(estimator.batch_size)
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
         few = model.table is not None or touches_little(summary, model.layout.size, batch)
         unit = self._unit(summary)
         optimizer = self._optimizer(few, unit)
-        average = not few if asked.average == "auto" else asked.average
+        average = not few if estimator.average == "auto" else estimator.average
         if average:
             optimizer = averaged(optimizer, rows, batch, summary.total)
         epochs = ask.max_iter
-        if asked.max_iter == "auto" and not ask.partial:
+        if estimator.max_iter == "auto" and not ask.partial:
             epochs = auto_epochs(rows, min(batch, rows))
             if not (average or self._hidden):  # the rate is to be small before they overfit
                 epochs //= 2
         before = None if start is None else start.optimizer
-        if before is not None and asked.optimizer == asked.average == "auto":
+        if before is not None and estimator.optimizer == estimator.average == "auto":
             optimizer = before
         state, _ = starting_state(start, optimizer, model)
-        patience = asked.n_iter_no_change
+        patience = estimator.n_iter_no_change
         if patience == "auto":
             patience = max(5, epochs // 3)
         return Recipe(
@@ -129,13 +136,13 @@ class FactorizationFamily(PlannedFamily):
             l1=0.0,
             l2=self._alpha(optimizer, unit * targets.scale / summary.total, rows / batch),
             batch_size=batch,
-            n_replicas=asked.n_replicas,
+            n_replicas=estimator.n_replicas,
             ends=True,
         )
 
     def _unit(self, summary: DataSummary) -> float:
         """What is much of a derivative of the loss, where outputs vary by one."""
-        if self.asked._classification:
+        if self.estimator._classification:
             return 1.0
         moments = zip(summary.target_mean, summary.target_std, strict=True)
         slopes = [self.loss.unit(mean, std) ** 0.5 for mean, std in moments]
@@ -143,25 +150,25 @@ class FactorizationFamily(PlannedFamily):
         return unit if unit > 0 else 1.0
 
     def _optimizer(self, few: bool, unit: float) -> Optimizer:
-        if self.asked.optimizer != "auto":
-            return get_optimizer(self.asked.optimizer)
+        if self.estimator.optimizer != "auto":
+            return get_optimizer(self.estimator.optimizer)
         if self._hidden and not few:
             return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
         return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
 
     def _alpha(self, optimizer: Optimizer, of_a_row: float, steps: float) -> float:
-        if self.asked.alpha != "auto":
-            return float(self.asked.alpha)
+        if self.estimator.alpha != "auto":
+            return float(self.estimator.alpha)
         if isinstance(_base(optimizer), AdamW):
             return min(_MOST_DECAY, _DECAY / steps)
         return of_a_row
 
     def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
-        given, base = self.asked.learning_rate, _base(optimizer)
+        given, base = self.estimator.learning_rate, _base(optimizer)
         if not isinstance(given, str | Schedule):
             return Constant(float(given))
         rate = base.default_schedule.rate
-        if self.asked.optimizer == "auto":
+        if self.estimator.optimizer == "auto":
             rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
         return planned_schedule(given, rate, epochs)
 
@@ -180,16 +187,16 @@ class FactorizationFamily(PlannedFamily):
         n_outputs: int,
         encoding: Encoding | None,
     ) -> FactorizationMachine:
-        asked, before = self.asked, None if ask.start is None else ask.start.model
+        estimator, before = self.estimator, None if ask.start is None else ask.start.model
         if before is not None:
             rows = None if before.table is None else before.table.rows
             check_unchanged(
                 {
                     "hidden_layer_sizes": (before.hidden, self._hidden),
-                    "n_factors": (before.n_factors, int(asked.n_factors)),
+                    "n_factors": (before.n_factors, int(estimator.n_factors)),
                     "the number of outputs": (before.n_outputs, n_outputs),
                     "the number of features": (before.inputs.n_features, summary.n_features),
-                    "max_rows": (rows, asked.max_rows),
+                    "max_rows": (rows, estimator.max_rows),
                 }
             )
             inputs, dtype = before.inputs, before.dtype
@@ -197,29 +204,30 @@ class FactorizationFamily(PlannedFamily):
         else:
             inputs = self._inputs(summary, encoding)
             dtype = np.dtype("f4" if single_will_do(summary.points or (), inputs.knots) else "f8")
-            shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
+            shift, scale = outputs_of(estimator, self.loss, summary, targets, n_outputs)
         return FactorizationMachine(
-            inputs, int(asked.n_factors), self._hidden, n_outputs, targets.loss, asked.activation,
-            float(asked.dropout), dtype, shift, scale, self._table(n_outputs),
+            inputs, int(estimator.n_factors), self._hidden, n_outputs, targets.loss,
+            estimator.activation, float(estimator.dropout), dtype, shift, scale,
+            self._table(n_outputs),
         )  # fmt: skip
 
     def _table(self, n_outputs: int) -> Table | None:
         """Of rows that come when they are touched, where that was asked for."""
-        asked = self.asked
-        if asked.max_rows is None:
+        estimator = self.estimator
+        if estimator.max_rows is None:
             return None
         return Table(
-            int(asked.max_rows),
-            n_outputs + int(asked.n_factors),
+            int(estimator.max_rows),
+            n_outputs + int(estimator.n_factors),
             zeros=n_outputs,
             scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
-            min_count=int(asked.min_count),
-            expire=int(asked.expire or 0),
+            min_count=int(estimator.min_count),
+            expire=int(estimator.expire or 0),
         )
 
     def _inputs(self, summary: DataSummary, encoding: Encoding | None) -> FactorInputs:
         """How the columns go in, from what is known of their values."""
-        n, points, fields = summary.n_features, summary.points, self.asked.fields
+        n, points, fields = summary.n_features, summary.points, self.estimator.fields
         if encoding is not None:
             layout = encoding.encoder.encode
             numbers = np.array(layout.number_columns, np.int64)
@@ -235,9 +243,9 @@ class FactorizationFamily(PlannedFamily):
             of_frame = np.arange(n) if len(numbers) and n <= _FIELDS else None
         known = of_frame if fields is None else _given_fields(fields, n, encoding)
         if points is None:
-            normalised = self.asked.normalize
+            normalised = self.estimator.normalize
             if normalised == "auto":
-                normalised = self.asked._classification
+                normalised = self.estimator._classification
             length = 1.0 if normalised else summary.square / summary.total
             return FactorInputs(n, None, (), _int32(known), _gain(length), bool(normalised))
         # A column of nothing but zeros and ones is a category.
@@ -253,7 +261,7 @@ class FactorizationFamily(PlannedFamily):
         length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
         if encoding is not None:
             length = len(encoding.encoder.encode.features)
-        normalised = self.asked.normalize is True
+        normalised = self.estimator.normalize is True
         gain = _gain(1.0 if normalised else length)
         return FactorInputs(
             n, places if len(numbers) else None, knots, _int32(known), gain, normalised
@@ -265,7 +273,7 @@ class FactorizationFamily(PlannedFamily):
         """Weights and factors as in the formula, and the machine itself."""
         found = model.factors(params)
         coef = found["weights"]
-        if not self.asked._classification and model.n_outputs == 1:
+        if not self.estimator._classification and model.n_outputs == 1:
             coef = coef[0]
         return {
             "coef_": coef,

@@ -83,22 +83,22 @@ class Raw(Protocol):
 
 
 class Family(ABC):
-    """One fit's view of a kind of model. What is not written here is as of most models.
+    """One fit's view of a kind of model; its methods have defaults that suit most models.
 
     Parameters
     ----------
-    asked : estimator
+    estimator : estimator
         Its parameters count, and whether it classifies.
     """
 
-    def __init__(self, asked: Any) -> None:
-        self.asked = asked
-        self.loss: Loss = asked._loss()
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+        self.loss: Loss = estimator._loss()
 
     @property
     def max_iter(self) -> int:
         """Epochs at the most, as far as is known before data has been seen."""
-        return int(self.asked.max_iter)
+        return int(self.estimator.max_iter)
 
     def check(self, ask: Ask) -> None:  # noqa: B027 (most have nothing to check)
         """Raise where parameters do not go together; nothing has been read yet."""
@@ -107,12 +107,12 @@ class Family(ABC):
         """What is to be looked at before training, once an encoder has learned."""
         return Inspection()
 
-    def narrow(self, ask: Ask, part: Partition) -> Partition:
+    def drop_columns(self, ask: Ask, part: Partition) -> Partition:
         """The data to train on, of data that came in one piece."""
         return part
 
-    def narrowed(self, X: Any) -> Any:
-        """Validation data of the columns that `narrow` left."""
+    def select_columns(self, X: Any) -> Any:
+        """Validation data of the columns that `drop_columns` left."""
         return X
 
     def try_out(self, ask: Ask, cluster: Cluster, summary: DataSummary) -> None:  # noqa: B027
@@ -133,11 +133,11 @@ class Family(ABC):
         """The targets as scores of rows take them, with what the model knows of its outputs."""
         return targets
 
-    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Rows of parameters and state of all data, from those of what `narrow` left."""
+    def restore_columns(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Rows of parameters and state of all data, from those of what `drop_columns` left."""
         return values
 
-    def widened(self, model: Any) -> Any:
+    def restore_model(self, model: Any) -> Any:
         """The model of all data."""
         return model
 

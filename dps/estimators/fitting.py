@@ -139,8 +139,8 @@ def fit(
     if validation is not None:
         validating = validation.partitions(estimator, client, given, encoding, len(partitions))
     if whole:
-        partitions = [family.narrow(ask, partitions[0])]
-        validating = [replace(part, X=family.narrowed(part.X)) for part in validating]
+        partitions = [family.drop_columns(ask, partitions[0])]
+        validating = [replace(part, X=family.select_columns(part.X)) for part in validating]
     fit = new_fit_id()
     cluster = cluster_for(client, fit, estimator.timeout)
     interrupts = Interrupts()
@@ -199,8 +199,8 @@ def fit(
         publisher = None
         fitted = functools.partial(_fitted, family, recipe, fixed, job.epochs_before)
         if server is not None:
-            widened = functools.partial(_widened, family, recipe)
-            publisher = Publisher(server, estimator, family, recipe, widened, fitted)
+            restored = functools.partial(_restored, family, recipe)
+            publisher = Publisher(server, estimator, family, recipe, restored, fitted)
         job = viewers.watch(job, fitted, publisher)
         result = train(job, summary, cluster, interrupts.hold)
     except BaseException as error:
@@ -213,9 +213,9 @@ def fit(
         failed = _first_failure(viewers.close, cluster.close)
         for name, value in fitted(result.reported, result.history).items():
             setattr(estimator, name, value)
-        model = family.widened(recipe.model)
+        model = family.restore_model(recipe.model)
         if model is not recipe.model:
-            kept = result.kept._replace(values=family.widen(recipe, result.kept.values))
+            kept = result.kept._replace(values=family.restore_columns(recipe, result.kept.values))
             result = replace(result, kept=kept)
         estimator.plan_ = result.plan
         estimator._carry = TrainState.after(start, job, model, result)
@@ -252,10 +252,10 @@ def _fitted(
 
     It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
     """
-    model, params = _widened(family, recipe, trained)
+    model, params = _restored(family, recipe, trained)
     carry, last = TrainState(params, model), history[-1]
     if recipe.model.layout.table is not None:  # which goes on with room for more rows
-        carry = TrainState(trained.params, family.widened(recipe.model), ids=trained.ids)
+        carry = TrainState(trained.params, family.restore_model(recipe.model), ids=trained.ids)
     monitored = "validation_loss" if recipe.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
     return {
@@ -269,9 +269,12 @@ def _fitted(
     }
 
 
-def _widened(family: Family, recipe: Recipe, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
+def _restored(family: Family, recipe: Recipe, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
     """The model of all data, and its parameters."""
-    model, wide = family.widened(recipe.model), family.widen(recipe, trained.params[None])[0]
+    model, wide = (
+        family.restore_model(recipe.model),
+        family.restore_columns(recipe, trained.params[None])[0],
+    )
     if recipe.model.layout.table is not None:
         model, wide = model.compact(wide, trained.ids)
     return model, wide

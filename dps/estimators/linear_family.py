@@ -53,56 +53,56 @@ __all__ = ["LinearFamily"]
 class LinearFamily(Family):
     """One fit of a linear model; see `Family` for what its methods do."""
 
-    def __init__(self, asked: Any) -> None:
-        super().__init__(asked)
+    def __init__(self, estimator: Any) -> None:
+        super().__init__(estimator)
         self._columns: Columns | None = None
-        self._times: float = getattr(asked, "_alpha_times", 1.0)
+        self._times: float = getattr(estimator, "_alpha_times", 1.0)
         self._tried: list[tuple[float, float]] = []
         self._chosen: dict[str, Any] = {}
 
     def check(self, ask: Ask) -> None:
         """L-BFGS honours some parameters only, and a schedule must be one."""
-        asked = self.asked
+        estimator = self.estimator
         if ask.partial:
-            check_stochastic(asked)
-        if asked.alpha == "cv" and (ask.partial or asked.penalty is None):
+            check_stochastic(estimator)
+        if estimator.alpha == "cv" and (ask.partial or estimator.penalty is None):
             one = "partial_fit sees a part of the rows" if ask.partial else "penalty=None has none"
             raise ValueError(f"alpha='cv' chooses a penalty on held-out rows, and {one}")
-        self._optimizer = choose_optimizer(asked, self.loss)
-        choose_schedule(asked, self._optimizer or get_optimizer("sgd"), 1.0)
+        self._optimizer = choose_optimizer(estimator, self.loss)
+        choose_schedule(estimator, self._optimizer or get_optimizer("sgd"), 1.0)
 
     def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
         """Steps in units of the features ask how these vary."""
-        asked = self.asked
+        estimator = self.estimator
         before = None if ask.start is None else ask.start.optimizer
-        steps = takes_steps(asked, self.loss, ask.mode, ask.tol)
+        steps = takes_steps(estimator, self.loss, ask.mode, ask.tol)
         numbers = None
         if encoding is not None:
             numbers = encoding.encoder.encode.number_columns
             if self._columns is not None:
                 numbers = tuple(np.flatnonzero(np.isin(self._columns.numbers, numbers)).tolist())
         return Inspection(
-            spread=steps and asks_for_spread(self._optimizer, bool(asked.average), before),
+            spread=steps and asks_for_spread(self._optimizer, bool(estimator.average), before),
             numbers=numbers,
         )
 
-    def narrow(self, ask: Ask, part: Partition) -> Partition:
+    def drop_columns(self, ask: Ask, part: Partition) -> Partition:
         """Without columns that have no value: their coefficients start at zero, and stay there."""
         in_kernels = self._optimizer is None or self._optimizer.native is not None
         # A mean must know its start; only of kernels it is known that they leave zeros alone.
-        if ask.start is not None or self.asked.average or not in_kernels:
+        if ask.start is not None or self.estimator.average or not in_kernels:
             return part
         X, self._columns = occurring(part.X)
         return Partition(X, part.y, part.weight)
 
-    def narrowed(self, X: Any) -> Any:
+    def select_columns(self, X: Any) -> Any:
         """Other columns have coefficients of zero."""
         return X if self._columns is None else self._columns.of(X)
 
     def try_out(self, ask: Ask, cluster: Cluster, summary: DataSummary) -> None:
         """The strength of the penalty."""
-        if self.asked.alpha == "cv":
-            self._times, self._tried = choose_alpha(self.asked, cluster, summary, ask.seed)
+        if self.estimator.alpha == "cv":
+            self._times, self._tried = choose_alpha(self.estimator, cluster, summary, ask.seed)
 
     def recipe(
         self,
@@ -113,49 +113,51 @@ class LinearFamily(Family):
         encoding: Encoding | None,
     ) -> Recipe:
         """L-BFGS, or stochastic steps in units of the features."""
-        asked, start, loss = self.asked, ask.start, self.loss
+        estimator, start, loss = self.estimator, ask.start, self.loss
         dtype = summary.dtype if start is None else start.params.dtype
-        model = LinearModel(summary.n_features, n_outputs, targets.loss, asked.fit_intercept, dtype)
+        model = LinearModel(
+            summary.n_features, n_outputs, targets.loss, estimator.fit_intercept, dtype
+        )
         if start is not None:
             start.check(model)
         # The scale makes weights sum to the rows, so this is one over their sum.
         unit = targets.scale / summary.total
-        alpha = unit * self._times if isinstance(asked.alpha, str) else float(asked.alpha)
+        alpha = unit * self._times if isinstance(estimator.alpha, str) else float(estimator.alpha)
         self._chosen = {"alpha_": alpha}
         if self._tried:
             self._chosen["alpha_path_"] = np.array(self._tried) * [unit, 1.0]
-        share = l1_ratio(asked)
-        if asked.penalty is None:
+        share = l1_ratio(estimator)
+        if estimator.penalty is None:
             alpha = 0.0
         unscaled = encoding is not None and encoding.unscaled
         possible = ask.tol is not None and not unscaled
         wide = possible and is_wide(summary, alpha, alpha * share)
-        batch_size = choose_batch_size(asked, summary, wide)
+        batch_size = choose_batch_size(estimator, summary, wide)
         batch = batch_rows(batch_size, summary.total)
         optimizer = self._optimizer
-        of_values = wide and optimizer is None and asked.learning_rate == "auto"
+        of_values = wide and optimizer is None and estimator.learning_rate == "auto"
         if of_values:
             optimizer, schedule = wide_steps(summary)
         else:
             optimizer = optimizer or auto_optimizer()
-            steady = asked._classification or ask.mode.deterministic
+            steady = estimator._classification or ask.mode.deterministic
             few = steady and batch >= summary.total
-            schedule = choose_schedule(asked, optimizer, summary.reach(loss) or 1.0, few)
-        if asked.average:
-            optimizer = Averaged(optimizer, start=(int(asked.average) - 1) // batch)
+            schedule = choose_schedule(estimator, optimizer, summary.reach(loss) or 1.0, few)
+        if estimator.average:
+            optimizer = Averaged(optimizer, start=(int(estimator.average) - 1) // batch)
         before = None if start is None else start.model
         centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
-        if summary.standards is not None and asked.standardize and before is None:
+        if summary.standards is not None and estimator.standardize and before is None:
             mean, scale = summary.standards
             centre = far_means(mean, scale)
         if spread is not None:
             centre = spread.centre(model.dtype)
-        steps = takes_steps(asked, loss, ask.mode, ask.tol)
+        steps = takes_steps(estimator, loss, ask.mode, ask.tol)
         # Steps by keys would bring a centre to columns that they leave out.
         by_keys = touches_little(summary, model.layout.size, batch)
         if before is None or spread is not None:
-            centre = centre if asked.fit_intercept and steps and not by_keys else None
+            centre = centre if estimator.fit_intercept and steps and not by_keys else None
         model = model.of_features(centre, scale)
         params = self._initial(model, summary, start)
         state, fresh = starting_state(start, optimizer, model)
@@ -168,7 +170,7 @@ class LinearFamily(Family):
                 units = units if scale is None else units / scale
                 set_units(optimizer, units, model.layout, state)
         passes = choose_full_batch(
-            asked, loss, summary, ask.tol, alpha * share, alpha * (1.0 - share), wide
+            estimator, loss, summary, ask.tol, alpha * share, alpha * (1.0 - share), wide
         )
         steps = steps or passes is None
         full_batch, finish = (None, passes) if steps else (passes, None)
@@ -182,15 +184,15 @@ class LinearFamily(Family):
             stopping=StoppingRule(
                 ask.max_iter,
                 ask.tol,
-                asked.n_iter_no_change,
-                asked.early_stopping,
+                estimator.n_iter_no_change,
+                estimator.early_stopping,
                 finishes=finish is not None,
             ),
             l1=alpha * share,
             l2=alpha * (1.0 - share),
             batch_size=batch_size,
             n_replicas=choose_replicas(
-                asked, ask.mode, summary, batch, model.layout.size, few_replicas
+                estimator, ask.mode, summary, batch, model.layout.size, few_replicas
             ),
             full_batch=full_batch,
             finish=finish,
@@ -210,12 +212,12 @@ class LinearFamily(Family):
             moved: NDArray[np.floating] = model.from_plain(plain)
             return moved
         params: NDArray[np.floating] = model.initial()
-        if model.fit_intercept and not self.asked._classification:
+        if model.fit_intercept and not self.estimator._classification:
             views = model.layout.views(params)
             views["intercept"][:] = self.loss.start(np.array(summary.target_mean))
         return params
 
-    def widened(self, model: LinearModel) -> LinearModel:
+    def restore_model(self, model: LinearModel) -> LinearModel:
         """The model of all columns, from that of the columns that occur."""
         columns = self._columns
         if columns is None:
@@ -229,11 +231,11 @@ class LinearFamily(Family):
         )
         return wide.of_features(centre, scale)
 
-    def widen(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
+    def restore_columns(self, recipe: Recipe, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Parameters and state of all columns, from those of the columns that occur."""
         if self._columns is None:
             return values
-        model = self.widened(recipe.model)
+        model = self.restore_model(recipe.model)
         wide = np.empty((len(values), model.layout.size), model.dtype)
         wide[0] = model.initial()
         optimizer: Optimizer = recipe.optimizer
@@ -270,6 +272,6 @@ class LinearFamily(Family):
         intercept = (
             views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
         )
-        if not self.asked._classification and model.n_outputs == 1:
+        if not self.estimator._classification and model.n_outputs == 1:
             coef = coef[0]
         return {"coef_": coef, "intercept_": intercept, **self._chosen}

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 from dps.estimators.family import Raw
 
-__all__ = ["InPieces", "Part", "TableRaw"]
+__all__ = ["Part", "TablePredictor", "TableRaw"]
 
 #: Bytes of a table that goes to every worker, and of a piece of one that does not.
 _WHOLE, _PIECE = 64 << 20, 16 << 20
@@ -53,14 +53,14 @@ class _Predictor(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class InPieces:
+class TablePredictor:
     """A predictor whose table lies on workers."""
 
     base: Any  # without a row
     pieces: list[Any]
 
     @classmethod
-    def of(cls, predict: Any, client: Any) -> InPieces | None:
+    def of(cls, predict: Any, client: Any) -> TablePredictor | None:
         """Put a table on a client's workers; None where it is small, or there is no table."""
         raw = predict.model
         table: Part | None = getattr(raw, "table", None)
@@ -83,7 +83,7 @@ class InPieces:
         """
         import dask
 
-        base = dask.delayed(sealed(itself, self.base), pure=True)()
+        base = dask.delayed(sealed(identity, self.base), pure=True)()
         find, pick = dask.delayed(sealed(_needed)), dask.delayed(sealed(_pick))
         use = dask.delayed(sealed(_use, apply))
         made = []

@@ -48,16 +48,16 @@ class NetworkFamily(PlannedFamily):
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel, and names must be known."""
         super().check(ask)
-        self._optimizer = solver_of(self.asked.solver)
+        self._optimizer = solver_of(self.estimator.solver)
         if self._by_passes:
-            check_passes(self.asked, ask.partial)
+            check_passes(self.estimator, ask.partial)
         self._schedule(1.0, 1)
-        hidden_units(self.asked.hidden_layer_sizes)
+        hidden_units(self.estimator.hidden_layer_sizes)
 
     @property
     def _by_passes(self) -> bool:
         """Whether each step is from the gradient of all rows."""
-        return bool(self.asked.solver == "lbfgs")
+        return bool(self.estimator.solver == "lbfgs")
 
     def recipe(
         self,
@@ -68,26 +68,26 @@ class NetworkFamily(PlannedFamily):
         encoding: Encoding | None,
     ) -> Recipe:
         """AdamW along a cosine, and the mean of the last epochs' parameters."""
-        asked, start = self.asked, ask.start
+        estimator, start = self.estimator, ask.start
         held_out, rows = False, summary.total
         if not self._by_passes:
-            held_out, rows = rows_to_train_on(asked, ask, summary)
-        batch = auto_batch(rows) if asked.batch_size == "auto" else int(asked.batch_size)
+            held_out, rows = rows_to_train_on(estimator, ask, summary)
+        batch = auto_batch(rows) if estimator.batch_size == "auto" else int(estimator.batch_size)
         epochs = ask.max_iter
-        if asked.max_iter == "auto" and not ask.partial:
+        if estimator.max_iter == "auto" and not ask.partial:
             epochs = PASSES if self._by_passes else auto_epochs(rows, min(batch, rows))
         model = self._model(ask, summary, targets, n_outputs, encoding)
         params = self._initial(model, ask)
         optimizer: Optimizer = self._optimizer
-        if asked.average and not self._by_passes:
+        if estimator.average and not self._by_passes:
             optimizer = averaged(optimizer, rows, batch, summary.total)
         state, _ = starting_state(start, optimizer, model)
-        patience = asked.n_iter_no_change
+        patience = estimator.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)
         full_batch = None
         if self._by_passes:
-            full_batch = passes(asked.alpha / summary.total, summary, ask.tol, int(patience))
+            full_batch = passes(estimator.alpha / summary.total, summary, ask.tol, int(patience))
         return Recipe(
             model=model,
             optimizer=optimizer,
@@ -96,23 +96,23 @@ class NetworkFamily(PlannedFamily):
             state=state,
             stopping=StoppingRule(epochs, ask.tol, int(patience), held_out),
             l1=0.0,
-            l2=float(asked.alpha),
+            l2=float(estimator.alpha),
             batch_size=batch,
-            n_replicas=asked.n_replicas,
+            n_replicas=estimator.n_replicas,
             ends=True,
             full_batch=full_batch,
         )
 
     def _rate(self) -> float:
-        given = self.asked.learning_rate_init
+        given = self.estimator.learning_rate_init
         if given != "auto":
             return float(given)
-        if self.asked.solver != "auto":
+        if self.estimator.solver != "auto":
             return self._optimizer.default_schedule.rate
-        return _RATE_OF_CLASSES if self.asked._classification else _RATE_OF_NUMBERS
+        return _RATE_OF_CLASSES if self.estimator._classification else _RATE_OF_NUMBERS
 
     def _schedule(self, rate: float, epochs: int | None) -> Schedule:
-        return planned_schedule(self.asked.learning_rate, rate, epochs)
+        return planned_schedule(self.estimator.learning_rate, rate, epochs)
 
     def _initial(self, model: Network, ask: Ask) -> NDArray[np.floating]:
         if ask.start is not None:
@@ -129,8 +129,8 @@ class NetworkFamily(PlannedFamily):
         n_outputs: int,
         encoding: Encoding | None,
     ) -> Network:
-        asked, before = self.asked, None if ask.start is None else ask.start.model
-        hidden = hidden_units(asked.hidden_layer_sizes)
+        estimator, before = self.estimator, None if ask.start is None else ask.start.model
+        hidden = hidden_units(estimator.hidden_layer_sizes)
         if before is not None:
             inputs, dtype = before.inputs, before.dtype
             check_unchanged(
@@ -142,19 +142,19 @@ class NetworkFamily(PlannedFamily):
             )
             shift, scale = before.output_shift, before.output_scale
         else:
-            inputs = _inputs(summary, encoding, asked.embedding_size)
+            inputs = _inputs(summary, encoding, estimator.embedding_size)
             dtype = np.dtype("f4" if single_will_do(summary.points or (), inputs.edges) else "f8")
-            shift, scale = outputs_of(asked, self.loss, summary, targets, n_outputs)
+            shift, scale = outputs_of(estimator, self.loss, summary, targets, n_outputs)
         return Network(
-            inputs, hidden, n_outputs, targets.loss, asked.activation,
-            0.0 if self._by_passes else float(asked.dropout), dtype, shift, scale,
+            inputs, hidden, n_outputs, targets.loss, estimator.activation,
+            0.0 if self._by_passes else float(estimator.dropout), dtype, shift, scale,
         )  # fmt: skip
 
     def attributes(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
         """The layers as scikit-learn has them, and the network itself."""
         coefs, intercepts = model.layers(params)
         kind = "identity"
-        if self.asked._classification:
+        if self.estimator._classification:
             single = model.n_outputs == 1 or isinstance(model.loss, Multilabel)
             kind = "logistic" if single else "softmax"
         return {

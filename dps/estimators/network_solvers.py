@@ -9,7 +9,7 @@ import numpy as np
 from dps.data.inspection import DataSummary
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
 from dps.optimizers import SGD, AdamW, Optimizer, get_optimizer
-from dps.training.defaults import GAIN, OF_SMALL, PROMISE
+from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES
 from dps.training.lbfgs.full_batch import FullBatch
 
 __all__ = ["PASSES", "check_passes", "passes", "solver_of"]
@@ -35,14 +35,14 @@ def solver_of(solver: Any) -> Optimizer:
     return get_optimizer(solver)
 
 
-def check_passes(asked: Any, partial: bool) -> None:
+def check_passes(estimator: Any, partial: bool) -> None:
     """Raise where something was asked for that passes over all rows cannot honour.
 
     Raises
     ------
     ValueError
     """
-    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(asked), name="solver")
+    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(estimator), name="solver")
 
 
 def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
@@ -50,10 +50,10 @@ def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) ->
     return FullBatch(
         l2=l2,
         l1=0.0,
-        tolerance=(tol or 0.0) * PROMISE,
-        relative=(tol or 0.0) * PROMISE * OF_SMALL,
+        tolerance=(tol or 0.0) * TOL_OF_PASSES,
+        relative=(tol or 0.0) * TOL_OF_PASSES * RELATIVE_TOL,
         patience=patience,
-        least=-np.inf if tol is None else tol * GAIN,
+        least=-np.inf if tol is None else tol * GAIN_THAT_COUNTS,
         width=0.0,
         near=0.0,
         row_elements=summary.elements / summary.total,

@@ -58,14 +58,14 @@ class PlannedFamily(Family):
     @property
     def max_iter(self) -> int:
         """As asked for, or what "auto" may come to."""
-        most = self.asked.max_iter
+        most = self.estimator.max_iter
         return MOST_EPOCHS if most == "auto" else int(most)
 
     def check(self, ask: Ask) -> None:
         """A loss needs a kernel."""
         if self.loss.native is None:
             raise ValueError(
-                f"loss={self.asked.loss!r} is written in Python, which linear models alone can "
+                f"loss={self.estimator.loss!r} is written in Python, which linear models alone can "
                 "train: use a loss of dps.losses"
             )
 
@@ -112,15 +112,15 @@ def auto_epochs(rows: int, batch: int) -> int:
     return min(MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-def rows_to_train_on(asked: Any, ask: Ask, summary: DataSummary) -> tuple[bool, int]:
+def rows_to_train_on(estimator: Any, ask: Ask, summary: DataSummary) -> tuple[bool, int]:
     """Whether early stopping looks at rows that are held out, and how many others there are."""
-    held_out = asked.early_stopping
+    held_out = estimator.early_stopping
     if held_out == "auto":
         enough = summary.total >= _ROWS_TO_VALIDATE
         held_out = not ask.partial and (enough or bool(summary.validation))
     rows = summary.total
     if held_out and not summary.validation:
-        rows = max(1, round(rows * (1 - asked.validation_fraction)))
+        rows = max(1, round(rows * (1 - estimator.validation_fraction)))
     return bool(held_out), rows
 
 
@@ -158,7 +158,7 @@ def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
 
 
 def outputs_of(
-    asked: Any, loss: Loss, summary: DataSummary, targets: TargetEncoding, n_outputs: int
+    estimator: Any, loss: Loss, summary: DataSummary, targets: TargetEncoding, n_outputs: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Where raw outputs start, and by how much they vary."""
     scale = np.ones(n_outputs)
@@ -168,7 +168,7 @@ def outputs_of(
         # Of a label that no row has, or all have, something else is expected, too.
         of_label = np.array(summary.target_mean) * summary.weight_sum + 0.5
         return np.log(of_label / (summary.weight_sum + 1 - of_label)), scale
-    if not asked._classification:
+    if not estimator._classification:
         mean, std = np.array(summary.target_mean), np.array(summary.target_std)
         reach = np.asarray(loss.reach(mean, std), np.float64)
         return loss.start(mean), np.where(reach > 0, reach, scale)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_features, defect_of_structure, gaps_message, places
 from dps.data.partitions import check_columns, is_dask, is_list
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 from dps.estimators.family import Finish, Raw
-from dps.estimators.lookups import InPieces
+from dps.estimators.lookups import TablePredictor
 
 __all__ = ["EncodedPredictor", "Predictor", "RawPredictor", "apply_to"]
 
@@ -173,11 +173,11 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
         return predict(X)
     import dask
 
-    in_pieces = InPieces.of(predict, client)
+    in_pieces = TablePredictor.of(predict, client)
     if in_pieces is not None:
         return _in_pieces(X, in_pieces, columns)
     # A task of its own: each worker gets the model once, and no task has a copy in it.
-    model = dask.delayed(sealed(itself, predict), pure=True)()
+    model = dask.delayed(sealed(identity, predict), pure=True)()
     if is_list(X):
         apply = dask.delayed(sealed(_predict_part), pure=False)
         return [apply(part, model, number) for number, part in enumerate(X)]
@@ -193,7 +193,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
     return X.map_blocks(predict_block, model, dtype=empty.dtype, chunks=chunks, meta=empty)
 
 
-def _in_pieces(X: Any, predict: InPieces, columns: Sequence[Any] | None) -> Any:
+def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -> Any:
     """The same, where the model's table lies on workers."""
     if is_list(X):
         return predict.parts(X, _predict_part)

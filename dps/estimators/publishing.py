@@ -75,7 +75,7 @@ class Publisher:
         That is fitted.
     family : Family
     recipe : Recipe
-    widened : callable
+    restored : callable
         Makes the model of all data and its parameters of what is trained.
     fitted : callable
         Makes the fitted attributes of what is trained, and of closed epochs.
@@ -94,18 +94,18 @@ class Publisher:
         estimator: Any,
         family: Family,
         recipe: Recipe,
-        widened: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
+        restored: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
         fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
     ) -> None:
         self._server, self._estimator, self._family = server, estimator, family
-        self._widened, self._fitted = widened, fitted
+        self._restored, self._fitted = restored, fitted
         if recipe.model.layout.table is not None:
             raise ValueError(
                 "server= is not possible for a model with a table, whose rows are made as they are "
                 "touched: leave max_rows=None"
             )
         start = Trained(recipe.params, np.empty((2, 0), np.int64))
-        tensors = family.tensors(*widened(start))
+        tensors = family.tensors(*restored(start))
         self._prepare({**tensors, TRAINING: np.zeros((1, 4))})
         self._row = row_of(server)
         self._begun = self._row[0]
@@ -155,7 +155,7 @@ class Publisher:
         from dps.estimators.saving import packed
 
         server = self._server
-        tensors = self._family.tensors(*self._widened(trained))
+        tensors = self._family.tensors(*self._restored(trained))
         try:
             begun, _, _, described = row_of(server)
             if begun not in (self._row[0], self._begun):  # where the last write was interrupted

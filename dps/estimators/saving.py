@@ -122,7 +122,7 @@ def load(path: Any, **given: Any) -> Any:
 
     Returns
     -------
-    estimator
+    estimator : estimator
         With ``client=None`` and ``server=None``, without `plan_` and `fit_report_`. `partial_fit`
         carries on as that of the estimator that was saved would have, bit for bit.
 

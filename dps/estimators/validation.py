@@ -100,10 +100,10 @@ class ValidationData:
             if not is_dask(beside):
                 X = encoding.encoder.transform(X)
         # Of a list of partitions nothing is known yet to compare with.
-        asked = clone(estimator) if is_list(beside) else estimator
+        checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(
-            asked, client, X, self.y, self.weight, classification=estimator._classification,
-            reset=asked is not estimator, encoded=encoding is not None,
+            checked, client, X, self.y, self.weight, classification=estimator._classification,
+            reset=checked is not estimator, encoded=encoding is not None,
         )  # fmt: skip
         return _delayed(partitions[0], n) if local and is_dask(beside) else partitions
 

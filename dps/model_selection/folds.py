@@ -20,7 +20,7 @@ from dps.data.alignment import partitions_of
 from dps.data.batches import key_of
 from dps.data.partitions import is_dask_frame, is_list
 from dps.data.results import results_of
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
 
@@ -227,7 +227,7 @@ def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int
     lengths = None if is_dask_frame(X) or is_list(X) else X.chunks[0]
     if lengths is not None and not np.isnan(lengths).any():
         return parts, [int(length) for length in lengths]
-    stay, count = dask.delayed(sealed(itself)), dask.delayed(sealed(_rows))
+    stay, count = dask.delayed(sealed(identity)), dask.delayed(sealed(_rows))
     parts = list(_persist(client, [stay(part) for part in parts]))
     counts = [count(part) for part in parts]
     return parts, results_of(counts, client)
@@ -240,7 +240,7 @@ def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -
     n = len(by)
     if n < folds:
         raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
-    stay = dask.delayed(sealed(itself))
+    stay = dask.delayed(sealed(identity))
     flat = _persist(client, [stay(part) for of_name in parts for part in of_name])
     return [
         [flat[at * n : (at + 1) * n][f * n // folds : (f + 1) * n // folds]

@@ -112,7 +112,7 @@ class CustomModel:
     (5.0, array([-4.]))
     """
 
-    #: What who made it knew of the data; it is not looked at here.
+    #: Arbitrary metadata of whoever made it; never read here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from dps.data.tables import Flat, Ragged, Table
 
 __all__ = [
-    "Bags",
     "Codes",
     "ColumnError",
+    "EmptyColumn",
     "FrameMaker",
-    "Nothing",
+    "ListColumn",
     "Numbers",
     "Read",
     "ReadFrame",
@@ -64,7 +64,7 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class Bags:
+class ListColumn:
     """A column of lists."""
 
     starts: NDArray[np.int64]  # (n + 1,) where the tokens of each row begin and end
@@ -74,13 +74,13 @@ class Bags:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class EmptyColumn:
     """A column of objects without any value, which could have been of any kind."""
 
     missing: int
 
 
-Read = Numbers | Codes | Bags | Nothing
+Read = Numbers | Codes | ListColumn | EmptyColumn
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class ReadFrame:
 _FIELDS: dict[type, Callable[[Any], Flat | Ragged | None]] = {
     Numbers: lambda column: Flat(column.values),
     Codes: lambda column: Flat(column.codes),
-    Bags: lambda column: Ragged(column.starts, (column.codes,)),
-    Nothing: lambda column: None,
+    ListColumn: lambda column: Ragged(column.starts, (column.codes,)),
+    EmptyColumn: lambda column: None,
 }
-_ROWS = {Numbers: ("values",), Codes: ("codes",), Bags: ("starts", "codes"), Nothing: ()}
-_VALUES = {Numbers: (), Codes: ("values",), Bags: ("values",), Nothing: ()}
+_ROWS = {Numbers: ("values",), Codes: ("codes",), ListColumn: ("starts", "codes"), EmptyColumn: ()}
+_VALUES = {Numbers: (), Codes: ("values",), ListColumn: ("values",), EmptyColumn: ()}
 
 
 def without(column: Read, what: Literal["rows", "values"]) -> Read:
@@ -143,7 +143,7 @@ class FrameMaker:
                 found[name] = replace(column, values=next(left).values)
             elif isinstance(column, Codes):
                 found[name] = replace(column, codes=next(left).values)
-            elif isinstance(column, Bags):
+            elif isinstance(column, ListColumn):
                 rows = next(left)
                 found[name] = replace(column, starts=rows.starts, codes=rows.values[0])
             else:

@@ -282,7 +282,7 @@ class Reader:
         read = read_frame(frame, self.names, parts=self.parts)
         return keep_frame(read, hashed=not self.look.values, ordered=self.ordered)
 
-    def look_back(self, read: ReadFrame, *_: Any) -> FrameSurvey:
+    def reread(self, read: ReadFrame, *_: Any) -> FrameSurvey:
         """What is to be known of a partition that was read, and whose frame is gone."""
         give_back_unused()  # a third of the CSR to come
         return self.look(read)

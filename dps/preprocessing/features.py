@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dps.data.hashing import buckets_of, hashes_of
 from dps.preprocessing.columns import (
-    Bags,
     Codes,
     ColumnError,
-    Nothing,
+    EmptyColumn,
+    ListColumn,
     Numbers,
     Read,
     kind_of_values,
@@ -26,7 +26,7 @@ from dps.preprocessing.reading import numbers_in
 from dps.preprocessing.writers import (
     CodesWriter,
     CrossWriter,
-    LookingWriter,
+    LookupWriter,
     MissingWriter,
     NumberWriter,
     SequenceWriter,
@@ -82,7 +82,7 @@ class Number:
     def values(self, columns: dict[Any, Read], rows: int) -> NDArray[Any]:
         """The column's values."""
         column = columns[self.name]
-        if isinstance(column, Nothing):
+        if isinstance(column, EmptyColumn):
             return np.full(rows, np.nan)
         if not isinstance(column, Numbers):
             raise _changed(self.name, "numbers", _WORDS[type(column)])
@@ -169,9 +169,9 @@ class Bag(_InBuckets):
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values."""
         column, missing = columns[self.name], self._missing(first)
-        if isinstance(column, Nothing):
+        if isinstance(column, EmptyColumn):
             return MissingWriter(missing)
-        if not isinstance(column, Bags):
+        if not isinstance(column, ListColumn):
             raise _changed(self.name, "lists", _WORDS[type(column)])
         table = table_of_codes(self.places(column.values), first, missing)
         return TokensWriter(self.name, table)
@@ -198,10 +198,10 @@ class TokenSequence:
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values."""
         column = columns[self.name]
-        if isinstance(column, Nothing):
+        if isinstance(column, EmptyColumn):
             return MissingWriter(-1)
         before = "lists" if self.n_buckets else "lists of numbers"
-        if not isinstance(column, Bags):
+        if not isinstance(column, ListColumn):
             raise _changed(self.name, before, _WORDS[type(column)])
         numbers = numbers_in(column.values)
         if self.n_buckets and numbers is not None and len(numbers):
@@ -233,10 +233,10 @@ class Cross:
         """What writes a partition's values."""
         read = [columns[name] for name in self.members]
         for name, column in zip(self.members, read, strict=True):
-            if isinstance(column, Bags):
+            if isinstance(column, ListColumn):
                 raise _changed(name, "categories", "lists")
         if not all(isinstance(column, Codes) for column in read):
-            return LookingWriter(self, self.members, first)
+            return LookupWriter(self, self.members, first)
         hashes = [hashes_of(column.values) for column in read]  # type: ignore[union-attr]
         return CrossWriter(self.members, hashes, first, self.n_buckets)
 
@@ -244,16 +244,16 @@ class Cross:
 def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, missing: int) -> Writer:
     """What writes categories."""
     column = columns[feature.name]
-    if isinstance(column, Bags):
+    if isinstance(column, ListColumn):
         raise _changed(feature.name, "categories", "lists")
-    if isinstance(column, Nothing):
+    if isinstance(column, EmptyColumn):
         return MissingWriter(missing)
     if isinstance(column, Numbers):
-        return LookingWriter(feature, (feature.name,), first)
+        return LookupWriter(feature, (feature.name,), first)
     return CodesWriter(feature.name, table_of_codes(feature.places(column.values), first, missing))
 
 
-_WORDS = {Numbers: "numbers", Codes: "categories or strings", Bags: "lists"}
+_WORDS = {Numbers: "numbers", Codes: "categories or strings", ListColumn: "lists"}
 
 
 def _changed(name: Any, before: str, now: str) -> ColumnError:

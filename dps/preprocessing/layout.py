@@ -22,9 +22,9 @@ from dps._kernels.gather import ColumnTable
 from dps.data.defects import gaps_message
 from dps.data.tables import Table
 from dps.preprocessing.columns import (
-    Bags,
     ColumnError,
     FrameMaker,
+    ListColumn,
     Read,
     ReadFrame,
     together,
@@ -83,7 +83,7 @@ class Layout:
 
     def nbytes(self, frame: ReadFrame) -> int:
         """About how many bytes the CSR of what was read of a partition takes."""
-        tokens = sum(len(c.codes) for c in frame.columns.values() if isinstance(c, Bags))
+        tokens = sum(len(c.codes) for c in frame.columns.values() if isinstance(c, ListColumn))
         stored = frame.rows * len(self.features) + tokens
         return stored * (np.dtype(self.dtype).itemsize + 4) + 4 * frame.rows
 

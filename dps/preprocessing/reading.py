@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from dps.data.hashing import Hashes, hashes_of
 from dps.data.partitions import is_frame
-from dps.preprocessing.columns import Bags, Codes, ColumnError, Nothing, Numbers, Read, ReadFrame
+from dps.preprocessing.columns import (
+    Codes,
+    ColumnError,
+    EmptyColumn,
+    ListColumn,
+    Numbers,
+    Read,
+    ReadFrame,
+)
 from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 
@@ -75,10 +83,10 @@ def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadF
 def _detached(read: Read, hashed: bool, ordered: bool) -> Read:
     if isinstance(read, Numbers) and read.values.base is not None:
         return Numbers(read.values.copy(), read.missing)
-    if isinstance(read, Bags):
+    if isinstance(read, ListColumn):
         numbers = numbers_in(read.values) if ordered else None
         values = Hashes(hashes_of(read.values)) if numbers is None else numbers
-        return Bags(read.starts, read.codes, values, read.missing)
+        return ListColumn(read.starts, read.codes, values, read.missing)
     if isinstance(read, Codes):
         codes = read.codes if read.codes.base is None else read.codes.copy()
         values = Hashes(hashes_of(read.values)) if hashed else read.values
@@ -198,12 +206,12 @@ def _smallest(codes: NDArray[Any], n_values: int) -> NDArray[Any]:
     return codes.astype(np.int32)
 
 
-def _objects(series: Any, name: str) -> Codes | Bags | Nothing | Numbers:
+def _objects(series: Any, name: str) -> Codes | ListColumn | EmptyColumn | Numbers:
     import pandas as pd
 
     absent = series.isna().to_numpy()
     if absent.all():
-        return Nothing(len(absent))
+        return EmptyColumn(len(absent))
     if isinstance(series.iloc[int(absent.argmin())], _SEQUENCES):
         return _lists(series.to_numpy(object), absent, name)
     try:
@@ -229,7 +237,7 @@ def _objects(series: Any, name: str) -> Codes | Bags | Nothing | Numbers:
     return Codes(_smallest(codes, len(values)), values, False, int(absent.sum()))
 
 
-def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> Bags:
+def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> ListColumn:
     import pandas as pd
 
     there = rows[~absent]
@@ -252,7 +260,7 @@ def _lists(rows: NDArray[Any], absent: NDArray[np.bool_], name: str) -> Bags:
     return _bags(counts, codes, absent, pd.Index(values, dtype=object))
 
 
-def _arrow_lists(series: Any) -> Bags:
+def _arrow_lists(series: Any) -> ListColumn:
     import pandas as pd
     import pyarrow.compute as pc
 
@@ -266,8 +274,8 @@ def _arrow_lists(series: Any) -> Bags:
 
 def _bags(
     counts: NDArray[np.int64], codes: NDArray[Any], absent: NDArray[np.bool_], values: Any
-) -> Bags:
-    """Bags of the tokens that lie one row after the other; missing tokens are dropped."""
+) -> ListColumn:
+    """ListColumn of the tokens that lie one row after the other; missing tokens are dropped."""
     if len(codes) and codes.min() < 0:
         rows = np.repeat(np.arange(len(counts)), counts)[codes >= 0]
         counts = np.bincount(rows, minlength=len(counts))
@@ -278,7 +286,7 @@ def _bags(
     token = np.ones(len(marked), bool)
     token[starts[:-1][absent]] = False
     marked[token] = codes
-    return Bags(starts, marked, values, int(absent.sum()))
+    return ListColumn(starts, marked, values, int(absent.sum()))
 
 
 def _arrow(series: Any) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 
 from dps.data.defects import ENCODE_MISSING
 from dps.preprocessing.columns import (
-    Bags,
     Codes,
     ColumnError,
+    ListColumn,
     Numbers,
     Read,
     ReadFrame,
@@ -79,9 +79,11 @@ class Survey:
             return ColumnSurvey(
                 "categories", column.missing, values=column.values, given=column.given
             )
-        if isinstance(column, Bags) and isinstance(column.values, np.ndarray):
+        if isinstance(column, ListColumn) and isinstance(column.values, np.ndarray):
             return ColumnSurvey("lists of numbers", column.missing, exact=_exact_in(column.values))
-        return ColumnSurvey("lists" if isinstance(column, Bags) else "nothing", column.missing)
+        return ColumnSurvey(
+            "lists" if isinstance(column, ListColumn) else "nothing", column.missing
+        )
 
 
 def _exact(values: Any) -> bool:

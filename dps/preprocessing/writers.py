@@ -19,7 +19,7 @@ from dps.preprocessing.columns import Codes, Numbers, Read
 __all__ = [
     "CodesWriter",
     "CrossWriter",
-    "LookingWriter",
+    "LookupWriter",
     "MissingWriter",
     "NumberWriter",
     "SequenceWriter",
@@ -127,7 +127,7 @@ class CrossWriter:
 
 
 @dataclass(frozen=True)
-class LookingWriter:
+class LookupWriter:
     """Categories of columns that have no codes: rows are looked at for their distinct values."""
 
     feature: WithWriter

@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import nn
 
 from dps.estimators.custom import Stepped
-from dps.estimators.custom_family import LossOfLabels, LossOfNumbers, Shape, probabilities
+from dps.estimators.custom_family import ModelLossOfLabels, ModelLossOfNumbers, Shape, probabilities
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
 from dps.estimators.family import Finish
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
@@ -130,7 +130,7 @@ class TorchClassifier(_Torch, AnyClassifier):
     """
 
     def _loss(self) -> Loss:
-        return LossOfLabels()
+        return ModelLossOfLabels()
 
     def _probabilities(self) -> Finish:
         return probabilities
@@ -172,7 +172,7 @@ class TorchRegressor(_Torch, AnyRegressor):
     """
 
     def _loss(self) -> Loss:
-        return LossOfNumbers()
+        return ModelLossOfNumbers()
 
     def _several(self) -> int | None:
         return None if self.n_outputs_ == 1 else self.n_outputs_

@@ -22,7 +22,7 @@ from torch import nn
 
 from dps.models import Layout
 
-__all__ = ["Live", "persistent_buffers"]
+__all__ = ["BoundModule", "persistent_buffers"]
 
 
 def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -47,7 +47,7 @@ class _Buffer:
         return self.owner._buffers[self.key]
 
 
-class Live:
+class BoundModule:
     """A module bound to flat vectors.
 
     Parameters

@@ -20,7 +20,7 @@ from dps.models import Arrays, Layout, Padded, Rows, Tensor
 from dps.models.batches import FORMS
 from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.criteria import Criterion, total_of
-from dps.torch.live import Live, persistent_buffers
+from dps.torch.live import BoundModule, persistent_buffers
 
 __all__ = ["TorchModel", "device_of"]
 
@@ -96,7 +96,7 @@ class TorchModel:
         argument, by its name in a dict.
     """
 
-    #: What who made it knew of the data; it is not looked at here.
+    #: Arbitrary metadata of whoever made it; never read here.
     shape: Any = None
     whole: ClassVar[bool] = True
     kernel: ClassVar[None] = None
@@ -125,7 +125,7 @@ class TorchModel:
 
     def _forget(self) -> None:
         """Be as before anything was computed."""
-        self._live: Live | None = None
+        self._live: BoundModule | None = None
         self._device = torch.device("cpu")  # where that is
         self._lock = threading.Lock()
         #: Whether the module draws by chance; None until it has been tried.
@@ -202,7 +202,7 @@ class TorchModel:
 
         Of rows as `take` and `join` have made them.
         """
-        live = self._at_work(params)
+        live = self._bind(params)
         live.gather(out)
         if not live.module.training:
             live.module.train()
@@ -220,7 +220,7 @@ class TorchModel:
         weight: NDArray[np.floating] | None,
     ) -> float:
         """The sum of losses of the module in evaluation mode."""
-        live = self._at_work(params)
+        live = self._bind(params)
         if live.module.training:
             live.module.eval()
         weights = None if weight is None else self._tensor(weight)
@@ -231,7 +231,7 @@ class TorchModel:
         """The module's outputs in evaluation mode, (rows, n_outputs)."""
         rows = self.take(X)
         with self._lock:  # several threads may predict with one model
-            live = self._at_work(params)
+            live = self._bind(params)
             live.module.eval()
         parts = []
         with torch.no_grad():
@@ -244,11 +244,11 @@ class TorchModel:
         )
         return found
 
-    def _at_work(self, params: NDArray[np.floating]) -> Live:
+    def _bind(self, params: NDArray[np.floating]) -> BoundModule:
         if self._live is None:
             device = self._device = device_of(self.device)
             module = copy.deepcopy(self.module)
-            self._live = Live(module, self.layout, device, copied=device.type != "cpu")
+            self._live = BoundModule(module, self.layout, device, copied=device.type != "cpu")
         self._live.begin(params)
         return self._live
 
@@ -274,7 +274,7 @@ class TorchModel:
         tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
         return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
-    def _output(self, live: Live, inputs: Any) -> torch.Tensor:
+    def _output(self, live: BoundModule, inputs: Any) -> torch.Tensor:
         if isinstance(inputs, tuple):
             output = live.module(*inputs)
         elif isinstance(self.columns, Arrays):
@@ -289,7 +289,7 @@ class TorchModel:
         return output
 
     def _forward(
-        self, live: Live, inputs: Any, y: torch.Tensor, weight: torch.Tensor | None
+        self, live: BoundModule, inputs: Any, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
         output = self._output(live, inputs)
         if self.classification:
@@ -297,7 +297,7 @@ class TorchModel:
             check_outputs(found, self.n_outputs, True, f"the module {type(self.module).__name__}")
         return total_of(self.criterion, output, y, weight, self.classification)
 
-    def _drawn(self, live: Live, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
+    def _drawn(self, live: BoundModule, given: tuple[Any, ...], rng: Any) -> torch.Tensor:
         """The same with what is drawn by chance following from `rng` alone.
 
         PyTorch's generator is the process's, and belongs to others, too. A module that has drawn

@@ -34,13 +34,13 @@ from dps.optimizers import (
 )
 
 __all__ = [
-    "GAIN",
-    "NEAR",
-    "NEAR_L1",
-    "OF_SMALL",
-    "PROMISE",
-    "SHARP",
-    "SHARP_L1",
+    "GAIN_THAT_COUNTS",
+    "KINK_ERROR",
+    "KINK_TOL",
+    "L1_ERROR",
+    "L1_TOL",
+    "RELATIVE_TOL",
+    "TOL_OF_PASSES",
     "WIDE_BATCH",
     "asks_for_spread",
     "auto_optimizer",
@@ -59,15 +59,15 @@ _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
 #: L-BFGS ends when its next step promises less than this share of `tol`, or when some
 #: passes in a row have each gained less than the other. Its passes are cheap for what they
 #: gain: on breast cancer data, which needs most, 1.0 stopped 3% above the optimum, 0.1 0.7%.
-PROMISE, GAIN = 0.01, 0.1
+TOL_OF_PASSES, GAIN_THAT_COUNTS = 0.01, 0.1
 #: Of an objective below a quarter the promise is as many times its share: on the flights, whose
 #: objective is 0.47, a share of one took 15 passes instead of 11 for the same test loss.
-OF_SMALL = 4.0
+RELATIVE_TOL = 4.0
 #: Of a loss with kinks, or with L1, a search ends when a step promises less than this share of
 #: `tol` of the objective: promises know little of kinks, and last digits decide on zeros. The
 #: kinks are narrow enough when they cost less than so many times `tol` of it, as is proven: with
 #: L1 5 left up to four of 40 zeros wrong.
-SHARP, SHARP_L1, NEAR, NEAR_L1 = 1e-4, 1e-5, 5.0, 0.1
+KINK_TOL, L1_TOL, KINK_ERROR, L1_ERROR = 1e-4, 1e-5, 5.0, 0.1
 
 
 #: Stored values a column up to which sparse rows say little of it; the penalty that is weak, as

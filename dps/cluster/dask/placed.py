@@ -33,7 +33,7 @@ from dps.data.computing import keeping_of, recipes_of_absent
 from dps.data.exchange import RandomSplit
 from dps.data.keeping import Keeping, absent_bytes, make_again, remake_partition
 from dps.data.partitions import Partition, Piece, is_dask
-from dps.data.sealed import itself
+from dps.data.sealed import identity
 from dps.data.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
@@ -285,7 +285,7 @@ class PlacedData:
         work, name = self._work, self._work.name()
         # It may be large: one task holds it for all.
         shared = work.submit(
-            partial(itself, change), pure=False, workers=[self.holders[numbers[0]]],
+            partial(identity, change), pure=False, workers=[self.holders[numbers[0]]],
             key=f"dps-shared-{name}",
         )  # fmt: skip
         self._owned.append(shared)
