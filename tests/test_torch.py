@@ -372,6 +372,39 @@ def test_arrays_of_several_lengths_are_padded():
     np.testing.assert_allclose([float(a[1] - a[0]) for a in alone], whole, atol=1e-5)
 
 
+def sized(n_features, n_classes, hidden=4, activation=nn.ReLU):
+    return nn.Sequential(nn.Linear(n_features, hidden), activation(), nn.Linear(hidden, n_classes))
+
+
+def test_what_makes_a_module_takes_parameters_that_searches_and_files_have(tmp_path):
+    X, y = example(300)
+    model = TorchClassifier(sized, module__hidden=3, module__activation=nn.Tanh, **OPTIONS)
+    assert model.get_params()["module__hidden"] == clone(model).module__hidden == 3
+    assert "module__hidden=3" in repr(model)
+    model.set_params(module__hidden=5, learning_rate=0.02).fit(X, y)
+    assert model.module_[0].out_features == 5
+    assert isinstance(model.module_[1], nn.Tanh)
+    search = GridSearchCV(TorchClassifier(sized, **OPTIONS), {"module__hidden": [2, 6]}, cv=2)
+    best = search.fit(X, y).best_estimator_
+    assert best.module_[0].out_features == search.best_params_["module__hidden"]
+
+    model.save(tmp_path / "model")
+    with pytest.raises(TypeError, match=r"module and module__activation again"):
+        dps.load(tmp_path / "model")
+    loaded = dps.load(tmp_path / "model", module=sized, module__activation=nn.Tanh)
+    assert loaded.module__hidden == 5
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'hiden'"):
+        TorchClassifier(sized, module__hiden=3, **OPTIONS).fit(X, y)
+    with pytest.raises(TypeError, match="module__hidden is for a class or function that makes"):
+        TorchClassifier(sized(4, 2), module__hidden=3, **OPTIONS).fit(X, y)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'modul__hidden'"):
+        TorchClassifier(sized, modul__hidden=3)
+    with pytest.raises(ValueError, match="Invalid parameter 'hidden'"):
+        TorchClassifier(sized).set_params(hidden=3)
+
+
 def test_a_saved_module_is_given_again_and_carries_on(tmp_path):
     X, y = example(300)
     for number, (module, criterion) in enumerate(

@@ -24,6 +24,7 @@ from dps.estimators.custom_family import (
 )
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
 from dps.estimators.family import Finish
+from dps.estimators.making import Maker, takes_options
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
 from dps.models import Arrays, CustomModel
@@ -36,7 +37,8 @@ _MODEL = """
 model : object or callable
     With `layout`, ``init(rng)``, ``loss_gradient(params, batch, out)`` and ``raw(params, batch)``,
     see docs/models.md; :func:`dps.models.check` says what is wrong with one. Or a class or function
-    that makes one, called with the number of columns and of classes or outputs.
+    that makes one, called with the number of columns and of classes or outputs, and with
+    ``hidden=64`` where the estimator has ``model__hidden=64``.
 """
 
 _FITTED = """
@@ -51,7 +53,7 @@ _shared = documented(
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Stepped(DistributedEstimator):
+class Stepped(Maker, DistributedEstimator):
     """What estimators share whose models are users' own, and take stochastic steps."""
 
     optimizer: Any = "auto"
@@ -68,8 +70,6 @@ class Stepped(DistributedEstimator):
     def _family(self) -> CustomFamily:
         return CustomFamily(self, self._build, self._attributes)
 
-    #: Parameters that may be code, which is not saved.
-    _code: ClassVar[tuple[str, ...]]
     _is_own: ClassVar[bool] = True
 
     def _takes(self) -> str:
@@ -154,8 +154,10 @@ class _Custom(Stepped):
 
     def _build(self, shape: Shape) -> CustomModel:
         given = self.model
-        if isinstance(given, type) or (callable(given) and not hasattr(given, "layout")):
-            given = shape.made(given)
+        makes = isinstance(given, type) or (callable(given) and not hasattr(given, "layout"))
+        options = self._options(makes)
+        if makes:
+            given = shape.made(given, options)
         missing = [
             name for name in ("layout", "init", "loss_gradient", "raw") if not hasattr(given, name)
         ]
@@ -182,6 +184,7 @@ class _Custom(Stepped):
         return {"model_": model.model, "params_": tensors}
 
 
+@takes_options
 @_shared
 @dataclass(eq=False, repr=False, kw_only=True)
 class ModelClassifier(_Custom, AnyClassifier):
@@ -244,6 +247,7 @@ class ModelClassifier(_Custom, AnyClassifier):
         return own
 
 
+@takes_options
 @_shared
 @dataclass(eq=False, repr=False, kw_only=True)
 class ModelRegressor(_Custom, AnyRegressor):

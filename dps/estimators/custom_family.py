@@ -5,7 +5,7 @@ It asks a builder for the model, and knows neither NumPy's nor PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -96,10 +96,10 @@ class Shape:
     columns: Columns | Arrays | None
     seed: int
 
-    def made(self, make: Any) -> Any:
+    def made(self, make: Any, options: Mapping[str, Any]) -> Any:
         """What a user's class or function makes for such data."""
         wanted = self.n_features if self.columns is None else self.columns.sizes
-        return make(wanted, self.n_outputs)
+        return make(wanted, self.n_outputs, **options)
 
 
 def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:

@@ -74,6 +74,9 @@ def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
         try:
             parameters[name] = writer(value, f"parameters.{name}")
         except TypeError as error:
+            if _is_option(cls, name):
+                given[name] = shorten(repr(value), 200)
+                continue
             raise TypeError(
                 f"{cls.__name__} cannot be saved with {name}={value!r}, which is no number, text "
                 f"or part of dps ({error}): no code is written to files. Set another {name}, or "
@@ -181,6 +184,11 @@ def _code(cls: Any) -> tuple[str, ...]:
     return cls._code if issubclass(cls, Stepped) else ()
 
 
+def _is_option(cls: Any, name: str) -> bool:
+    """Whether it is a parameter for what makes a model."""
+    return issubclass(cls, Stepped) and cls._is_option(name)
+
+
 def _parameters(estimator: Any) -> dict[str, Any]:
     """Parameters but the client and the server, which are connections."""
     given = estimator.get_params(deep=False)
@@ -197,11 +205,14 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
             f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}; import dps.torch "
             "for those of PyTorch"
         )
-    if not set(code) <= set(_code(cls)):
+    if not all(name in _code(cls) or _is_option(cls, name) for name in code):
         raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
     estimator = cls(**dict.fromkeys(_code(cls)))
     read = RecordReader(_kinds(getattr(estimator, "_build", None)), arrays)
-    given = _dict(content["parameters"], "parameters", set(_parameters(estimator)))
+    known = set(_parameters(estimator))
+    if isinstance(content["parameters"], dict):
+        known |= {name for name in content["parameters"] if _is_option(cls, name)}
+    given = _dict(content["parameters"], "parameters", known)
     values = {name: read(record, f"parameters.{name}") for name, record in given.items()}
     estimator.set_params(**values, **code)
     if content["fitted"] is not None:

@@ -15,6 +15,7 @@ from dps.estimators.custom import Stepped
 from dps.estimators.custom_family import ModelLossOfLabels, ModelLossOfNumbers, Shape, probabilities
 from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
 from dps.estimators.family import Finish
+from dps.estimators.making import takes_options
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
 from dps.torch.criteria import criterion_of
@@ -26,7 +27,8 @@ _MODULE = """
 module : Module or callable
     A module that takes a tensor of rows; training starts from its weights, and leaves it as it is.
     Or a class or function that makes one, called with the number of columns and of classes or
-    outputs, with PyTorch's generator seeded by `random_state`.
+    outputs, with PyTorch's generator seeded by `random_state`, and with ``hidden=64`` where the
+    estimator has ``module__hidden=64``.
 """
 _PLACE = """
 device : str, default="auto"
@@ -70,6 +72,7 @@ class _Torch(Stepped):
 
     def _build(self, shape: Shape) -> TorchModel:
         given = self.module
+        options = self._options(not isinstance(given, nn.Module))
         if not isinstance(given, nn.Module):
             if not callable(given):
                 raise TypeError(
@@ -78,7 +81,7 @@ class _Torch(Stepped):
                 )
             with torch.random.fork_rng():
                 torch.manual_seed(shape.seed)
-                given = shape.made(given)
+                given = shape.made(given, options)
         criterion = criterion_of(self.criterion, shape.classification)
         model = TorchModel(
             given, criterion, shape.n_features, shape.n_outputs, shape.classification,
@@ -91,6 +94,7 @@ class _Torch(Stepped):
         return {"module_": model.with_weights(params)}
 
 
+@takes_options
 @_shared
 @dataclass(eq=False, repr=False, kw_only=True)
 class TorchClassifier(_Torch, AnyClassifier):
@@ -136,6 +140,7 @@ class TorchClassifier(_Torch, AnyClassifier):
         return probabilities
 
 
+@takes_options
 @_shared
 @dataclass(eq=False, repr=False, kw_only=True)
 class TorchRegressor(_Torch, AnyRegressor):
