@@ -296,7 +296,7 @@ def test_processes_gather_and_finish_in_step(access: str, client: Client) -> Non
     [
         ({"aggregate": 0}, "'aggregate' parameter of Async must be an int in the range"),
         ({"aggregate": 2, "drop_after": -1}, "'drop_after' parameter of Async must be an int"),
-        ({"drop_after": 3}, "give aggregate, too"),
+        ({"drop_after": 3}, "no effect without aggregate"),
         ({"aggregate": 2, "max_delay": 3}, "would not bound what replicas miss"),
         ({"aggregate": 2, "compensation": "age"}, "gradients of several ages has no age"),
     ],
