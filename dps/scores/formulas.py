@@ -18,8 +18,9 @@ __all__ = ["absolute", "equal", "joined", "moments", "negative_logs", "r2", "squ
 
 def equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a row has its label, or all of its labels; (n,)."""
-    same: NDArray[np.bool_] = (y_true == y_pred).reshape(len(y_true), -1).all(axis=1)
-    return same
+    same: Any = y_true == y_pred
+    rows: NDArray[np.bool_] = same if same.ndim == 1 else same.all(axis=1)
+    return rows
 
 
 def squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
