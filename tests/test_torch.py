@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 from typing import Any
 
 import dask.array as da
@@ -403,6 +405,21 @@ def test_what_makes_a_module_takes_parameters_that_searches_and_files_have(tmp_p
         TorchClassifier(sized, modul__hidden=3)
     with pytest.raises(ValueError, match="Invalid parameter 'hidden'"):
         TorchClassifier(sized).set_params(hidden=3)
+
+
+@pytest.mark.slow
+def test_loading_a_module_imports_what_it_needs(tmp_path):
+    X, y = example(300)
+    TorchClassifier(nn.Linear(6, 3), **OPTIONS).fit(X, y).save(tmp_path / "model")
+    code = """
+import sys, dps
+from torch import nn
+assert "dps.torch" not in sys.modules
+print(type(dps.load(sys.argv[1], module=nn.Linear(6, 3))).__name__)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "TorchClassifier\n"
 
 
 def test_a_saved_module_is_given_again_and_carries_on(tmp_path):

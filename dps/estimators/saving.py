@@ -1,12 +1,13 @@
 """Estimators in files, and back: the class by its name here, parameters, and what a fit left.
 
-Nothing of a file is run, and nothing is imported by its name: models that users have written are
-not saved, but given again. Nor are `client`, `server`, `plan_` and `fit_report_`, which are of
+Nothing of a file is run, and nothing is imported that a file names: models that users have written
+are not saved, but given again. Nor are `client`, `server`, `plan_` and `fit_report_`, which are of
 one cluster and one fit. A server holds the same record as bytes (``publishing.py``).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from textwrap import shorten
 from typing import Any
@@ -27,6 +28,8 @@ __all__ = ["load", "packed", "register", "save", "unpacked"]
 
 #: What not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "_means"}
+#: Those that importing `dps.torch` registers.
+_OF_TORCH = ("TorchClassifier", "TorchRegressor")
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
 
@@ -199,12 +202,12 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
     fields = {"class", "parameters", "fitted"}
     if not isinstance(content, dict) or set(content) - {"given"} != fields:
         raise ValueError(f"it has no {sorted(fields)} of an estimator")
+    if content["class"] in _OF_TORCH and content["class"] not in _ESTIMATORS:
+        importlib.import_module("dps.torch")
     cls = _ESTIMATORS.get(content["class"]) if isinstance(content["class"], str) else None
     if cls is None:
-        raise ValueError(
-            f"it is a {content['class']!r}, and there are {sorted(_ESTIMATORS)}; import dps.torch "
-            "for those of PyTorch"
-        )
+        known = sorted({*_ESTIMATORS, *_OF_TORCH})
+        raise ValueError(f"it is a {content['class']!r}, and there are {known}")
     if not all(name in _code(cls) or _is_option(cls, name) for name in code):
         raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
     estimator = cls(**dict.fromkeys(_code(cls)))
