@@ -16,7 +16,7 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.model_selection import PredefinedSplit, ShuffleSplit, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, PredefinedSplit, ShuffleSplit, TimeSeriesSplit
 
 from dps import LinearRegressor
 from dps.model_selection import GridSearchCV, cross_val_score, train_test_split
@@ -60,6 +60,33 @@ def test_folds_are_those_that_were_given(cv: Any, kind: str) -> None:
     given = lazy(X, kind), lazy(Y, kind)
     params = {"sample_weight": lazy(WEIGHT, kind)}
     assert_allclose(cross_val_score(MODEL, *given, cv=cv, params=params), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", ["array", "frame", "list", "local"])
+def test_rows_of_a_group_stay_together(kind: str, named: bool) -> None:
+    numbers = RNG.integers(0, 9, ROWS)
+    groups = np.array([f"group {number}" for number in numbers]) if named else numbers
+    cv = GroupKFold(3)
+    expected = [
+        MODEL.fit(X[train], Y[train]).score(X[test], Y[test])
+        for train, test in cv.split(X, groups=groups)
+    ]
+    of_rows = groups if kind == "local" else lazy(groups, kind)
+    data = (lazy(X), lazy(Y)) if kind == "local" else (lazy(X, kind), lazy(Y, kind))
+    assert_allclose(cross_val_score(MODEL, *data, cv=cv, groups=of_rows), expected, rtol=1e-6)
+    search = GridSearchCV(MODEL, {"alpha": [1.0]}, cv=cv).fit(*data, groups=of_rows)
+    assert_allclose(search.best_score_, np.mean(expected), rtol=1e-6)
+
+
+def test_groups_that_do_not_go_with_the_rows_or_the_splitter_are_refused() -> None:
+    data = lazy(X), lazy(Y)
+    with pytest.raises(ValueError, match=r"groups has the shape \(7,\), and X has 240 rows"):
+        cross_val_score(MODEL, *data, cv=GroupKFold(2), groups=np.arange(7))
+    with pytest.raises(ValueError, match="groups has no effect with cv=KFold"):
+        cross_val_score(MODEL, *data, groups=np.arange(ROWS))
+    with pytest.raises(ValueError, match="GroupKFold with groups="):
+        cross_val_score(MODEL, *data, cv=GroupKFold(2))
 
 
 def test_a_search_is_fitted_to_all_rows_in_the_end(client: Client) -> None:

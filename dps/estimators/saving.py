@@ -206,8 +206,8 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
         importlib.import_module("dps.torch")
     cls = _ESTIMATORS.get(content["class"]) if isinstance(content["class"], str) else None
     if cls is None:
-        known = sorted({*_ESTIMATORS, *_OF_TORCH})
-        raise ValueError(f"it is a {content['class']!r}, and there are {known}")
+        classes = sorted({*_ESTIMATORS, *_OF_TORCH})
+        raise ValueError(f"it is a {content['class']!r}, and there are {classes}")
     if not all(name in _code(cls) or _is_option(cls, name) for name in code):
         raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
     estimator = cls(**dict.fromkeys(_code(cls)))

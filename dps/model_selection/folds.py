@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from sklearn.utils import indexable
 
 from dps._kernels.order import shuffle
-from dps.data.alignment import partitions_of
+from dps.data.alignment import partitions_of, parts_of
 from dps.data.batches import key_of
-from dps.data.partitions import is_dask_frame, is_list
+from dps.data.partitions import is_dask, is_dask_frame, is_list
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
 from dps.data.targets import as_targets
@@ -114,6 +114,8 @@ class Folds:
     y : vector of length n, of Dask; or a local one beside known lengths
     beside : dict
         What else goes to `fit`, by name: vectors of length n, or what is not of rows.
+    groups : vector of length n, optional
+        Of Dask or local, for a splitter that keeps the rows of a group together.
 
     Raises
     ------
@@ -122,10 +124,17 @@ class Folds:
         splits are of other rows.
     """
 
-    def __init__(self, cv: Any, client: Any, X: Any, y: Any, beside: dict[str, Any]) -> None:
+    def __init__(
+        self, cv: Any, client: Any, X: Any, y: Any, beside: dict[str, Any], groups: Any = None
+    ) -> None:
         self._client = client
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
+        if groups is not None and (isinstance(cv, KFold) or not hasattr(cv, "split")):
+            raise ValueError(
+                f"groups has no effect with cv={cv!r}: give a splitter that keeps groups together, "
+                "such as sklearn.model_selection.GroupKFold"
+            )
         of_rows = {
             name: values for name, values in beside.items()
             if values is not None and _has_rows(values) and name.rpartition("__")[2] not in _OTHER
@@ -144,7 +153,8 @@ class Folds:
             by: list[Any] = [cv] * len(aligned)
         else:
             parts[0], lengths = _counted(client, X, parts[0])
-            given = Given.of(pairs_of(cv, sum(lengths)), sum(lengths))
+            n = sum(lengths)
+            given = Given.of(pairs_of(cv, n, _gathered(client, groups, n)), n)
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, KFold) and cv.by == "partitions"
@@ -231,6 +241,22 @@ def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int
     parts = list(_persist(client, [stay(part) for part in parts]))
     counts = [count(part) for part in parts]
     return parts, results_of(counts, client)
+
+
+def _gathered(client: Any, groups: Any, n_rows: int) -> NDArray[Any] | None:
+    """The group of each row, here."""
+    if groups is None:
+        return None
+    parts = [groups]
+    if is_dask(groups):
+        import dask
+
+        look = dask.delayed(sealed(as_targets))
+        parts = results_of([look(part) for part in parts_of(groups)], client)
+    values = np.concatenate([as_targets(part) for part in parts])
+    if values.shape != (n_rows,):
+        raise ValueError(f"groups has the shape {values.shape}, and X has {n_rows} rows")
+    return values
 
 
 def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -> list[Any]:

@@ -54,7 +54,8 @@ class _OnDask:
         X : dask array or dataframe, or list of Delayed objects or Futures; or local data
         y : vector of length n, as for the estimators
         **params : of the estimator's `fit`
-            Vectors of length n are cut as `X` is. `sample_weight` also counts in scores.
+            Vectors of length n are cut as `X` is. `sample_weight` also counts in scores, and
+            `groups` goes to `cv`, as in scikit-learn.
 
         Returns
         -------
@@ -79,7 +80,8 @@ class _OnDask:
         for candidate in candidates:  # before any data moves
             clone(self.estimator).set_params(**clone(candidate, safe=False))
         with _placed(self.estimator) as (estimator, client, given):
-            data = Folds(_folds_for(self.cv, estimator), client, X, y, params)
+            groups = params.pop("groups", None)
+            data = Folds(_folds_for(self.cv, estimator), client, X, y, params, groups)
             found = evaluate(
                 estimator, candidates, data, scorer, n_jobs=self.n_jobs,
                 error_score=self.error_score, train_score=self.return_train_score,
@@ -119,7 +121,8 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
         partition, stratified for a classifier; `dps.model_selection.KFold`; or row numbers over
         all partitions: pairs of those to train on and those to score on, or a splitter of
         scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
-        `TimeSeriesSplit`. Where lengths are unknown, rows are counted first.
+        `TimeSeriesSplit`, or of numbers and ``fit(..., groups=)``, such as `GroupKFold`. Where
+        lengths are unknown, rows are counted first.
     scoring : str, callable, list, tuple or dict, default=None
         For data of Dask, names that `dps.metrics.get_scorer` knows, or callables
         ``(estimator, X, y) -> float``, which are given lazy data on the estimator's client.
@@ -159,6 +162,7 @@ def cross_val_score(
     X: Any,
     y: Any = None,
     *,
+    groups: Any = None,
     scoring: Any = None,
     cv: Any = None,
     n_jobs: int | None = None,
@@ -169,7 +173,7 @@ def cross_val_score(
 
     Parameters
     ----------
-    estimator, X, y, cv, n_jobs, params, error_score
+    estimator, X, y, groups, cv, n_jobs, params, error_score
         As for `cross_validate`.
     scoring : str or callable, optional
         Likewise, of one metric.
@@ -186,7 +190,7 @@ def cross_val_score(
     if isinstance(scoring, dict | list | tuple | set):
         raise ValueError(f"scoring of cross_val_score is one metric, got {scoring!r}")
     found = cross_validate(
-        estimator, X, y, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
+        estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
         error_score=error_score,
     )  # fmt: skip
     scores: NDArray[np.float64] = found["test_score"]
@@ -198,6 +202,7 @@ def cross_validate(
     X: Any,
     y: Any = None,
     *,
+    groups: Any = None,
     scoring: Any = None,
     cv: Any = None,
     n_jobs: int | None = None,
@@ -213,6 +218,9 @@ def cross_validate(
     estimator : estimator, or pipeline of lazy transformers and one
     X, y
         As for its `fit`, of Dask or local.
+    groups : vector of length n, optional
+        Of Dask or local: the group of each row, for a `cv` that keeps groups together. It comes
+        to this process.
     scoring : str, callable, list, tuple or dict, optional
         As for `GridSearchCV`; by default the estimator's own `score`.
     cv : int, KFold, splitter or iterable, optional
@@ -253,14 +261,14 @@ def cross_validate(
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
         scores: dict[str, Any] = model_selection.cross_validate(
-            estimator, X, y, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
+            estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
             return_train_score=return_train_score, return_estimator=return_estimator,
             error_score=error_score,
         )  # fmt: skip
         return scores
     scorer = scorer_of(scoring)
     with _placed(estimator) as (placed, client, given):
-        data = Folds(_folds_for(cv, placed), client, X, y, params or {})
+        data = Folds(_folds_for(cv, placed), client, X, y, params or {}, groups)
         found = evaluate(
             placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
             train_score=return_train_score, return_estimator=return_estimator,
@@ -283,6 +291,7 @@ def cross_val_predict(
     X: Any,
     y: Any = None,
     *,
+    groups: Any = None,
     cv: Any = None,
     n_jobs: int | None = None,
     params: dict[str, Any] | None = None,
@@ -292,7 +301,7 @@ def cross_val_predict(
 
     Parameters
     ----------
-    estimator, X, y, cv, n_jobs, params
+    estimator, X, y, groups, cv, n_jobs, params
         As for `cross_validate`; each row must be in one fold.
     method : str, default="predict"
         Of the estimator: what predicts.
@@ -322,7 +331,7 @@ def cross_val_predict(
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
         return model_selection.cross_val_predict(
-            estimator, X, y, cv=cv, n_jobs=n_jobs, params=params, method=method
+            estimator, X, y, groups=groups, cv=cv, n_jobs=n_jobs, params=params, method=method
         )
 
     def predicted(model: Any, X: Any, y: Any) -> Any:
@@ -334,7 +343,7 @@ def cross_val_predict(
                 "what cross_val_predict returns lies on workers, and its client would be closed by "
                 "then: give the estimator a Client"
             )
-        data = Folds(_folds_for(cv, placed), client, X, y, params or {})
+        data = Folds(_folds_for(cv, placed), client, X, y, params or {}, groups)
         data.check_each_row_once()
         found = evaluate(placed, [{}], data, predicted, n_jobs=n_jobs, error_score="raise")
         return data.in_order([of_fold["test_scores"] for of_fold in found])

@@ -104,8 +104,15 @@ def _numbers(given: Any, n_rows: int, where: str) -> NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def pairs_of(cv: Any, n_rows: int) -> list[tuple[Any, Any]]:
+def pairs_of(cv: Any, n_rows: int, groups: Any = None) -> list[tuple[Any, Any]]:
     """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
+
+    Parameters
+    ----------
+    cv : splitter or iterable
+    n_rows : int
+    groups : (n_rows,) array, optional
+        The group of each row, for splitters that ask for it.
 
     Raises
     ------
@@ -114,10 +121,13 @@ def pairs_of(cv: Any, n_rows: int) -> list[tuple[Any, Any]]:
     """
     remedy = (
         "give a number of folds, dps.model_selection.KFold, pairs of row numbers to train on and "
-        "to score on, or a splitter that asks for no labels or groups, such as PredefinedSplit"
+        "to score on, or a splitter that asks for no labels, such as PredefinedSplit, or "
+        "GroupKFold with groups="
     )
     try:
-        split = cv.split(np.empty((n_rows, 0))) if hasattr(cv, "split") else cv
+        split = cv
+        if hasattr(cv, "split"):
+            split = cv.split(np.empty((n_rows, 0)), groups=groups)
         pairs = [tuple(pair) for pair in split]
     except (TypeError, ValueError) as error:
         raise ValueError(
