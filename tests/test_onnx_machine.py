@@ -119,7 +119,7 @@ def test_of_a_table_of_rows_that_have_come() -> None:
 
 def test_what_has_no_onnx_is_said() -> None:
     hashed = dps.FMClassifier(max_iter=2, encoder=dps.preprocessing.FrameEncoder(n_hash=4))
-    with pytest.raises(ValueError, match="buckets, lists, dates in parts and interactions"):
+    with pytest.raises(ValueError, match="buckets, infrequent categories, lists, dates in parts"):
         hashed.fit(FRAME, TARGETS["two"]).to_onnx()
     wide = scipy.sparse.csr_array((WIDE.data, WIDE.indices, WIDE.indptr), shape=(300, 1 << 24))
     long = dps.FMClassifier(max_iter=2, max_rows=400).fit(wide, TARGETS["two"])

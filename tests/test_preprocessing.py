@@ -6,6 +6,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+import warnings
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -245,6 +246,57 @@ def test_what_is_unknown_in_transform_is_zero() -> None:
     np.testing.assert_array_equal(actual, [[0, 0, 0, 2, 1, 0, 0], [0, 1, 0, 3, 0, 0, 0]])
     as_numbers = other.assign(hour=[7, 12])
     np.testing.assert_array_equal(dense(encoder.transform(as_numbers)), actual)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_frequency": 3}, {"min_frequency": 0.15}, {"max_categories": 3},
+        {"max_categories": 1}, {"min_frequency": 2, "max_categories": 4}, {"min_frequency": 1},
+        {"max_categories": 9}, {"min_frequency": 100},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("unknown", ["ignore", "infrequent_if_exist"])
+def test_infrequent_categories_share_a_column_as_in_scikit_learn(
+    unknown: str, options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "city": rng.choice(
+                ["Bonn", "Graz", "Oslo", "Ulm", "Wien"], 40, p=[0.4, 0.3, 0.2, 0.05, 0.05]
+            ),
+            "hour": pd.Categorical(rng.integers(0, 5, 40)),
+        }
+    )
+    frame.loc[0, "city"] = "U"
+    other = pd.DataFrame({"city": ["R", "U", "B"], "hour": pd.Categorical([7, 1, 2])})
+    peer = OneHotEncoder(handle_unknown=unknown, **options).fit(frame)
+    for data in (frame, dd.from_pandas(frame, npartitions=4)):
+        encoder = FrameEncoder(handle_unknown=unknown, **options).fit(data)
+        names = [name.removesuffix("_sklearn") for name in peer.get_feature_names_out()]
+        assert list(encoder.get_feature_names_out()) == names
+        for rows in (frame, other):
+            with warnings.catch_warnings(action="ignore"):  # of what is unknown
+                expected = peer.transform(rows).toarray()
+            np.testing.assert_array_equal(dense(encoder.transform(rows)), expected)
+
+
+def test_an_unknown_category_may_be_an_error_that_names_it() -> None:
+    frame = pd.DataFrame({"city": ["Bonn", "Oslo", "Bonn"], "size": [1.0, 2.0, 3.0]})
+    encoder = FrameEncoder(handle_unknown="error", min_frequency=2).fit(frame)
+    assert list(encoder.get_feature_names_out()) == ["city_Bonn", "city_infrequent", "size"]
+    np.testing.assert_array_equal(dense(encoder.transform(frame))[:, :2], [[1, 0], [0, 1], [1, 0]])
+    kind = pd.CategoricalDtype(["Bonn", "Oslo", "Rom"])  # of which no row has the last
+    encoder.transform(frame.astype({"city": kind}))
+    lazy = of_pieces([frame, frame.assign(city="Rom")])
+    with pytest.raises(ValueError, match="'city' of X in partition 1 holds 'Rom', which it did"):
+        encoder.transform(lazy).compute()
+    X, y = frame.assign(size=[1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]
+    model = LinearRegressor(encoder=encoder).fit(X, y)
+    with pytest.raises(ValueError, match="holds 'Rom'"):
+        model.predict(X.assign(city="Rom"))
 
 
 def test_it_is_cloned_pickled_and_put_in_a_pipeline() -> None:
@@ -490,6 +542,10 @@ def test_frames_that_do_not_go_together_are_refused() -> None:
         ({"dtype": "int8"}, "dtype.*Got 'int8'"),
         ({"interactions": [("city",)]}, "two or more column names. Got \\('city',\\)"),
         ({"interactions": ["city"]}, "Got 'city'"),
+        ({"min_frequency": 1.5}, "min_frequency.*Got 1.5"),
+        ({"max_categories": 0}, "max_categories.*Got 0"),
+        ({"handle_unknown": "warn"}, "handle_unknown.*Got 'warn'"),
+        ({"n_hash": 8, "min_frequency": 2}, "min_frequency=2 has no effect with n_hash=8"),
         ({"interactions": [("city", "where")]}, "'where', which is no column"),
         (
             {"interactions": [("city", "size")]},

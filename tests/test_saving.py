@@ -62,6 +62,10 @@ SAVED = {
         ),
         FRAME,
     ),
+    "linear model of a frame with infrequent categories": (
+        dps.LinearRegressor(encoder=FrameEncoder(missing="indicator", max_categories=2)),
+        FRAME,
+    ),
     "network of dates": (
         dps.MLPRegressor(hidden_layer_sizes=8, max_iter=2, encoder=FrameEncoder(dates="parts")),
         FRAME[["kind"]].assign(when=pd.date_range("2001-01-01", periods=ROWS, freq="7h")),

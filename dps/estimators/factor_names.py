@@ -52,7 +52,7 @@ def _of_held(estimator: Any, inputs: FactorInputs) -> Any:
             number = int(np.searchsorted(firsts, column, side="right")) - 1
             name, label = _name(features[number]), column - int(firsts[number])
             if isinstance(features[number], OneHot):
-                label = [*features[number].categories, np.nan][label]
+                label = features[number].labels[label]
         rows.append((name, inputs.knots[place][knot] if place >= 0 else label))
     return _index(rows)
 
@@ -75,6 +75,6 @@ def _of_frame(layout: Any) -> Iterator[tuple[Any, Any]]:
         labels: list[Any] = feature.names()
         name = _name(feature)
         if isinstance(feature, OneHot):
-            labels = [*feature.categories, *[np.nan] * feature.indicator]
+            labels = feature.labels
         for label in labels:
             yield name, label

@@ -39,8 +39,8 @@ def onnx_machine(estimator: Any) -> Any:
         plain = plain_encoder(encoder)
         if plain is None:
             raise ValueError(
-                "buckets, lists, dates in parts and interactions have no ONNX: encode with "
-                "FrameEncoder first, and train on what it returns"
+                "buckets, infrequent categories, lists, dates in parts and interactions have no "
+                "ONNX: encode with FrameEncoder first, and train on what it returns"
             )
     single = machine.dtype == np.float32
     number = TensorProto.FLOAT if single or plain is not None else TensorProto.DOUBLE

@@ -1,7 +1,8 @@
 """What scikit-learn has of a fitted `FrameEncoder`: a `ColumnTransformer` of a step a column.
 
 Of numbers, which go in as they are, or become a mean and an indicator where they are missing, and
-of categories. Buckets, lists, dates in parts and interactions are known to dps alone.
+of categories with a column each. Buckets, infrequent categories, lists, dates in parts and
+interactions are known to dps alone.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def _is_plain(feature: Any) -> bool:
     if isinstance(feature, OneHot):
         values = feature.categories.to_numpy()
         texts = all(isinstance(value, str) for value in values)
-        return len(values) > 0 and (texts or values.dtype.kind in "iuf")
+        return (
+            feature.infrequent is None and len(values) > 0 and (texts or values.dtype.kind in "iuf")
+        )
     return isinstance(feature, Number)
 
 
@@ -95,4 +98,6 @@ def _steps(feature: Any) -> dict[str, Any]:
         far = SimpleImputer(strategy="constant", fill_value=_FAR)
         says = make_pipeline(far, Binarizer(threshold=_FAR / 2))
         return {"": SimpleImputer(), " missing": says}
-    return {"": OneHotEncoder(categories=[_categories(feature)], handle_unknown="ignore")}
+    # Without infrequent ones the two that are no error are the same.
+    unknown = "error" if feature.unknown == "error" else "ignore"
+    return {"": OneHotEncoder(categories=[_categories(feature)], handle_unknown=unknown)}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.frames import csr_blocks, of_each_partition
@@ -25,6 +25,9 @@ from dps.preprocessing.reading import keep_frame, read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
 __all__ = ["FrameEncoder", "Reader"]
+
+#: Parameters for columns that have one a category, and what they are without.
+_OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
 
 
 class FrameEncoder(TransformerMixin, BaseEstimator):
@@ -46,7 +49,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     defaults need none.
 
     Dask dataframes are read once in `fit`, partition by partition, and only distinct values, sums
-    and counts leave the workers; `transform` is lazy. Unknown categories become zeros.
+    and counts leave the workers; `transform` is lazy.
 
     Parameters
     ----------
@@ -72,6 +75,14 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         What dates become. "parts": ``when_year``, ``when_month``, ``when_day_of_week`` (0: Monday),
         ``when_hour``, categories by the clock of their time zone; and ``when_days``, the number of
         days since 1970 in UTC, to three minutes, which is all of a duration.
+    handle_unknown : {"ignore", "error", "infrequent_if_exist"}, default="ignore"
+        What a category becomes that was not there in `fit`: zeros; an error; or the column of
+        infrequent ones, where there is one.
+    min_frequency : int or float, default=None
+        Categories with fewer rows than this, or than this share of them, go to one column,
+        ``city_infrequent``, as in scikit-learn's `OneHotEncoder`.
+    max_categories : int, default=None
+        Columns of a column's categories at the most, with that of infrequent ones.
     dtype : {"auto", "float32", "float64"} or dtype, default="auto"
         Of the encoded values. "auto" is float32, half of the memory, if that changes no value:
         categories, counts, bool, float32, and whole numbers up to 2**24; else float64.
@@ -105,6 +116,13 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         "interactions": ["array-like"],
         "lists": [Interval(Integral, 1, 1 << 24, closed="both"), StrOptions({"counts"})],
         "dates": [StrOptions({"error", "parts"})],
+        "handle_unknown": [StrOptions({"ignore", "error", "infrequent_if_exist"})],
+        "min_frequency": [
+            Interval(Integral, 1, None, closed="left"),
+            Interval(RealNotInt, 0, 1, closed="neither"),
+            None,
+        ],
+        "max_categories": [Interval(Integral, 1, None, closed="left"), None],
         "dtype": "no_validation",
     }
 
@@ -120,6 +138,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         lists: str | int = "counts",
         interactions: Sequence[Sequence[Any]] = (),
         dates: str = "error",
+        handle_unknown: str = "ignore",
+        min_frequency: float | None = None,
+        max_categories: int | None = None,
         dtype: Any = "auto",
     ) -> None:
         self.n_hash = n_hash
@@ -127,6 +148,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         self.lists = lists
         self.interactions = interactions
         self.dates = dates
+        self.handle_unknown = handle_unknown
+        self.min_frequency = min_frequency
+        self.max_categories = max_categories
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -200,6 +224,12 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         """Take in the columns of a frame that is to be learned from, without a look at values."""
         self._validate_params()
         _check_interactions(self.interactions)
+        for name, default in _OF_CATEGORIES.items():
+            if self.n_hash is not None and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with n_hash={self.n_hash}, "
+                    f"which has no column a category: use {name}={default!r} or n_hash=None"
+                )
         if str(self.dtype) != "auto" and np.dtype(self.dtype) not in (np.float32, np.float64):
             raise ValueError(
                 "The 'dtype' parameter of FrameEncoder must be 'auto', float32 or float64. "
@@ -215,7 +245,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         # What is wrong with them is said together with what is wrong with others.
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
-        return Reader(names, Survey(self.n_hash is None), parts, not isinstance(self.lists, str))
+        counts = self.min_frequency is not None or self.max_categories is not None
+        survey = Survey(self.n_hash is None, counts)
+        return Reader(names, survey, parts, not isinstance(self.lists, str))
 
     def learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
@@ -229,6 +261,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
             parts=self.dates == "parts",
             lists=self.lists if isinstance(self.lists, str) else int(self.lists),
+            unknown=self.handle_unknown,  # type: ignore[arg-type]
+            min_frequency=self.min_frequency,
+            max_categories=self.max_categories,
         )
         return self._learned()
 

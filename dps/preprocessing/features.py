@@ -7,7 +7,7 @@ worked out of the distinct values of a partition is worked out once, for its wri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,9 @@ from dps.preprocessing.writers import (
     table_of_codes,
 )
 
-__all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot", "TokenSequence"]
+__all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot", "TokenSequence", "Unknown"]
+
+Unknown = Literal["ignore", "error", "infrequent_if_exist"]
 
 
 class Feature(Protocol):
@@ -100,21 +102,29 @@ class OneHot:
     name: Any
     categories: Any
     indicator: bool  # whether a missing value is one more category
+    infrequent: Any = (
+        None  # categories that share the column behind the others; None: there is none
+    )
+    unknown: Unknown = "ignore"  # what others become
 
     @property
     def width(self) -> int:
         """How many columns."""
-        return len(self.categories) + self.indicator
+        return len(self.categories) + (self.infrequent is not None) + self.indicator
+
+    @property
+    def labels(self) -> list[Any]:
+        """The category of each column."""
+        shared = [] if self.infrequent is None else ["infrequent"]
+        return [*self.categories, *shared, *[np.nan] * self.indicator]
 
     def names(self) -> list[str]:
         """Names of the columns."""
-        known = [f"{self.name}_{category}" for category in self.categories]
-        return known + [f"{self.name}_nan"] * self.indicator
+        return [f"{self.name}_{label}" for label in self.labels]
 
     def writer(self, columns: dict[Any, Read], first: int) -> Writer:
         """What writes a partition's values."""
-        missing = first + len(self.categories) if self.indicator else -1
-        return _writer(self, columns, first, missing)
+        return _writer(self, columns, first, first + self.width - 1 if self.indicator else -1)
 
     def places(self, values: Any) -> NDArray[Any]:
         """The category that each value is."""
@@ -124,7 +134,26 @@ class OneHot:
         if before != now and len(values):
             raise _changed(self.name, before, now)
         places: NDArray[Any] = self.categories.get_indexer(values)
+        if self.infrequent is not None:
+            shared = np.flatnonzero(places < 0)
+            if self.unknown != "infrequent_if_exist":
+                shared = shared[self.infrequent.get_indexer(values[shared]) >= 0]
+            places = places.copy()
+            places[shared] = len(self.categories)
         return places
+
+    def check(self, column: Codes, places: NDArray[Any]) -> None:
+        """Raise where a row has a category that is not known, if that is an error."""
+        unknown = places < 0
+        if column.given:  # of a category dtype, which may have values that no row has
+            codes = np.empty(0, np.int8) if column.codes is None else column.codes
+            unknown &= np.bincount(codes[codes >= 0], minlength=len(places)) > 0
+        if self.unknown == "error" and unknown.any():
+            value = column.values[int(np.flatnonzero(unknown)[0])]
+            raise ColumnError(
+                f"column {str(self.name)!r} of X{{place}} holds {value!r}, which it did not when "
+                "the encoder was fitted: use handle_unknown='ignore' or 'infrequent_if_exist'"
+            )
 
 
 @dataclass(frozen=True)
@@ -250,7 +279,10 @@ def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, miss
         return MissingWriter(missing)
     if isinstance(column, Numbers):
         return LookupWriter(feature, (feature.name,), first)
-    return CodesWriter(feature.name, table_of_codes(feature.places(column.values), first, missing))
+    places = feature.places(column.values)
+    if isinstance(feature, OneHot):
+        feature.check(column, places)
+    return CodesWriter(feature.name, table_of_codes(places, first, missing))
 
 
 _WORDS = {Numbers: "numbers", Codes: "categories or strings", ListColumn: "lists"}

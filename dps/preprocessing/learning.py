@@ -6,6 +6,7 @@ All that is wrong with a frame is said here, at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dps.preprocessing.features import (
     Number,
     OneHot,
     TokenSequence,
+    Unknown,
 )
 from dps.preprocessing.layout import MOST_COLUMNS, Layout, Missing
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
@@ -40,6 +42,9 @@ def make_layout(
     dtype: str,
     parts: bool,
     lists: str | int = "counts",
+    unknown: Unknown = "ignore",
+    min_frequency: float | None = None,
+    max_categories: int | None = None,
 ) -> Layout:
     """What the columns of a surveyed frame become.
 
@@ -50,7 +55,7 @@ def make_layout(
         Of the frame's columns.
     unfit : sequence of str
         What is known to be wrong already.
-    n_hash, missing, interactions, dtype, parts, lists
+    n_hash, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories
         As the encoder has them.
 
     Raises
@@ -76,6 +81,13 @@ def make_layout(
     n_numbers = 0
     for name, column in survey.columns.items():
         feature = _feature(name, column, n_hash, missing, n_numbers, lists)
+        if isinstance(feature, OneHot):
+            feature = replace(feature, unknown=unknown)
+            least = min_frequency or 0
+            if not isinstance(least, int | np.integer):  # a share of the rows
+                least = least * survey.rows
+            if min_frequency is not None or max_categories is not None:
+                feature = _shared(feature, column.counts, float(least), max_categories)
         n_numbers += isinstance(feature, Number)
         features.append(feature)
     for members in interactions:
@@ -118,6 +130,21 @@ def _feature(
     if n_hash is not None:
         return Hashed(name, n_hash, indicator)
     return OneHot(name, column.values, indicator)
+
+
+def _shared(feature: OneHot, counts: Any, least: float, most: int | None) -> OneHot:
+    """With the categories in one column that fewer rows have, or that are too many.
+
+    As scikit-learn's `OneHotEncoder` chooses them: the least frequent, of equally frequent ones
+    those that come first.
+    """
+    rare = counts < least
+    if most is not None and most < len(counts) - rare.sum() + 1:
+        rare[np.argsort(counts, kind="stable")[: len(counts) - most + 1]] = True
+    if not rare.any():
+        return feature
+    kept, infrequent = feature.categories[~rare], feature.categories[rare]
+    return replace(feature, categories=kept, infrequent=infrequent)
 
 
 def _has_nothing(column: ColumnSurvey, n_hash: int | None) -> bool:

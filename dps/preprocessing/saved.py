@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from dps.data.records import Kind, dataclass_kind
 from dps.preprocessing.dates import PARTS
 from dps.preprocessing.encoder import FrameEncoder
-from dps.preprocessing.features import Bag, Cross, Hashed, Number, OneHot, TokenSequence
+from dps.preprocessing.features import (
+    Bag,
+    Cross,
+    Hashed,
+    Number,
+    OneHot,
+    TokenSequence,
+    Unknown,
+)
 from dps.preprocessing.layout import MOST_COLUMNS, Layout
 
 __all__ = ["encoder_kinds"]
@@ -102,12 +110,17 @@ def _number(name: Any, place: Any, fill: Any, indicator: Any) -> Number:
     return Number(name, place, fill, _flag(indicator))
 
 
-def _one_hot(name: Any, categories: Any, indicator: Any) -> OneHot:
+def _one_hot(name: Any, categories: Any, indicator: Any, infrequent: Any, unknown: Any) -> OneHot:
     import pandas as pd
 
-    if not isinstance(categories, pd.Index):
-        raise ValueError(f"categories of {name!r} are no index")
-    return OneHot(name, categories, _flag(indicator))
+    for index in (categories, categories if infrequent is None else infrequent):
+        if not isinstance(index, pd.Index):
+            raise ValueError(f"categories of {name!r} are no index")
+    if infrequent is not None and not (len(infrequent) and categories.append(infrequent).is_unique):
+        raise ValueError(f"categories of {name!r} are none, or come twice")
+    if unknown not in get_args(Unknown):
+        raise ValueError(f"handle_unknown is {unknown!r}")
+    return OneHot(name, categories, _flag(indicator), infrequent, unknown)
 
 
 def _in_buckets(cls: Any, name: Any, n_buckets: Any, indicator: Any) -> Any:

@@ -45,6 +45,7 @@ class ColumnSurvey:
     exact: bool = True  # whether all values have their bits in float32, of numbers
     values: Any = None  # distinct values of categories, where they are wanted
     given: bool = False  # whether the user has chosen these and their order
+    counts: Any = None  # rows of each of them, where that is wanted
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Survey:
     """Looks at a partition that has been read."""
 
     values: bool  # whether the distinct values of categories are wanted
+    counts: bool = False  # and how many rows have each
 
     def __call__(self, read: ReadFrame) -> FrameSurvey:
         """Survey the columns."""
@@ -76,9 +78,14 @@ class Survey:
         if isinstance(column, Codes):
             if not self.values:
                 return ColumnSurvey("categories", column.missing)
+            counts = None
+            if self.counts:
+                codes = np.asarray(column.codes)
+                counts = np.bincount(codes[codes >= 0], minlength=len(column.values))
             return ColumnSurvey(
-                "categories", column.missing, values=column.values, given=column.given
-            )
+                "categories", column.missing, values=column.values, given=column.given,
+                counts=counts,
+            )  # fmt: skip
         if isinstance(column, ListColumn) and isinstance(column.values, np.ndarray):
             return ColumnSurvey("lists of numbers", column.missing, exact=_exact_in(column.values))
         return ColumnSurvey(
@@ -132,10 +139,15 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
     """One survey of a column, from those of partitions by their number."""
     surveys = found.values()
     kind = _same(name, "{}", {n: s.kind for n, s in found.items() if s.kind != "nothing"})
-    values, given = None, False
+    values, given, counts = None, False, None
     if kind == "categories":
         known = {number: s.values for number, s in found.items() if s.values is not None}
         values, given = _merge_values(name, known, all(s.given for s in surveys))
+        counted = [s for s in surveys if s.counts is not None]
+        if counted:
+            counts = np.zeros(len(values), np.int64)
+            for survey in counted:
+                counts[values.get_indexer(survey.values)] += survey.counts
     return ColumnSurvey(
         kind or "nothing",
         sum(s.missing for s in surveys),
@@ -144,6 +156,7 @@ def _merge(name: str, found: Mapping[int, ColumnSurvey]) -> ColumnSurvey:
         all(s.exact for s in surveys),
         values,
         given,
+        counts,
     )
 
 
