@@ -39,7 +39,7 @@ from dps.data.streams import Stream, kept_of
 from dps.data.tables import table_of, table_of_targets
 from dps.errors import ClusterError
 from dps.group import Channel
-from dps.preprocessing.reading import keep_frame, read_frame
+from dps.preprocessing.frame_reader import keep_frame, read_frame
 from dps.training import cuts, launch, replica
 
 LENGTHS = (300, 0, 70, 830, 500)

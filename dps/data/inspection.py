@@ -25,7 +25,7 @@ from dps.data.defects import (
     is_of_gaps,
 )
 from dps.data.labels import combine_counts, count_labels
-from dps.data.points import Points, combine_points, points_of
+from dps.data.quantiles import Points, combine_points, points_of
 from dps.data.spread import (
     ColumnSums,
     Moments,

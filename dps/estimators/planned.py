@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.inspection import DataSummary, Inspection
-from dps.data.points import Points
+from dps.data.quantiles import Points
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
 from dps.estimators.family import Ask, Family

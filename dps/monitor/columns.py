@@ -16,7 +16,7 @@ import numpy as np
 
 from dps._runtime.activity import ROWS
 from dps.monitor.board import Board, Entry, ReplicaEntry
-from dps.monitor.reading import Pace, mean_loss, mean_staleness
+from dps.monitor.counters import Pace, mean_loss, mean_staleness
 
 __all__ = ["NAMES", "update_columns"]
 

@@ -17,8 +17,8 @@ from distributed.metrics import context_meter
 from dps._runtime.activity import Activity
 from dps.monitor.board import Board, Entry, ReplicaEntry, ShardEntry
 from dps.monitor.columns import update_columns
+from dps.monitor.counters import seconds
 from dps.monitor.prometheus import serve_metrics
-from dps.monitor.reading import seconds
 from dps.server.window import Window
 
 __all__ = ["Presence", "replica_presence"]

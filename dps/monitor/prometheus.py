@@ -22,8 +22,8 @@ from dps._runtime.activity import (
     STEPS,
 )
 from dps.monitor.board import Board, ReplicaEntry, ShardEntry
+from dps.monitor.counters import mean_loss, seconds
 from dps.monitor.events import bucket_floor
-from dps.monitor.reading import mean_loss, seconds
 
 __all__ = ["BoardCollector", "serve_metrics"]
 

@@ -19,9 +19,9 @@ from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
 from dps.preprocessing.dates import check_part_names
 from dps.preprocessing.dtypes import check_frame, unfit_columns
+from dps.preprocessing.frame_reader import keep_frame, read_frame
 from dps.preprocessing.layout import Layout
 from dps.preprocessing.learning import make_layout
-from dps.preprocessing.reading import keep_frame, read_frame
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
 __all__ = ["FrameEncoder", "Reader"]

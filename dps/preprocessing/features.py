@@ -22,7 +22,7 @@ from dps.preprocessing.columns import (
     Read,
     kind_of_values,
 )
-from dps.preprocessing.reading import numbers_in
+from dps.preprocessing.frame_reader import numbers_in
 from dps.preprocessing.writers import (
     CodesWriter,
     CrossWriter,

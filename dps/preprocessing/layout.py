@@ -31,7 +31,7 @@ from dps.preprocessing.columns import (
     without,
 )
 from dps.preprocessing.features import Bag, Feature, Hashed, Number, OneHot, TokenSequence
-from dps.preprocessing.reading import read_frame
+from dps.preprocessing.frame_reader import read_frame
 from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
 
