@@ -18,7 +18,7 @@ from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol import pickle as of_dask
 
 from dps.data.partitions import Partition
-from dps.data.sealed import itself, sealed
+from dps.data.sealed import identity, sealed
 from dps.estimators.linear import _Raw
 from dps.estimators.prediction import RawPredictor
 
@@ -51,9 +51,9 @@ def test_what_comes_out_is_what_went_in(
     dumps: Callable[[Any], bytes], pass_on: Callable[[bytes], bytes]
 ) -> None:
     part = Partition(1, 2, None)
-    function = pickle.loads(pass_on(dumps(sealed(itself, part))))
+    function = pickle.loads(pass_on(dumps(sealed(identity, part))))
     assert function() == part
-    assert function.func is itself  # opened already: nothing is imported in the call
+    assert function.func is identity  # opened already: nothing is imported in the call
 
 
 def test_here_it_is_the_function() -> None:
@@ -84,7 +84,7 @@ def _(header: dict[str, str], frames: list[bytes]) -> OfDaskAlone:
 
 
 def test_what_dask_can_send_can_be_sealed() -> None:
-    assert pickle.loads(pickle.dumps(sealed(itself, OfDaskAlone("data"))))().name == "data"
+    assert pickle.loads(pickle.dumps(sealed(identity, OfDaskAlone("data"))))().name == "data"
 
 
 def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:
@@ -92,11 +92,11 @@ def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:
         return RawPredictor(_Raw(np.full((2, 1), value), np.zeros(1)), np.ravel)
 
     functions = [
-        sealed(itself), sealed(operator.add), sealed(itself, 1), sealed(itself, 2),
-        sealed(lambda: 1), sealed(lambda: 2), sealed(itself, predictor(1)),
-        sealed(itself, predictor(2)),
+        sealed(identity), sealed(operator.add), sealed(identity, 1), sealed(identity, 2),
+        sealed(lambda: 1), sealed(lambda: 2), sealed(identity, predictor(1)),
+        sealed(identity, predictor(2)),
     ]  # fmt: skip
     tokens = [tokenize(function) for function in functions]
     assert len(set(tokens)) == len(tokens)
     assert tokens == [tokenize(function) for function in functions]
-    assert tokenize(sealed(itself, predictor(1))) == tokens[-2]
+    assert tokenize(sealed(identity, predictor(1))) == tokens[-2]
