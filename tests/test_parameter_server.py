@@ -762,6 +762,8 @@ def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         cut.put_note("what", b"kept")
         processes = client.run(os.getpid)
         os.kill(processes[workers[1]], signal.SIGKILL)
+        # It leaves the scheduler before it gives up its files, which can be read till then.
+        until(lambda: not psutil.pid_exists(processes[workers[1]]), "the process has ended")
         until(lambda: workers[1] not in client.nthreads(), "the worker has left")
         for call in (lambda: server.pull("b"), lambda: server.add("b", 1.0)):
             with pytest.raises(
