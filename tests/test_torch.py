@@ -504,9 +504,7 @@ def test_images_train_as_flat_rows_that_are_unflattened(chunks, tmp_path):
     again.partial_fit(*given)
     with pytest.raises(ValueError, match=r"rows of the shape \(5, 6\), but .* expecting \(6, 5\)"):
         model.predict(X.swapaxes(1, 2))
-    with pytest.raises(
-        ValueError, match=r"the shape of a row was \(6, 5\) and is now \(5, 6\)"
-    ):
+    with pytest.raises(ValueError, match=r"the shape of a row was \(6, 5\) and is now \(5, 6\)"):
         model.partial_fit(X.swapaxes(1, 2), y)
 
 
