@@ -62,10 +62,9 @@ def takes_options(cls: Any) -> Any:
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        plain(self, *args, **{n: value for n, value in given.items() if not cls._is_option(n)})
-        for name, value in given.items():
-            if cls._is_option(name):
-                setattr(self, name, value)
+        options = {n: given.pop(n) for n in list(given) if cls._is_option(n)}
+        plain(self, *args, **given)
+        self.set_params(**options)
 
     cls.__init__ = __init__
     return cls

@@ -102,9 +102,7 @@ class OneHot:
     name: Any
     categories: Any
     indicator: bool  # whether a missing value is one more category
-    infrequent: Any = (
-        None  # categories that share the column behind the others; None: there is none
-    )
+    infrequent: Any = None  # categories that share the column behind the others, if any
     unknown: Unknown = "ignore"  # what others become
 
     @property
@@ -144,11 +142,13 @@ class OneHot:
 
     def check(self, column: Codes, places: NDArray[Any]) -> None:
         """Raise where a row has a category that is not known, if that is an error."""
+        if self.unknown != "error":
+            return
         unknown = places < 0
         if column.given:  # of a category dtype, which may have values that no row has
             codes = np.empty(0, np.int8) if column.codes is None else column.codes
             unknown &= np.bincount(codes[codes >= 0], minlength=len(places)) > 0
-        if self.unknown == "error" and unknown.any():
+        if unknown.any():
             value = column.values[int(np.flatnonzero(unknown)[0])]
             raise ColumnError(
                 f"column {str(self.name)!r} of X{{place}} holds {value!r}, which it did not when "

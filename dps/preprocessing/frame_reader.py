@@ -275,7 +275,7 @@ def _arrow_lists(series: Any) -> ListColumn:
 def _bags(
     counts: NDArray[np.int64], codes: NDArray[Any], absent: NDArray[np.bool_], values: Any
 ) -> ListColumn:
-    """ListColumn of the tokens that lie one row after the other; missing tokens are dropped."""
+    """A column of the tokens that lie one row after the other; missing tokens are dropped."""
     if len(codes) and codes.min() < 0:
         rows = np.repeat(np.arange(len(counts)), counts)[codes >= 0]
         counts = np.bincount(rows, minlength=len(counts))

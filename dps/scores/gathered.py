@@ -59,13 +59,7 @@ class _Gathered(Score):
             raise ValueError(f"scoring={self.name!r} is not possible here: {error}") from error
         return score
 
-    def sums(
-        self,
-        targets: TargetEncoding,
-        y: NDArray[Any],
-        raw: NDArray[Any],
-        weight: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
         """The rows."""
         rows = np.column_stack([raw, y, weight])
         return np.concatenate([[len(rows)], rows.ravel()])

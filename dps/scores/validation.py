@@ -46,14 +46,8 @@ class Score(ABC):
         return self
 
     @abstractmethod
-    def sums(
-        self,
-        targets: TargetEncoding,
-        y: NDArray[Any],
-        raw: NDArray[Any],
-        weight: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """What is reported of some rows of encoded targets and raw outputs, (k,)."""
+    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
+        """What is reported of some rows, (k,): of encoded targets, raw outputs and weights."""
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """What is reported of all rows, from reports of some; behind one may be more numbers."""
@@ -77,13 +71,7 @@ class _OfRows(Score):
     def of_rows(self, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any]) -> Any:
         """What is summed, (n,) or (n, k)."""
 
-    def sums(
-        self,
-        targets: TargetEncoding,
-        y: NDArray[Any],
-        raw: NDArray[Any],
-        weight: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
         """Weighted sums, (k,)."""
         rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
         sums: NDArray[np.float64] = np.atleast_1d(weight @ rows)
@@ -273,13 +261,7 @@ class _R2(Score):
         """The weight, and three for each output."""
         return 1 + 3 * self.n_outputs
 
-    def sums(
-        self,
-        targets: TargetEncoding,
-        y: NDArray[Any],
-        raw: NDArray[Any],
-        weight: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+    def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
         """Moments."""
         true, predicted = seen("predict", targets, y, raw)
         return formulas.moments(true, predicted, weight)

@@ -43,7 +43,7 @@ cdef class CurvaturePairs:
         self, const double[::1] start, const double[::1] end, const double[::1] before,
         const double[::1] after,
     ):
-        """See the stub; returns whether the pair is kept."""
+        """Keep a step and what it made of the gradient, if that says something; whether it does."""
         for name, vector in (("start", start), ("end", end), ("before", before), ("after", after)):
             same_length(name, vector.shape[0], self.size)
         return self.size > 0 and self.keep(&start[0], &end[0], &before[0], &after[0])
