@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING, Any
 from dps.modes import AllReduce, Async, Hybrid, Sync
 
 if TYPE_CHECKING:
-    from dps.estimators import (
-        FMClassifier,
-        FMRegressor,
-        LinearClassifier,
-        LinearRegressor,
-        MLPClassifier,
-        MLPRegressor,
-        ModelClassifier,
-        ModelRegressor,
-        ServedModel,
-        load,
-    )
+    from dps.estimators.custom import ModelClassifier, ModelRegressor
+    from dps.estimators.fm import FMClassifier, FMRegressor
+    from dps.estimators.linear import LinearClassifier, LinearRegressor
+    from dps.estimators.mlp import MLPClassifier, MLPRegressor
+    from dps.estimators.saving import load
+    from dps.estimators.serving import ServedModel
     from dps.parameter_server import ParameterServer, Table
     from dps.training.checkpoint import Checkpoint
 
@@ -53,27 +47,24 @@ __all__ = [
     "load",
 ]
 
-#: Where what users import is.
-_FACE = {
-    **dict.fromkeys(
-        (
-            "FMClassifier",
-            "FMRegressor",
-            "LinearClassifier",
-            "LinearRegressor",
-            "MLPClassifier",
-            "MLPRegressor",
-            "ModelClassifier",
-            "ModelRegressor",
-            "ServedModel",
-            "load",
-        ),
-        "dps.estimators",
-    ),
-    **dict.fromkeys(("ParameterServer", "Table"), "dps.parameter_server"),
+#: Where what users import is; and estimators that need PyTorch, which files may name.
+HOMES = {
     "Checkpoint": "dps.training.checkpoint",
+    "FMClassifier": "dps.estimators.fm",
+    "FMRegressor": "dps.estimators.fm",
+    "LinearClassifier": "dps.estimators.linear",
+    "LinearRegressor": "dps.estimators.linear",
+    "MLPClassifier": "dps.estimators.mlp",
+    "MLPRegressor": "dps.estimators.mlp",
+    "ModelClassifier": "dps.estimators.custom",
+    "ModelRegressor": "dps.estimators.custom",
+    "ParameterServer": "dps.parameter_server",
+    "ServedModel": "dps.estimators.serving",
+    "Table": "dps.parameter_server",
+    "TorchClassifier": "dps.torch",
+    "TorchRegressor": "dps.torch",
+    "load": "dps.estimators.saving",
 }
-
 
 #: Packages that users reach as ``dps.NAME``.
 _PACKAGES = (
@@ -94,9 +85,9 @@ def __getattr__(name: str) -> Any:
             return importlib.import_module(f"dps.{name}")
         except ImportError as error:  # whoever looks at all that there is does not ask for it
             raise AttributeError(str(error)) from error
-    if name not in _FACE:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_FACE[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(HOMES[name]), name)
     return found
 
 

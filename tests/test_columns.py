@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from dps import LinearClassifier, LinearRegressor
 from dps.cluster import threads
 from dps.data import columns
-from dps.estimators import linear_family
+from dps.estimators import linear
 from dps.optimizers import Constant, Optimizer
 
 ROWS, WIDTH, USED = 300, 5000, 700
@@ -45,7 +45,7 @@ def test_the_result_is_that_of_all_columns(kind, options, data, monkeypatch):
     assert used is not None
     assert len(used.numbers) <= USED
     some = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
-    monkeypatch.setattr(linear_family, "occurring", lambda X: (X, None))
+    monkeypatch.setattr(linear, "occurring", lambda X: (X, None))
     every = kind(random_state=0, alpha=1e-2, n_replicas=2, **options).fit(X, y)
     assert some.coef_.shape == every.coef_.shape
     np.testing.assert_allclose(some.coef_, every.coef_, rtol=1e-6, atol=1e-8)

@@ -239,9 +239,9 @@ def test_columns_of_sparse_rows_are_in_the_fields_that_are_given() -> None:
     rows = encoder.fit_transform(frame[["who", "what"]])
     fields = np.repeat([7, 3], [len(each) for each in encoder.categories_])
     model = dps.FMClassifier(4, (8, 4), fields=fields, random_state=0).fit(rows, liked)
-    assert model._machine.sizes == (8, 8, 4, 1)
+    assert model._model.sizes == (8, 8, 4, 1)
     assert model.score(rows, liked) > 0.95
-    assert dps.FMClassifier(4, (8,), max_iter=2).fit(rows, liked)._machine.inputs.n_fields == 1
+    assert dps.FMClassifier(4, (8,), max_iter=2).fit(rows, liked)._model.inputs.n_fields == 1
     with pytest.raises(ValueError, match="fields must be 100 whole numbers, one for each column"):
         dps.FMClassifier(4, (8,), fields=[0, 1]).fit(rows, liked)
     with pytest.raises(ValueError, match="the fields of an encoded dataframe are its columns"):

@@ -60,7 +60,7 @@ def test_rows_are_those_that_were_touched_and_have_names(trained: FMClassifier) 
     table = trained.embeddings()
     for field in ("who", "what"):
         assert sorted(table.loc[field].index) == list(range(45))
-    assert set(table.loc["age"].index) <= set(trained._machine.inputs.knots[0])
+    assert set(table.loc["age"].index) <= set(trained._model.inputs.knots[0])
     assert trained.factors_.shape == (len(table), 3)
     assert trained.score(FRAME, LIKED) > 0.8
 

@@ -114,7 +114,7 @@ def _records(value: Any) -> dict[str, Any]:
     return found
 
 
-NET, CARRY = ("fitted", "_network"), ("fitted", "_carry")
+NET, CARRY = ("fitted", "_model"), ("fitted", "_carry")
 LAYOUT = ("fitted", "encoder_", "layout")
 FEATURES = (*LAYOUT, "features", "items")
 FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
@@ -155,12 +155,12 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
     "a network with a layer of nothing": (put([0], *NET, "hidden", "items"), "hidden"),
     "more outputs": (put(9, *NET, "n_outputs"), "shape"),
     "an activation that is none": (put("exec", *NET, "activation"), "activation"),
-    "places outside": (array("_network.inputs.places", lambda a: a + 1000), "places"),
-    "places twice": (array("_network.inputs.places", lambda a: a * 0), "places"),
-    "fewer places": (array("_network.inputs.places", lambda a: a[:-1]), "places|_network"),
-    "edges that descend": (array("_network.inputs.edges.0", lambda a: a[::-1]), "ascending"),
-    "edges of nothing": (array("_network.inputs.edges.0", lambda a: a[:0]), "edges"),
-    "a spread less": (array("_network.inputs.spread", lambda a: a[:-1]), "spread"),
+    "places outside": (array("_model.inputs.places", lambda a: a + 1000), "places"),
+    "places twice": (array("_model.inputs.places", lambda a: a * 0), "places"),
+    "fewer places": (array("_model.inputs.places", lambda a: a[:-1]), "places|_model"),
+    "edges that descend": (array("_model.inputs.edges.0", lambda a: a[::-1]), "ascending"),
+    "edges of nothing": (array("_model.inputs.edges.0", lambda a: a[:0]), "edges"),
+    "a spread less": (array("_model.inputs.spread", lambda a: a[:-1]), "spread"),
     "a width below zero": (put(-8, *NET, "inputs", "width"), "width"),
     "a number out of its place": (put(77, *FEATURES, 0, "place"), "order"),
     "buckets without end": (
@@ -173,7 +173,7 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
     "a feature that is none": (put(5, *FEATURES, 1), "something else"),
     "a layout of another width": (lambda c, _: c["fitted"]["encoder_"]["layout"]["features"][
         "items"].append({"kind": "feature:cross", "n_buckets": 3, "members": {
-            "kind": "tuple", "items": ["kind", "town"]}}), "_network"),
+            "kind": "tuple", "items": ["kind", "town"]}}), "_model"),
     "an encoder without a layout": (put(None, *LAYOUT), "encoder_"),
     "other names": (put("elsewhere", "fitted", "feature_names_in_", "items", 1), "feature_names"),
     "other columns": (put(3, "fitted", "n_features_in_"), "n_features_in_|encoder_"),
@@ -250,15 +250,15 @@ def test_a_file_of_another_version_or_of_others_says_so(saved: Path, tmp_path: P
         dps.load(path)
 
 
-MACHINE = ("fitted", "_machine")
+MACHINE = ("fitted", "_model")
 FORGED_MACHINES: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
-    "places outside": (array("_machine.inputs.places", lambda a: a + 1000), "places"),
-    "places twice": (array("_machine.inputs.places", lambda a: a * 0), "places"),
-    "fewer places": (array("_machine.inputs.places", lambda a: a[:-1]), "places"),
-    "fields below zero": (array("_machine.inputs.fields", lambda a: a - 1), "fields"),
-    "a field beyond the columns": (array("_machine.inputs.fields", lambda a: a + 99), "fields"),
-    "knots that descend": (array("_machine.inputs.knots.0", lambda a: a[::-1]), "ascending"),
-    "no knots": (array("_machine.inputs.knots.0", lambda a: a[:0]), "knots"),
+    "places outside": (array("_model.inputs.places", lambda a: a + 1000), "places"),
+    "places twice": (array("_model.inputs.places", lambda a: a * 0), "places"),
+    "fewer places": (array("_model.inputs.places", lambda a: a[:-1]), "places"),
+    "fields below zero": (array("_model.inputs.fields", lambda a: a - 1), "fields"),
+    "a field beyond the columns": (array("_model.inputs.fields", lambda a: a + 99), "fields"),
+    "knots that descend": (array("_model.inputs.knots.0", lambda a: a[::-1]), "ascending"),
+    "no knots": (array("_model.inputs.knots.0", lambda a: a[:0]), "knots"),
     "no gain": (put(-1.0, *MACHINE, "inputs", "gain"), "gain"),
     "a length that is none": (put(3, *MACHINE, "inputs", "normalised"), "normalised"),
     "more columns": (put(99, *MACHINE, "inputs", "n_features"), "places"),

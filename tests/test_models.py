@@ -215,7 +215,7 @@ def test_a_model_that_draws_is_given_a_generator_of_its_batch(monkeypatch):
             drawn.append(int(rng.integers(2**62)))
             return super().loss_gradient(params, X, y, weight, out)
 
-    monkeypatch.setattr("dps.estimators.linear_family.LinearModel", Dropping)
+    monkeypatch.setattr("dps.estimators.linear.LinearModel", Dropping)
     X, y = np.eye(8), np.arange(8.0)
 
     def train():

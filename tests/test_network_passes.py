@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {"solver": "lbfgs", "hidden_layer_sizes": (8,), "rando
 
 def objective(model: Any, y: Any, params: Any) -> tuple[float, Any]:
     """Mean loss and penalty, and their gradient, by the model's own arithmetic in double."""
-    network = model._network.with_dtype(np.float64)
+    network = model._model.with_dtype(np.float64)
     gradient, rows = np.zeros(len(params)), DenseRows(np.ascontiguousarray(X))
     loss = network.loss_gradient(params, rows, y.astype(float), None, gradient) / len(X)
     gradient /= len(X)

@@ -19,7 +19,7 @@ from distributed.protocol import pickle as of_dask
 
 from dps.data.partitions import Partition
 from dps.data.sealed import identity, sealed
-from dps.estimators.linear import _Raw
+from dps.estimators.linear import LinearRaw
 from dps.estimators.prediction import RawPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
@@ -89,7 +89,7 @@ def test_what_dask_can_send_can_be_sealed() -> None:
 
 def test_equal_functions_have_equal_tokens_and_others_other_ones() -> None:
     def predictor(value: float) -> RawPredictor:
-        return RawPredictor(_Raw(np.full((2, 1), value), np.zeros(1)), np.ravel)
+        return RawPredictor(LinearRaw(np.full((2, 1), value), np.zeros(1)), np.ravel)
 
     functions = [
         sealed(identity), sealed(operator.add), sealed(identity, 1), sealed(identity, 2),

@@ -18,6 +18,7 @@ from dps import (
     ModelClassifier,
     ModelRegressor,
 )
+from dps.estimators import registry
 
 #: One of each family, which share all but their models.
 ESTIMATORS = [
@@ -45,6 +46,11 @@ STOCHASTIC = {
 
 def failing(estimator: Any) -> dict[str, str]:
     return STOCHASTIC if isinstance(estimator, _BY_STEPS) else {}
+
+
+def test_each_estimator_is_checked() -> None:
+    there = [cls for cls in registry.ESTIMATORS.values() if cls.__module__.startswith("dps.est")]
+    assert {type(each) for each in ESTIMATORS + OTHERS} == {*there}
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=failing)

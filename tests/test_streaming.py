@@ -335,7 +335,7 @@ def test_nothing_is_left_on_disk(client: Client, monkeypatch: pytest.MonkeyPatch
 
     seen: list[int] = []
     monkeypatch.setattr(
-        "dps.estimators.viewers.showing",
+        "dps.estimators.callbacks.showing",
         lambda *_: contextlib.nullcontext(lambda records: seen.extend([held()] * len(records))),
     )
     for where, files in ((client, 2), (None, 1)):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -17,20 +19,30 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dps import metrics
 from dps.cluster.choice import client_of, here
 from dps.data.alignment import in_memory
+from dps.data.inspection import Inspection
 from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
-from dps.estimators.family import Family, Finish, Raw
 from dps.estimators.fitting import fit_on
 from dps.estimators.inputs import plain
-from dps.estimators.prediction import EncodedPredictor, Predictor, RawPredictor, apply_to
+from dps.estimators.prediction import (
+    EncodedPredictor,
+    Finish,
+    FittedModel,
+    Predictor,
+    Raw,
+    RawPredictor,
+    apply_to,
+)
 from dps.estimators.publishing import server_of
+from dps.estimators.survey import Survey
 from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode
 from dps.preprocessing import FrameEncoder
 from dps.scores.validation import Score
 from dps.training.checkpoint import Checkpoint
+from dps.training.job import Job
 from dps.training.report import FitReport
 from dps.training.state import TrainState
 
@@ -41,7 +53,9 @@ __all__ = ["DistributedEstimator"]
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """Base of the estimators: parameters, places to run, and what a fit leaves.
 
-    Parameters of a subclass are fields of a dataclass, so that each is declared once.
+    Parameters of a subclass are fields of a dataclass, so that each is declared once. It says how
+    its model is trained, in `plan`, and what users see of it, in `fitted`; all else (inputs,
+    encoders, clusters, modes, predictions, files) is here and the same for all.
     """
 
     max_iter: int = 1000
@@ -69,8 +83,15 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     timeout: float = 60.0
 
     _classification: ClassVar[bool]
+    #: Of the models it trains, for files; and what a fit leaves in these of its own.
+    _model_type: ClassVar[type | None] = None
+    _saved: ClassVar[tuple[str, ...]] = ("_model", "_params")
+    #: Parameters that may be code, which is in no file.
+    _code: ClassVar[tuple[str, ...]] = ()
     #: Whether the model is written by its user.
     _is_own: ClassVar[bool] = False
+    #: Whether training is planned to its last epoch, so that to get there is no failure.
+    _ends_as_planned: ClassVar[bool] = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -107,20 +128,78 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         cls._parameter_constraints |= own
 
     @abstractmethod
-    def _family(self) -> Family:
-        """The kind of model, for one fit."""
+    def plan(self, survey: Survey) -> Job:
+        """How to train on such data: what :meth:`Survey.job` makes of a model and an optimizer.
+
+        It is called in each fit once rows have been looked at, and leaves the estimator as it is.
+        """
+
+    @abstractmethod
+    def fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The fitted attributes that parameters (n,) of that model make, by their names."""
 
     @abstractmethod
     def _loss(self) -> Loss:
         """The loss as the user gave it."""
 
-    @abstractmethod
+    @property
+    def _most_epochs(self) -> int:
+        """Epochs at the most, as far as is known before data has been seen."""
+        return int(self.max_iter)
+
+    def _check(self, survey: Survey) -> None:
+        """Raise where parameters do not go together; nothing has been read yet."""
+
+    def _drop_columns(self, survey: Survey, X: Any) -> Any:
+        """What is trained on of an X in one piece; then `survey.columns` has the columns."""
+        return X
+
+    def _restore_columns(
+        self, survey: Survey, job: Job, values: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model of all columns, and rows of its parameters and state."""
+        return job.model, values
+
+    def _inspection(self, survey: Survey) -> Inspection:
+        """What is to be looked at before training, once an encoder has learned."""
+        return Inspection()
+
+    def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """What a fit leaves of its model, which predictions, warm starts and files need."""
+        found = self.fitted(model, params)
+        return found | {"_model": model, "_params": params} if "_params" in self._saved else found
+
     def _raw(self) -> Raw:
         """The trained model."""
+        return FittedModel(self._model, self._params)
 
-    @abstractmethod
     def _warm(self) -> TrainState | None:
         """Where `fit` starts with ``warm_start=True``."""
+        return TrainState(self._params, self._model) if hasattr(self, "_model") else None
+
+    def _tensor_names(self, model: Any) -> list[str]:
+        """The tensors by which a server has that model, see `_tensors`."""
+        return [tensor.name for tensor in model.layout.tensors if tensor.size]
+
+    def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """A model's parameters by names, as a server has them."""
+        views = model.layout.views(np.ascontiguousarray(params))
+        return {name: views[name] for name in self._tensor_names(model)}
+
+    def _from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model and its parameters of such tensors, which belong to a model of that kind."""
+        params = np.zeros(model.layout.size, model.dtype)
+        for name, view in model.layout.views(params).items():
+            if view.size:
+                view[...] = tensors[name]
+        return model, params
+
+    @classmethod
+    def _is_option(cls, name: str) -> bool:
+        """Whether a parameter is for what makes the model, see `Maker`."""
+        return False
 
     @abstractmethod
     def predict(self, X: Any) -> Any:

@@ -1,15 +1,20 @@
-"""scikit-learn's callbacks (from 1.9 on), told of a fit's epochs as they are closed.
+"""Whoever watches one fit from the caller's side: a bar, a log, a server, scikit-learn's callbacks.
 
-Without them in the installed scikit-learn, estimators have no `set_callbacks`, and nothing
-here has an effect. It knows estimators by the fitted attributes it is given.
+Without callbacks in the installed scikit-learn (before 1.9) estimators have no `set_callbacks`. It
+knows estimators by the fitted attributes it is given.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from dps.estimators.progress import showing
+from dps.estimators.publishing import Publisher
 from dps.training.history import EpochRecord
+from dps.training.job import Job, Trained
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -39,11 +44,12 @@ def with_callbacks(method: _Method) -> _Method:
 
 
 class FitCallbacks:
-    """The callbacks of one fit, whose task is `fit`, and of which each epoch is a subtask.
+    """What is told of one fit, whose task is `fit`, and of which each epoch is a subtask.
 
     Parameters
     ----------
     estimator : estimator
+        Its `verbose` and its callbacks count.
     X, y, sample_weight
         What it is fitted to, handed to callbacks that ask for it.
     max_iter : int
@@ -54,25 +60,49 @@ class FitCallbacks:
         weights = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": weights}
         self._context: Any = None
+        self._verbose, self._max_iter = int(estimator.verbose), max_iter
+        self._shown = contextlib.ExitStack()
         if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
             self._context = estimator._init_callback_context(max_subtasks=max_iter)
             self._context.call_on_fit_task_begin(**self._given)
 
-    def __bool__(self) -> bool:
-        return self._context is not None
-
-    def epochs(
-        self, records: Sequence[EpochRecord], fitted: Callable[[], dict[str, Any] | None]
-    ) -> bool:
-        """Tell of closed epochs; whether a callback asks the fit to stop.
+    def watch(
+        self,
+        job: Job,
+        fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
+        publisher: Publisher | None = None,
+    ) -> Job:
+        """The job, which tells of its epochs.
 
         Parameters
         ----------
-        records : sequence of EpochRecord
+        job : Job
         fitted : callable
-            Makes the fitted attributes after the last of them, or None where the fit, which
-            does not wait, is further already.
+            Makes the estimator's fitted attributes from the model's parameters and closed epochs.
+        publisher : Publisher, optional
+            Writes the model where others read it.
         """
+        update = self._shown.enter_context(showing(self._verbose, self._max_iter))
+        closed: list[EpochRecord] = []
+
+        def on_epochs(records: Sequence[EpochRecord], params: Callable[[], Trained | None]) -> bool:
+            def attributes() -> dict[str, Any] | None:
+                found = params()  # None where the fit, which does not wait, is further already
+                return None if found is None else fitted(found, closed)
+
+            closed.extend(records)
+            update(records)
+            if publisher is not None:
+                publisher.epochs(closed, params)
+            return self._context is not None and self._call(records, attributes)
+
+        watched = self._verbose or self._context is not None or publisher is not None
+        return replace(job, on_epochs=on_epochs) if watched else job
+
+    def _call(
+        self, records: Sequence[EpochRecord], fitted: Callable[[], dict[str, Any] | None]
+    ) -> bool:
+        """Tell callbacks of closed epochs; whether one of them asks the fit to stop."""
         stop = False
         for record in records:
             epoch = self._context.subcontext(task_name="epoch")
@@ -83,4 +113,9 @@ class FitCallbacks:
 
     def end(self) -> None:
         """Tell that the estimator is fitted."""
-        self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
+        if self._context is not None:
+            self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
+
+    def close(self) -> None:
+        """Take away what is shown."""
+        self._shown.close()

@@ -1,8 +1,8 @@
-"""Estimators around a model that a user has written in NumPy."""
+"""Estimators around a model that a user has written in NumPy: steps of any optimizer, or L-BFGS."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -14,24 +14,33 @@ from sklearn.utils.validation import check_is_fitted
 from dps.data.arrays import side_by_side
 from dps.data.partitions import is_dask
 from dps.estimators.base import DistributedEstimator
-from dps.estimators.custom_family import (
-    CustomFamily,
-    CustomRaw,
+from dps.estimators.choices import asks_for_steps, check_known, refuse_passes, schedule_of
+from dps.estimators.making import Maker
+from dps.estimators.own_models import (
     ModelLossOfLabels,
     ModelLossOfNumbers,
     Shape,
+    columns_of,
     probabilities,
 )
-from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
-from dps.estimators.family import Finish
-from dps.estimators.making import Maker, takes_options
+from dps.estimators.planned import passes
+from dps.estimators.prediction import Finish
+from dps.estimators.registry import estimator
+from dps.estimators.survey import Survey
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
-from dps.models import Arrays, CustomModel
+from dps.models import Arrays, Columns, CustomModel
+from dps.optimizers import Adam, AdamW, Constant, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.state import TrainState
+from dps.training.job import Job
+from dps.training.state import check_unchanged
 
 __all__ = ["ModelClassifier", "ModelRegressor", "Stepped"]
+
+#: Parameters up to which "auto" is L-BFGS.
+_FEW = 1000
+#: Adam's learning rate as published; nothing is known of the scale of a model's parameters.
+_ADAM = 0.001
 
 _MODEL = """
 model : object or callable
@@ -47,9 +56,6 @@ model_ : object
 params_ : dict of str to array
     Its tensors.
 """
-_shared = documented(
-    model=_MODEL, steps=STEPS, rows=ROWS, places=PLACES, fitted=_FITTED, attributes=ATTRIBUTES
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -67,10 +73,8 @@ class Stepped(Maker, DistributedEstimator):
         "alpha": [Interval(Real, 0, None, closed="left")],
     }
 
-    def _family(self) -> CustomFamily:
-        return CustomFamily(self, self._build, self._attributes)
-
     _is_own: ClassVar[bool] = True
+    _saved: ClassVar[tuple[str, ...]] = ("_params",)
 
     def _takes(self) -> str:
         """What the model is given of rows."""
@@ -129,15 +133,90 @@ class Stepped(Maker, DistributedEstimator):
         """The model of a fit."""
         raise NotImplementedError
 
-    def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """What users see of it."""
-        raise NotImplementedError
+    def _check(self, survey: Survey) -> None:
+        """Names must be known, and L-BFGS honours some parameters only."""
+        check_known(self.optimizer)
+        if self.optimizer == "lbfgs":
+            refuse_passes(*self._obstacles(survey))
+        self._how()
 
-    def _raw(self) -> CustomRaw:
-        return CustomRaw(self._model, self._params)
+    def _obstacles(self, survey: Survey) -> list[str]:
+        """Why there are no passes over all rows."""
+        return [*["partial_fit"] * survey.partial, *asks_for_steps(self)]
 
-    def _warm(self) -> TrainState | None:
-        return TrainState(self._params, self._model) if hasattr(self, "_model") else None
+    def _how(self) -> tuple[Optimizer, Schedule]:
+        """How steps are taken."""
+        given = self.optimizer
+        if isinstance(given, str):  # of "sgd" no step is taken
+            given = {"auto": "adam", "lbfgs": "sgd"}.get(given, given)
+        optimizer = get_optimizer(given)
+        base = getattr(optimizer, "base", optimizer)  # of one whose mean is reported
+        published = isinstance(base, Adam | AdamW)
+        automatic = Constant(_ADAM) if published else optimizer.default_schedule
+        return optimizer, schedule_of(self, automatic)
+
+    def plan(self, survey: Survey) -> Job:
+        """Steps of the optimizer, from the model's own start or from where it was left."""
+        n_features = survey.summary.n_features
+        columns: Columns | Arrays | None = self._arrays
+        if self._takes() == "columns":
+            names = [f"x{number}" for number in range(n_features)]
+            columns = columns_of(survey.encoding, getattr(self, "feature_names_in_", names))
+        model = self._build(
+            Shape(
+                n_features, survey.n_outputs, self._classification,
+                np.dtype(survey.summary.dtype), columns, survey.seed,
+            )
+        )  # fmt: skip
+        if survey.start is not None:
+            _check_same(survey.start.model, model)
+        # The model itself may say what its raw outputs mean.
+        own = getattr(
+            getattr(model, "model", None), "probabilities" if self._classification else "mean", None
+        )
+        loss: Any = survey.targets.loss
+        survey.targets = replace(survey.targets, loss=replace(loss, own=own))
+        full_batch = finish = None
+        if self._takes_passes(model, survey):
+            how = passes(self.alpha, survey.summary, survey.tol, self.n_iter_no_change)
+            together = self.optimizer == "lbfgs" or survey.mode.deterministic
+            full_batch, finish = (how, None) if together else (None, how)
+        return survey.job(
+            model, *self._how(), l2=float(self.alpha), full_batch=full_batch, finish=finish
+        )
+
+    def _takes_passes(self, model: Any, survey: Survey) -> bool:
+        """Whether there are passes over all rows by L-BFGS."""
+        untrained = [tensor.name for tensor in model.layout.tensors if not tensor.trained]
+        if self.optimizer == "lbfgs":
+            if untrained:
+                refuse_passes(f"tensors that are not trained ({', '.join(untrained)})")
+            if model.draws:
+                refuse_passes("a model that draws by chance")
+            return True
+        fit = model.draws is False and not untrained and model.layout.size <= _FEW
+        asked_for_none = self.optimizer == "auto" and not self._obstacles(survey)
+        return asked_for_none and survey.tol is not None and fit
+
+    def fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """How many outputs there are; see `DistributedEstimator.fitted`."""
+        return {} if self._classification else {"n_outputs_": model.n_outputs}
+
+
+def _check_same(before: Any, model: Any) -> None:
+    """Raise unless parameters of the one are parameters of the other."""
+    columns = [
+        each.shape.columns.sizes if isinstance(each.shape.columns, Arrays) else (each.n_features,)
+        for each in (before, model)
+    ]
+    tensors = [[(t.name, t.shape) for t in each.layout.tensors] for each in (before, model)]
+    check_unchanged(
+        {
+            "the number of features": (before.n_features, model.n_features),
+            "the shape of a row": (columns[0], columns[1]),
+            "the list of the model's tensors": (tensors[0], tensors[1]),
+        }
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -179,14 +258,13 @@ class _Custom(Stepped):
         model.shape = shape
         return model
 
-    def _attributes(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
+    def fitted(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The model, and its tensors by name; see `DistributedEstimator.fitted`."""
         tensors = {name: each.copy() for name, each in model.layout.views(params).items()}
-        return {"model_": model.model, "params_": tensors}
+        return {**super().fitted(model, params), "model_": model.model, "params_": tensors}
 
 
-@takes_options
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)
 class ModelClassifier(_Custom, AnyClassifier):
     """A classifier around a model of one's own, trained where its data lies.
 
@@ -195,7 +273,7 @@ class ModelClassifier(_Custom, AnyClassifier):
 
     Parameters
     ----------
-    <model>
+    <own>
     class_weight : dict, "balanced" or None, default=None
     <steps>
     <rows>
@@ -247,9 +325,7 @@ class ModelClassifier(_Custom, AnyClassifier):
         return own
 
 
-@takes_options
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)
 class ModelRegressor(_Custom, AnyRegressor):
     """A regression around a model of one's own, trained where its data lies.
 
@@ -258,7 +334,7 @@ class ModelRegressor(_Custom, AnyRegressor):
 
     Parameters
     ----------
-    <model>
+    <own>
     <steps>
     <rows>
     <places>
@@ -298,9 +374,6 @@ class ModelRegressor(_Custom, AnyRegressor):
 
     def _loss(self) -> Loss:
         return ModelLossOfNumbers()
-
-    def _several(self) -> int | None:
-        return None if self.n_outputs_ == 1 else self.n_outputs_
 
     def _mean(self) -> Finish:
         own: Finish = getattr(self.model_, "mean", self._loss().mean)

@@ -1,37 +1,14 @@
-"""Words about parameters that several estimators have, written once and shown by each."""
+"""Words about parameters that several estimators have, written once and shown by each.
+
+``<name>`` stands for the default of the estimator's parameter of that name.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import fields
-from typing import TypeVar
-
-__all__ = ["ATTRIBUTES", "PLACES", "ROWS", "STEPS", "documented"]
-
-_Class = TypeVar("_Class", bound=type)
-
-
-def documented(**pieces: str) -> Callable[[_Class], _Class]:
-    """Put pieces into a class's docstring, each in the place of a line ``<name>``.
-
-    In pieces ``<name>`` stands for the default of the estimator's parameter of that name.
-    """
-
-    def complete(cls: _Class) -> _Class:
-        text = inspect.cleandoc(cls.__doc__ or "")
-        for name, piece in pieces.items():
-            text = text.replace(f"<{name}>", piece.strip())
-        for parameter in fields(cls):
-            text = text.replace(f"<{parameter.name}>", str(parameter.default))
-        cls.__doc__ = text
-        return cls
-
-    return complete
-
+__all__ = ["SHARED"]
 
 #: What rows are trained on, and when it ends.
-ROWS = """
+_ROWS = """
 shuffle : bool or "global", default=True
     Whether stochastic steps take rows in a fresh order in each epoch: each replica mixes
     what lies on its worker. "global" first gives every row to a worker by chance, once a
@@ -47,7 +24,7 @@ scoring : str, RowScore or scorer of scikit-learn, default="loss"
 """
 
 #: How a model of one's own is trained.
-STEPS = """
+_STEPS = """
 optimizer : {"auto", "lbfgs", "adam", "adamw", "sgd", "momentum", "adagrad"} or Optimizer, \
 default="auto"
     "lbfgs" passes over all rows, for models that draw nothing by chance and train all tensors.
@@ -73,7 +50,7 @@ warm_start : bool, default=False
 """
 
 #: Where and how it runs.
-PLACES = """
+_PLACES = """
 verbose : int, default=0
     1 shows a bar, 2 a line an epoch in the log (of the logger "dps").
 encoder : FrameEncoder or "auto", default="auto"
@@ -118,7 +95,7 @@ timeout : float, default=60.0
 """
 
 #: What every fit leaves.
-ATTRIBUTES = """
+_ATTRIBUTES = """
 n_features_in_, feature_names_in_
     As in scikit-learn; of the dataframe, where that is encoded.
 encoder_ : FrameEncoder or None
@@ -142,3 +119,6 @@ fit_report_ : FitReport
     How the fit went, as text (``print(est.fit_report_)``) and in notebooks: where the time
     of each replica went, and what to change.
 """
+
+#: By the names they have in docstrings.
+SHARED = {"rows": _ROWS, "steps": _STEPS, "places": _PLACES, "attributes": _ATTRIBUTES}

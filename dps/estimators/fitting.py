@@ -1,7 +1,7 @@
 """One fit, from what a user brings to the attributes of a fitted estimator.
 
 The same for all estimators: inputs, targets, cluster, training, attributes. What is particular to a
-kind of model it asks of its family. It knows no mode, optimizer or loss by name.
+kind of model it asks of the estimator. It knows no mode, optimizer or loss by name.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ from dps.data.inspection import (
 )  # fmt: skip
 from dps.data.partitions import Partition, is_dask, is_list
 from dps.data.targets import TargetEncoding
-from dps.estimators.callbacks import FRAMES
+from dps.estimators.callbacks import FRAMES, FitCallbacks
 from dps.estimators.encoding import encoding_for, framed, select
-from dps.estimators.family import Ask, Family, Recipe
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
 from dps.estimators.multilabel import check_columns_of_labels, labels_of_columns
 from dps.estimators.publishing import Publisher
 from dps.estimators.resuming import Resumption
+from dps.estimators.survey import Survey
 from dps.estimators.validation import ValidationData, check_targets, look_at_validation
-from dps.estimators.viewers import Viewers
 from dps.losses import Loss
 from dps.modes import get_mode
 from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord, History
-from dps.training.job import Execution, FitResult, Job, Trained, new_fit_id
-from dps.training.position import Beginning, Position
+from dps.training.job import FitResult, Job, Trained, new_fit_id
 from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
@@ -110,20 +108,27 @@ def fit(
         They are, and it was not known.
     """
     resumption = Resumption(estimator, resume, start, partial)
-    family: Family = estimator._family()
-    max_iter, tol = (1, None) if partial else (family.max_iter, estimator.tol)
-    viewers = Viewers(estimator, X, y, sample_weight, max_iter)
+    survey = Survey(
+        fit=new_fit_id(),
+        estimator=estimator,
+        loss=estimator._loss(),
+        mode=get_mode(estimator.mode),
+        start=start,
+        max_iter=1 if partial else estimator._most_epochs,
+        tol=None if partial else estimator.tol,
+        seed=resumption.seed,
+        partial=partial,
+    )
+    watching = FitCallbacks(estimator, X, y, sample_weight, survey.max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
-    seed = resumption.seed
-    ask = Ask(get_mode(estimator.mode), start, max_iter, tol, seed, partial)
-    classification, loss = estimator._classification, estimator._loss()
+    classification, loss = estimator._classification, survey.loss
     score = None
     if estimator.scoring != "loss":
         from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
 
         score = get_score(estimator.scoring, loss)
-    family.check(ask)
-    encoding = encoding_for(estimator, X, start is not None, gaps)
+    estimator._check(survey)
+    encoding = survey.encoding = encoding_for(estimator, X, start is not None, gaps)
     prepare, given = None, X
     if encoding is not None:
         X = framed(select(estimator, encoding.encoder, X, reset and not encoding.fitted))
@@ -139,10 +144,10 @@ def fit(
     if validation is not None:
         validating = validation.partitions(estimator, client, given, encoding, len(partitions))
     if whole:
-        partitions = [family.drop_columns(ask, partitions[0])]
-        validating = [replace(part, X=family.select_columns(part.X)) for part in validating]
-    fit = new_fit_id()
-    cluster = cluster_for(client, fit, estimator.timeout)
+        partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
+        if survey.columns is not None:
+            validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
+    cluster = cluster_for(client, survey.fit, estimator.timeout)
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
@@ -155,7 +160,7 @@ def fit(
             range(trained),
             classification=classification,
             loss=loss,
-            wanted=family.inspection(ask, encoding),
+            wanted=estimator._inspection(survey),
         )
         summary = combine(found, classification=classification, whole=whole)
         if is_list(X) or (is_dask(X) and summary.columns is not None):
@@ -166,57 +171,49 @@ def fit(
                 cluster, summary, loss, classification, n_validating, len(validating) == 1
             )
         cluster.replace(_as_rows, summary.unreadable)
-        targets, n_outputs = _describe(estimator, loss, summary, classes)
+        survey.cluster, survey.summary = cluster, summary
+        survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
         if validating:
-            check_targets(seen, targets)
+            check_targets(seen, survey.targets)
         if not classification:
             check_size(summary, np.float64)
-        family.try_out(ask, cluster, summary)
-        recipe = family.recipe(ask, summary, targets, n_outputs, encoding)
+        job = estimator.plan(survey)
         if not classification:
-            check_size(summary, recipe.model.dtype)
-        recipe = resumption.recipe(recipe, summary, targets, encoding)
-        targets = family.scored(targets, recipe.model)
+            check_size(summary, job.model.dtype)
+        job = resumption.job(job, survey)
         if score is not None:
-            if not (recipe.stopping.validate or validating or partial):
+            if not (job.stopping.validate or validating or partial):
                 raise ValueError(
                     f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
                     "y_val to fit, or early_stopping=True"
                 )
-            recipe = recipe.scored(score.about(targets, n_outputs))
-        fixed = {
-            "classes_": targets.classes,
-            "encoder_": None if encoding is None else encoding.encoder,
-            "multilabel_": targets.multilabel,
-        }
-        if not classification:
-            del fixed["classes_"], fixed["multilabel_"]
+            scored = score.about(job.targets, survey.n_outputs)
+            job = replace(job, stopping=replace(job.stopping, score=scored))
+        fixed = {"encoder_": None if encoding is None else encoding.encoder, **survey.attributes}
+        if classification:
+            fixed |= {"classes_": job.targets.classes, "multilabel_": job.targets.multilabel}
         if start is None and not estimator._is_own:
             standards = summary.standards if encoding is None else None
             fixed["_means"] = None if standards is None else standards[0]
-        job = _job(estimator, fit, ask, targets, recipe, holds_out=not validating)
-        job = resumption.job(job)
         publisher = None
-        fitted = functools.partial(_fitted, family, recipe, fixed, job.epochs_before)
+        fitted = functools.partial(_fitted, survey, job, fixed)
         if server is not None:
-            restored = functools.partial(_restored, family, recipe)
-            publisher = Publisher(server, estimator, family, recipe, restored, fitted)
-        job = viewers.watch(job, fitted, publisher)
+            restored = functools.partial(_restored, survey, job)
+            publisher = Publisher(server, estimator, job, restored, fitted)
+        job = watching.watch(job, fitted, publisher)
         result = train(job, summary, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
-            failed = _first_failure(viewers.close, cluster.close)
+            failed = _first_failure(watching.close, cluster.close)
         if failed is not None:
             error.add_note(f"and then, while the fit was cleared away: {failed!r}")
         raise
     with interrupts:
-        failed = _first_failure(viewers.close, cluster.close)
+        failed = _first_failure(watching.close, cluster.close)
         for name, value in fitted(result.reported, result.history).items():
             setattr(estimator, name, value)
-        model = family.restore_model(recipe.model)
-        if model is not recipe.model:
-            kept = result.kept._replace(values=family.restore_columns(recipe, result.kept.values))
-            result = replace(result, kept=kept)
+        model, values = estimator._restore_columns(survey, job, result.kept.values)
+        result = replace(result, kept=result.kept._replace(values=values))
         estimator.plan_ = result.plan
         estimator._carry = TrainState.after(start, job, model, result)
         estimator.fit_report_ = report_of(type(estimator).__name__, job, result)
@@ -225,9 +222,9 @@ def fit(
     for after in (result.error, failed, KeyboardInterrupt() if interrupts.held else None):
         if after is not None:
             raise after
-    viewers.end()
-    if not recipe.ends:
-        _warn_unless_converged(result, tol, max_iter)
+    watching.end()
+    if not estimator._ends_as_planned:
+        _warn_unless_converged(result, survey.tol, survey.max_iter)
 
 
 def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:
@@ -241,10 +238,9 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
 
 
 def _fitted(
-    family: Family,
-    recipe: Recipe,
+    survey: Survey,
+    job: Job,
     fixed: dict[str, Any],
-    before: int,
     trained: Trained,
     history: Sequence[EpochRecord],
 ) -> dict[str, Any]:
@@ -252,32 +248,29 @@ def _fitted(
 
     It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
     """
-    model, params = _restored(family, recipe, trained)
+    model, params = _restored(survey, job, trained)
     carry, last = TrainState(params, model), history[-1]
-    if recipe.model.layout.table is not None:  # which goes on with room for more rows
-        carry = TrainState(trained.params, family.restore_model(recipe.model), ids=trained.ids)
-    monitored = "validation_loss" if recipe.stopping.validate else "loss"
+    if job.model.layout.table is not None:  # which goes on with room for more rows
+        carry = TrainState(trained.params, job.model, ids=trained.ids)
+    monitored = "validation_loss" if job.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
     return {
         **fixed,
-        **family.attributes(model, params),
+        **survey.estimator._attributes(model, params),
         "n_iter_": len(history),
         "loss_": last.loss,
         "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
         "history_": History(epoch.as_dict() for epoch in history),
-        "_carry": replace(carry, epochs=before + last.epoch),
+        "_carry": replace(carry, epochs=job.epochs_before + last.epoch),
     }
 
 
-def _restored(family: Family, recipe: Recipe, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
+def _restored(survey: Survey, job: Job, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
     """The model of all data, and its parameters."""
-    model, wide = (
-        family.restore_model(recipe.model),
-        family.restore_columns(recipe, trained.params[None])[0],
-    )
-    if recipe.model.layout.table is not None:
-        model, wide = model.compact(wide, trained.ids)
-    return model, wide
+    model, (params,) = survey.estimator._restore_columns(survey, job, trained.params[None])
+    if job.model.layout.table is not None:
+        model, params = model.compact(params, trained.ids)
+    return model, params
 
 
 def _describe(
@@ -320,40 +313,6 @@ def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArra
             f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}"
         )
     return classes
-
-
-def _job(
-    estimator: Any, fit: str, ask: Ask, targets: TargetEncoding, recipe: Recipe, holds_out: bool
-) -> Job:
-    """Everything the trainer is told."""
-    start = ask.start
-    holds_out = holds_out and recipe.stopping.validate
-    version, ids = (0, None) if start is None else (start.version, start.ids)
-    execution = Execution(
-        recipe.n_replicas, estimator.n_shards, estimator.rebalance, float(estimator.timeout),
-        estimator.on_data_loss == "drop", estimator.max_losses,
-    )  # fmt: skip
-    return Job(
-        fit=fit,
-        model=recipe.model,
-        targets=targets,
-        optimizer=recipe.optimizer,
-        schedule=recipe.schedule,
-        l1=recipe.l1,
-        l2=recipe.l2,
-        mode=ask.mode,
-        stopping=recipe.stopping,
-        position=Position(Beginning(recipe.params, recipe.state, version, ids)),
-        epochs_before=0 if start is None else start.epochs,
-        batch_size=recipe.batch_size,
-        execution=execution,
-        seed=ask.seed,
-        shuffle=estimator.shuffle,
-        validation_fraction=estimator.validation_fraction if holds_out else 0.0,
-        full_batch=recipe.full_batch,
-        finish=recipe.finish,
-        name=type(estimator).__name__,
-    )
 
 
 def _first_failure(*ends: Callable[[], None]) -> BaseException | None:

@@ -1,4 +1,7 @@
-"""Factorization machines, and with layers above the factors DeepFM."""
+"""Factorization machines, and with layers above the factors DeepFM.
+
+What "auto" means for them was measured on the data of ``tests/benchmarks/factorization.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,62 +15,67 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dps.data.blocks import features_of
-from dps.estimators.base import DistributedEstimator
-from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
-from dps.estimators.factor_names import row_names
-from dps.estimators.factorization_family import FactorizationFamily
+from dps.estimators.factors import inputs_of, row_names
 from dps.estimators.lookups import Part
+from dps.estimators.planned import (
+    Planned,
+    auto_batch,
+    auto_epochs,
+    averaged,
+    hidden_units,
+    outputs_of,
+    planned_schedule,
+    rows_to_train_on,
+    single_will_do,
+)
+from dps.estimators.prediction import FittedModel
+from dps.estimators.registry import estimator
+from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.models import FactorizationMachine
-from dps.optimizers import Optimizer
-from dps.optimizers.schedules import Schedule
-from dps.training.state import TrainState
+from dps.models import FactorizationMachine, Table
+from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
+from dps.training.job import Job
+from dps.training.launch import touches_little
+from dps.training.state import TrainState, check_unchanged
+from dps.training.stopping import StoppingRule
 
 __all__ = ["FMClassifier", "FMRegressor"]
 
+#: Adagrad's accumulator at first, the least that float32 holds, and its rate.
+_ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
+#: Moments of AdamW, and its rate.
+_BETA2, _EPSILON, _RATE_OF_ADAMW = 0.95, 1e-8, 0.05
+#: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
+#: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
+#: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
+_DECAY, _MOST_DECAY = 24.0, 0.1
+#: How large elements of factors begin.
+_START = 0.1
+
 
 @dataclass(frozen=True, eq=False)
-class _Raw:
-    """Raw outputs of a machine; with layers those of float64 in float64, as of networks."""
-
-    machine: FactorizationMachine
-    params: NDArray[np.floating]  # (n,)
-
-    @property
-    def n_features(self) -> int:
-        return self.machine.inputs.n_features
-
-    @property
-    def dtype(self) -> Any:
-        return self.machine.dtype
+class _Machine(FittedModel):
+    """A fitted machine, of whose table a block of rows needs few rows; see `TableRaw`."""
 
     @property
     def table(self) -> Part | None:
-        """Of a machine whose rows came when they were touched, see `TableRaw`."""
-        held, width = self.machine.inputs.held, self.machine.key_width
+        """Of a machine whose rows came when they were touched."""
+        held, width = self.model.inputs.held, self.model.key_width
         if held is None:
             return None
         return held, self.params[: len(held) * width].reshape(-1, width)
 
-    def with_rows(self, parts: Sequence[Part]) -> _Raw:
-        """The machine with these rows alone, see `TableRaw`."""
-        behind = self.params[self.machine.layout.offsets["intercept"] :]
+    def with_rows(self, parts: Sequence[Part]) -> _Machine:
+        """The machine with these rows alone."""
+        behind = self.params[self.model.layout.offsets["intercept"] :]
         held = np.concatenate([ids for ids, _ in parts])
-        return _Raw(*self.machine.holding(held, [rows for _, rows in parts], behind))
+        return _Machine(*self.model.holding(held, [rows for _, rows in parts], behind))
 
     def needed(self, X: Any) -> NDArray[np.int64]:
-        """Ids, ascending, among which are all that a block touches, see `TableRaw`."""
+        """Ids, ascending, among which are all that a block touches."""
         columns = X.indices if hasattr(X, "indices") else np.arange(X.shape[1])
-        ids: NDArray[np.int64] = self.machine.inputs.touched(columns)
+        ids: NDArray[np.int64] = self.model.inputs.touched(columns)
         return ids
-
-    def __call__(self, X: Any) -> NDArray[np.floating]:
-        dtype = np.dtype("f4" if X.dtype == np.float32 else "f8")
-        rows = features_of(X, dtype).rows(0, X.shape[0], None)
-        machine = self.machine.with_dtype(dtype)
-        raw: NDArray[np.floating] = machine.raw(self.params.astype(dtype, copy=False), rows)
-        return raw
 
 
 _FM = """
@@ -128,11 +136,9 @@ factor_weights_ : array of shape (n_outputs, n_factors)
     How each output weighs products of factors; ones for a single output.
 """
 
-_shared = documented(fm=_FM, rows=ROWS, places=PLACES, machine=_MACHINE, attributes=ATTRIBUTES)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _Machine(DistributedEstimator):
+class _Factorization(Planned):
     """What the two estimators share."""
 
     n_factors: int = field(default=16, kw_only=False)
@@ -173,19 +179,161 @@ class _Machine(DistributedEstimator):
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
-    def _family(self) -> FactorizationFamily:
-        return FactorizationFamily(self)
-
-    def _raw(self) -> _Raw:
-        return _Raw(self._machine, self._params)
+    def _raw(self) -> _Machine:
+        return _Machine(self._model, self._params)
 
     def _warm(self) -> TrainState | None:
-        if not hasattr(self, "_machine"):
-            return None
-        carry: TrainState = self._carry
-        if carry.ids is not None:  # of which the machine has the rows that have come
+        start = super()._warm()
+        carry: TrainState | None = getattr(self, "_carry", None)
+        if carry is not None and carry.ids is not None:  # `_model` has the rows that have come
             return replace(carry, state=None, optimizer=None)
-        return TrainState(self._params, self._machine)
+        return start
+
+    def _check(self, survey: Survey) -> None:
+        """A loss needs a kernel, and parameters must go together."""
+        super()._check(survey)
+        if self.max_rows is not None:
+            self._check_table(survey)
+        for name, given in ("min_count", self.min_count > 1), ("expire", self.expire):
+            if self.max_rows is None and given:
+                raise ValueError(f"{name} has no effect without max_rows: give that, too")
+        self._schedule(self._optimizer(False, 1.0), 1)
+
+    def _check_table(self, survey: Survey) -> None:
+        refused = f"max_rows={self.max_rows} is not possible with"
+        if not survey.mode.shards_hold_parameters:
+            raise ValueError(
+                f"{refused} mode={self.mode!r}, in which each replica holds all rows: use "
+                "mode='sync' or 'async'"
+            )
+        if self.average is True:
+            raise ValueError(f"{refused} average=True, a mean of all rows")
+        native = None if self.optimizer == "auto" else get_optimizer(self.optimizer).native
+        if self.optimizer != "auto" and (native is None or not native.lazy):
+            raise ValueError(
+                f"{refused} optimizer={self.optimizer!r}, which updates all rows: use 'adagrad', "
+                "'momentum', 'sgd' or Adam(lazy=True)"
+            )
+
+    def plan(self, survey: Survey) -> Job:
+        """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
+        summary, start = survey.summary, survey.start
+        held_out, rows = rows_to_train_on(self, survey)
+        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+        model = self._machine(survey)
+        # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
+        few = model.table is not None or touches_little(summary, model.layout.size, batch)
+        unit = self._unit(survey)
+        optimizer = self._optimizer(few, unit)
+        average = not few if self.average == "auto" else self.average
+        if average:
+            optimizer = averaged(optimizer, rows, batch, summary.total)
+        epochs = survey.max_iter
+        if self.max_iter == "auto" and not survey.partial:
+            epochs = auto_epochs(rows, min(batch, rows))
+            if not (average or model.hidden):  # the rate is to be small before they overfit
+                epochs //= 2
+        before = None if start is None else start.optimizer
+        if before is not None and self.optimizer == self.average == "auto":
+            optimizer = before
+        patience = self.n_iter_no_change
+        if patience == "auto":
+            patience = max(5, epochs // 3)
+        initial = None
+        if start is None:
+            initial = model.initial(np.random.default_rng(survey.seed), _START)
+        of_a_row = unit * survey.targets.scale / summary.total
+        return survey.job(
+            model,
+            optimizer,
+            self._schedule(optimizer, None if survey.partial else epochs),
+            params=initial,
+            l2=self._decay(optimizer, of_a_row, rows / batch),
+            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
+            batch_size=batch,
+        )
+
+    def _unit(self, survey: Survey) -> float:
+        """What is much of a derivative of the loss, where outputs vary by one."""
+        if self._classification:
+            return 1.0
+        summary, loss = survey.summary, survey.loss
+        moments = zip(summary.target_mean, summary.target_std, strict=True)
+        slopes = [loss.unit(mean, std) ** 0.5 for mean, std in moments]
+        unit = float(np.mean(slopes)) * summary.reach(loss)
+        return unit if unit > 0 else 1.0
+
+    def _optimizer(self, few: bool, unit: float) -> Optimizer:
+        if self.optimizer != "auto":
+            return get_optimizer(self.optimizer)
+        if hidden_units(self.hidden_layer_sizes) and not few:
+            return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
+        return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
+
+    def _decay(self, optimizer: Optimizer, of_a_row: float, steps: float) -> float:
+        """The strength of the penalty."""
+        if self.alpha != "auto":
+            return float(self.alpha)
+        if isinstance(_base(optimizer), AdamW):
+            return min(_MOST_DECAY, _DECAY / steps)
+        return of_a_row
+
+    def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
+        given, base = self.learning_rate, _base(optimizer)
+        if not isinstance(given, str | Schedule):
+            return Constant(float(given))
+        rate = base.default_schedule.rate
+        if self.optimizer == "auto":
+            rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
+        return planned_schedule(given, rate, epochs)
+
+    def _machine(self, survey: Survey) -> FactorizationMachine:
+        before = None if survey.start is None else survey.start.model
+        hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
+        if before is not None:
+            rows = None if before.table is None else before.table.rows
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.hidden, hidden),
+                    "n_factors": (before.n_factors, int(self.n_factors)),
+                    "the number of outputs": (before.n_outputs, n_outputs),
+                    "the number of features": (
+                        before.inputs.n_features, survey.summary.n_features,
+                    ),
+                    "max_rows": (rows, self.max_rows),
+                }
+            )  # fmt: skip
+            inputs, dtype = before.inputs, before.dtype
+            shift, scale = before.output_shift, before.output_scale
+        else:
+            inputs = inputs_of(self, survey.summary, survey.encoding)
+            points = survey.summary.points or ()
+            dtype = np.dtype("f4" if single_will_do(points, inputs.knots) else "f8")
+            shift, scale = outputs_of(survey)
+        table = None
+        if self.max_rows is not None:
+            table = Table(
+                int(self.max_rows), n_outputs + int(self.n_factors), zeros=n_outputs,
+                scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
+                min_count=int(self.min_count), expire=int(self.expire or 0),
+            )  # fmt: skip
+        return FactorizationMachine(
+            inputs, int(self.n_factors), hidden, n_outputs, survey.targets.loss, self.activation,
+            float(self.dropout), dtype, shift, scale, table,
+        )  # fmt: skip
+
+    def fitted(self, model: FactorizationMachine, params: NDArray[np.floating]) -> dict[str, Any]:
+        """Weights and factors as in the formula; see `DistributedEstimator.fitted`."""
+        found = model.factors(params)
+        coef = found["weights"]
+        if not self._classification and model.n_outputs == 1:
+            coef = coef[0]
+        return {
+            "coef_": coef,
+            "intercept_": found["intercept"],
+            "factors_": found["factors"],
+            "factor_weights_": found["mix"],
+        }
 
     def to_onnx(self) -> Any:
         """The machine as ONNX, from the columns of an array or a dataframe on.
@@ -241,12 +389,11 @@ class _Machine(DistributedEstimator):
             names = [f"weight_{each}" for each in of]
         names += [f"factor_{number}" for number in range(self.factors_.shape[1])]
         values = np.column_stack([coef.T, self.factors_])
-        return pd.DataFrame(values, row_names(self, self._machine.inputs), names)
+        return pd.DataFrame(values, row_names(self, self._model.inputs), names)
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
-class FMClassifier(_Machine, Classifier):
+@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+class FMClassifier(_Factorization, Classifier):
     """A factorization machine for labels, trained where its data lies.
 
     For categories with many values, such as users and what they chose: each has a weight and a
@@ -283,9 +430,8 @@ class FMClassifier(_Machine, Classifier):
     loss: Any = "log_loss"
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
-class FMRegressor(_Machine, Regressor):
+@estimator(model=FactorizationMachine, fm=_FM, machine=_MACHINE)
+class FMRegressor(_Factorization, Regressor):
     """A factorization machine for numbers, trained where its data lies.
 
     As :class:`FMClassifier`.
@@ -320,5 +466,6 @@ class FMRegressor(_Machine, Regressor):
 
     loss: Any = "squared_error"
 
-    def _several(self) -> int | None:
-        return len(self.coef_) if self.coef_.ndim == 2 else None
+
+def _base(optimizer: Optimizer) -> Optimizer:
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer

@@ -1,7 +1,13 @@
-"""Linear classification and regression."""
+"""Linear classification and regression.
+
+Columns that do not occur are left out of wide local data, the intercept is kept at a centre of the
+features, numbers count as those of deviation one, steps are in units of the features, and "auto"
+chooses between L-BFGS and stochastic steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -12,15 +18,41 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
+from dps.data.columns import occurring
+from dps.data.inspection import Inspection
+from dps.data.spread import far_means
+from dps.estimators.alpha import choose_alpha
 from dps.estimators.base import DistributedEstimator
-from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
+from dps.estimators.choices import (
+    check_stochastic,
+    choose_batch_size,
+    choose_full_batch,
+    choose_optimizer,
+    choose_replicas,
+    choose_schedule,
+    l1_ratio,
+    takes_steps,
+)
 from dps.estimators.encoding import coefficient_names
-from dps.estimators.linear_family import LinearFamily
 from dps.estimators.plain import plain_linear
+from dps.estimators.registry import estimator
+from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.optimizers import Optimizer
+from dps.models import LinearModel
+from dps.optimizers import Averaged, Optimizer, get_optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.state import TrainState
+from dps.training.defaults import (
+    asks_for_spread,
+    auto_optimizer,
+    damp_intercept,
+    is_wide,
+    set_units,
+    wide_steps,
+)
+from dps.training.job import Job
+from dps.training.launch import touches_little
+from dps.training.plan import batch_rows
+from dps.training.state import TrainState, starting_state
 
 __all__ = ["LinearClassifier", "LinearRegressor"]
 
@@ -72,11 +104,10 @@ optimizer : str or Optimizer, default="auto"
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
 default="auto"
 """
-_shared = documented(linear=_LINEAR, rows=ROWS, places=PLACES, attributes=ATTRIBUTES)
 
 
 @dataclass(frozen=True, eq=False)
-class _Raw:
+class LinearRaw:
     """``X @ coef + intercept``."""
 
     coef: NDArray[np.floating]  # (n_features, n_outputs)
@@ -119,12 +150,200 @@ class _Linear(DistributedEstimator):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
     }
 
-    def _family(self) -> LinearFamily:
-        return LinearFamily(self)
+    _saved: ClassVar[tuple[str, ...]] = ("coef_", "intercept_", "alpha_", "alpha_path_")
+    #: Times the strength of "auto", which `choose_alpha` looks for.
+    _alpha_times: ClassVar[float] = 1.0
 
-    def _raw(self) -> _Raw:
+    def _check(self, survey: Survey) -> None:
+        """L-BFGS honours some parameters only, and a schedule must be one."""
+        if survey.partial:
+            check_stochastic(self)
+        if self.alpha == "cv" and (survey.partial or self.penalty is None):
+            one = (
+                "partial_fit sees a part of the rows" if survey.partial else "penalty=None has none"
+            )
+            raise ValueError(f"alpha='cv' chooses a penalty on held-out rows, and {one}")
+        optimizer = choose_optimizer(self, survey.loss)
+        choose_schedule(self, optimizer or get_optimizer("sgd"), 1.0)
+
+    def _drop_columns(self, survey: Survey, X: Any) -> Any:
+        """Without columns that have no value: their coefficients start at zero, and stay there."""
+        optimizer = choose_optimizer(self, survey.loss)
+        in_kernels = optimizer is None or optimizer.native is not None
+        # A mean must know its start; only of kernels it is known that they leave zeros alone.
+        if survey.start is None and not self.average and in_kernels:
+            X, survey.columns = occurring(X)
+        return X
+
+    def _inspection(self, survey: Survey) -> Inspection:
+        """Steps in units of the features ask how these vary."""
+        before = None if survey.start is None else survey.start.optimizer
+        steps = takes_steps(self, survey.loss, survey.mode, survey.tol)
+        numbers = None
+        if survey.encoding is not None:
+            numbers = survey.encoding.encoder.encode.number_columns
+            if survey.columns is not None:
+                kept = np.isin(survey.columns.numbers, numbers)
+                numbers = tuple(np.flatnonzero(kept).tolist())
+        optimizer = choose_optimizer(self, survey.loss)
+        spread = steps and asks_for_spread(optimizer, bool(self.average), before)
+        return Inspection(spread=spread, numbers=numbers)
+
+    def plan(self, survey: Survey) -> Job:
+        """L-BFGS, or stochastic steps in units of the features; see `DistributedEstimator.plan`."""
+        summary, start, loss = survey.summary, survey.start, survey.loss
+        alpha = self._chosen_alpha(survey)
+        dtype = summary.dtype if start is None else start.params.dtype
+        model = LinearModel(
+            summary.n_features, survey.n_outputs, survey.targets.loss, self.fit_intercept, dtype
+        )
+        if start is not None:
+            start.check(model)
+        share = l1_ratio(self)
+        unscaled = survey.encoding is not None and survey.encoding.unscaled
+        wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
+        batch_size = choose_batch_size(self, summary, wide)
+        batch = batch_rows(batch_size, summary.total)
+        optimizer = choose_optimizer(self, loss)
+        of_values = wide and optimizer is None and self.learning_rate == "auto"
+        if of_values:
+            optimizer, schedule = wide_steps(summary)
+        else:
+            optimizer = optimizer or auto_optimizer()
+            steady = self._classification or survey.mode.deterministic
+            few = steady and batch >= summary.total
+            schedule = choose_schedule(self, optimizer, summary.reach(loss) or 1.0, few)
+        if self.average:
+            optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
+        before = None if start is None else start.model
+        centre, scale = (None, None) if before is None else (before.centre, before.scale)
+        spread = None if of_values else summary.spread
+        if summary.standards is not None and self.standardize and before is None:
+            mean, scale = summary.standards
+            centre = far_means(mean, scale)
+        if spread is not None:
+            centre = spread.centre(model.dtype)
+        steps = takes_steps(self, loss, survey.mode, survey.tol)
+        # Steps by keys would bring a centre to columns that they leave out.
+        by_keys = touches_little(summary, model.layout.size, batch)
+        if before is None or spread is not None:
+            centre = centre if self.fit_intercept and steps and not by_keys else None
+        model = model.of_features(centre, scale)
+        state, fresh = starting_state(start, optimizer, model)
+        if fresh:
+            state = np.array(state)
+            if of_values:
+                damp_intercept(summary, model.layout, state)
+            elif spread is not None:
+                units = spread.scale(centre, model.dtype)
+                units = units if scale is None else units / scale
+                set_units(optimizer, units, model.layout, state)
+        passes = choose_full_batch(
+            self, loss, summary, survey.tol, alpha * share, alpha * (1.0 - share), wide
+        )
+        steps = steps or passes is None
+        full_batch, finish = (None, passes) if steps else (passes, None)
+        few_replicas = wide and full_batch is None
+        return survey.job(
+            model,
+            optimizer,
+            schedule,
+            params=self._initial(model, survey),
+            state=state,
+            l1=alpha * share,
+            l2=alpha * (1.0 - share),
+            batch_size=batch_size,
+            n_replicas=choose_replicas(
+                self, survey.mode, summary, batch, model.layout.size, few_replicas
+            ),
+            full_batch=full_batch,
+            finish=finish,
+        )
+
+    def _chosen_alpha(self, survey: Survey) -> float:
+        """The strength of the penalty; `alpha_` says it, too."""
+        times = self._alpha_times
+        tried: list[tuple[float, float]] = []
+        if self.alpha == "cv":
+            times, tried = choose_alpha(self, survey.cluster, survey.summary, survey.seed)
+        # The scale makes weights sum to the rows, so this is one over their sum.
+        unit = survey.targets.scale / survey.summary.total
+        alpha = unit * times if isinstance(self.alpha, str) else float(self.alpha)
+        survey.attributes["alpha_"] = alpha
+        if tried:
+            survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0]
+        return alpha if self.penalty is not None else 0.0
+
+    def _initial(self, model: LinearModel, survey: Survey) -> NDArray[np.floating]:
+        if (start := survey.start) is not None:
+            before = start.model
+            same = model.centre is model.scale is None
+            if before is not None:
+                same = before.centre is model.centre and before.scale is model.scale
+            if same:
+                return start.params
+            plain = start.params if before is None else before.plain(start.params)
+            moved: NDArray[np.floating] = model.from_plain(plain)
+            return moved
+        params: NDArray[np.floating] = model.initial()
+        if model.fit_intercept and not self._classification:
+            views = model.layout.views(params)
+            views["intercept"][:] = survey.loss.start(np.array(survey.summary.target_mean))
+        return params
+
+    def _restore_columns(
+        self, survey: Survey, job: Job, values: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model of all columns, and its parameters and state."""
+        model, columns = job.model, survey.columns
+        if columns is None:
+            return model, values
+        assert isinstance(model, LinearModel)
+        wide = LinearModel(
+            columns.total, model.n_outputs, model.loss, model.fit_intercept, model.dtype
+        )
+        centre, scale = (
+            None if each is None else columns.spread(each, 1, np.full(columns.total, other))
+            for each, other in ((model.centre, 0.0), (model.scale, 1.0))
+        )
+        every = np.zeros((len(values), wide.layout.size), wide.dtype)
+        if len(values) > 1:
+            job.optimizer.initialize(every[1:])
+        return wide.of_features(centre, scale), columns.spread(values, model.n_outputs, every)
+
+    def fitted(self, model: LinearModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """`coef_` and `intercept_`; see `DistributedEstimator.fitted`."""
+        views = model.layout.views(model.plain(params))
+        coef = np.ascontiguousarray(views["coef"].T)
+        intercept = (
+            views["intercept"].copy() if model.fit_intercept else np.zeros(len(coef), coef.dtype)
+        )
+        if not self._classification and model.n_outputs == 1:
+            coef = coef[0]
+        return {"coef_": coef, "intercept_": intercept}
+
+    def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """As users know them: the intercept is that at zero."""
+        return self.fitted(model, params)
+
+    def _tensor_names(self, model: Any) -> list[str]:
+        return ["coef_", "intercept_"]
+
+    def _from_tensors(
+        self, model: Any, tensors: Mapping[str, NDArray[np.floating]]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """A model of features as they are."""
+        plain = model.of_features(None, None)
+        params = plain.initial()
+        views = plain.layout.views(params)
+        views["coef"][...] = np.atleast_2d(tensors["coef_"]).T
+        if plain.fit_intercept:
+            views["intercept"][...] = tensors["intercept_"]
+        return plain, params
+
+    def _raw(self) -> LinearRaw:
         coef = np.ascontiguousarray(np.atleast_2d(self.coef_).T)
-        return _Raw(coef, np.atleast_1d(self.intercept_))
+        return LinearRaw(coef, np.atleast_1d(self.intercept_))
 
     def _warm(self) -> TrainState | None:
         if not hasattr(self, "coef_"):
@@ -197,8 +416,7 @@ class _Linear(DistributedEstimator):
         return pd.DataFrame(coef.T, index=names, columns=columns)
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=LinearModel, linear=_LINEAR)
 class LinearClassifier(_Linear, Classifier):
     """A linear classifier, trained where its data lies.
 
@@ -239,8 +457,7 @@ class LinearClassifier(_Linear, Classifier):
     """
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=LinearModel, linear=_LINEAR)
 class LinearRegressor(_Linear, Regressor):
     """A linear regression, trained where its data lies.
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.sealed import identity, sealed
-from dps.estimators.family import Raw
 
 __all__ = ["Part", "TablePredictor", "TableRaw"]
 
@@ -27,8 +26,8 @@ _WHOLE, _PIECE = 64 << 20, 16 << 20
 Part = tuple[NDArray[np.int64], NDArray[np.floating]]
 
 
-class TableRaw(Raw, Protocol):
-    """A trained model with a table of which a block needs a few rows."""
+class TableRaw(Protocol):
+    """A trained model, see `Raw`, with a table of which a block needs a few rows."""
 
     @property
     def table(self) -> Part:
@@ -45,9 +44,9 @@ class _Predictor(Protocol):
     """A predictor of blocks of rows, see ``prediction.py``."""
 
     @property
-    def model(self) -> Raw: ...
+    def model(self) -> Any: ...
 
-    def with_model(self, raw: Raw) -> Any: ...
+    def with_model(self, raw: Any) -> Any: ...
 
     def rows(self, X: Any, place: str) -> Any: ...
 

@@ -1,4 +1,8 @@
-"""Multilayer perceptrons that need neither scaling nor tuning."""
+"""Multilayer perceptrons that need neither scaling nor tuning.
+
+What "auto" means for them was measured on the data of ``tests/benchmarks/network.py`` and on
+smaller sets.
+"""
 
 from __future__ import annotations
 
@@ -11,46 +15,42 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dps.data.blocks import features_of
-from dps.estimators.base import DistributedEstimator
-from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, documented
-from dps.estimators.network_family import NetworkFamily
+from dps.data.inspection import DataSummary
+from dps.estimators.encoding import Encoding
 from dps.estimators.plain_network import plain_network
+from dps.estimators.planned import (
+    PASSES,
+    Planned,
+    auto_batch,
+    auto_epochs,
+    averaged,
+    check_passes,
+    hidden_units,
+    outputs_of,
+    passes,
+    planned_schedule,
+    rows_to_train_on,
+    scaling_of,
+    single_will_do,
+    solver_of,
+)
+from dps.estimators.registry import estimator
+from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.models import Network
+from dps.losses import Multilabel
+from dps.models import Inputs, Network
 from dps.optimizers import Optimizer
 from dps.optimizers.schedules import Schedule
-from dps.training.state import TrainState
+from dps.training.job import Job
+from dps.training.state import check_unchanged
+from dps.training.stopping import StoppingRule
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
 
-
-@dataclass(frozen=True, eq=False)
-class _Raw:
-    """Raw outputs of a network: of float32 in float32, else in float64, however it was trained."""
-
-    network: Network
-    params: NDArray[np.floating]  # (n,)
-
-    @property
-    def n_features(self) -> int:
-        return self.network.n_features
-
-    @property
-    def dtype(self) -> Any:
-        return self.network.dtype
-
-    def __call__(self, X: Any) -> NDArray[np.floating]:
-        if not hasattr(X, "tocsr") and self.network.inputs.n_plain:
-            from scipy.sparse import csr_array
-
-            X = csr_array(X)
-        dtype = np.dtype("f4" if X.dtype == np.float32 else "f8")
-        rows = features_of(X, dtype).rows(0, X.shape[0], None)
-        network = self.network.with_dtype(dtype)
-        raw: NDArray[np.floating] = network.raw(self.params.astype(dtype), rows)
-        return raw
-
+#: Learning rates of AdamW, in the network's own units.
+_RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
+#: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
+_BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
 
 _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
@@ -101,11 +101,9 @@ loss_curve_ : list of float
     The training loss of each epoch; `history_` has more.
 """
 
-_shared = documented(mlp=_MLP, rows=ROWS, places=PLACES, network=_NETWORK, attributes=ATTRIBUTES)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _Perceptron(DistributedEstimator):
+class _Perceptron(Planned):
     """What the two estimators share."""
 
     hidden_layer_sizes: Any = field(default=(128, 128), kw_only=False)
@@ -138,16 +136,85 @@ class _Perceptron(DistributedEstimator):
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
-    def _family(self) -> NetworkFamily:
-        return NetworkFamily(self)
+    def _check(self, survey: Survey) -> None:
+        """A loss needs a kernel, and names must be known."""
+        super()._check(survey)
+        solver_of(self.solver)
+        if self.solver == "lbfgs":
+            check_passes(self, survey.partial)
+        planned_schedule(self.learning_rate, 1.0, 1)
+        hidden_units(self.hidden_layer_sizes)
 
-    def _raw(self) -> _Raw:
-        return _Raw(self._network, self._params)
+    def plan(self, survey: Survey) -> Job:
+        """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
+        summary, by_passes = survey.summary, self.solver == "lbfgs"
+        held_out, rows = (False, summary.total) if by_passes else rows_to_train_on(self, survey)
+        batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
+        epochs = survey.max_iter
+        if self.max_iter == "auto" and not survey.partial:
+            epochs = PASSES if by_passes else auto_epochs(rows, min(batch, rows))
+        patience = self.n_iter_no_change
+        if patience == "auto":
+            patience = max(8, epochs // 3)
+        optimizer: Optimizer = solver_of(self.solver)
+        rate = self.learning_rate_init
+        if rate == "auto" and self.solver == "auto":
+            rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
+        elif rate == "auto":
+            rate = optimizer.default_schedule.rate
+        if self.average and not by_passes:
+            optimizer = averaged(optimizer, rows, batch, summary.total)
+        full_batch = None
+        if by_passes:
+            full_batch = passes(self.alpha / summary.total, summary, survey.tol, int(patience))
+        return survey.job(
+            self._network(survey),
+            optimizer,
+            planned_schedule(self.learning_rate, float(rate), None if survey.partial else epochs),
+            l2=float(self.alpha),
+            stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
+            batch_size=batch,
+            full_batch=full_batch,
+        )
 
-    def _warm(self) -> TrainState | None:
-        if not hasattr(self, "_network"):
-            return None
-        return TrainState(self._params, self._network)
+    def _network(self, survey: Survey) -> Network:
+        before = None if survey.start is None else survey.start.model
+        hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
+        if before is not None:
+            inputs, dtype = before.inputs, before.dtype
+            check_unchanged(
+                {
+                    "hidden_layer_sizes": (before.sizes[1:-1], tuple(hidden)),
+                    "the number of outputs": (before.sizes[-1], n_outputs),
+                    "the number of features": (before.n_features, survey.summary.n_features),
+                }
+            )
+            shift, scale = before.output_shift, before.output_scale
+        else:
+            inputs = _inputs(survey.summary, survey.encoding, self.embedding_size)
+            points = survey.summary.points or ()
+            dtype = np.dtype("f4" if single_will_do(points, inputs.edges) else "f8")
+            shift, scale = outputs_of(survey)
+        dropout = 0.0 if self.solver == "lbfgs" else float(self.dropout)
+        return Network(
+            inputs, hidden, n_outputs, survey.targets.loss, self.activation, dropout, dtype, shift,
+            scale,
+        )  # fmt: skip
+
+    def fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The layers as scikit-learn has them; see `DistributedEstimator.fitted`."""
+        coefs, intercepts = model.layers(params)
+        kind = "identity"
+        if self._classification:
+            single = model.n_outputs == 1 or isinstance(model.loss, Multilabel)
+            kind = "logistic" if single else "softmax"
+        return {
+            "coefs_": coefs,
+            "intercepts_": intercepts,
+            "n_layers_": len(coefs) + 1,
+            "n_outputs_": model.n_outputs,
+            "out_activation_": kind,
+        }
 
     def to_sklearn(self) -> Any:
         """A fitted network of scikit-learn that predicts the same, to rounding.
@@ -190,8 +257,7 @@ class _Perceptron(DistributedEstimator):
         return [epoch["loss"] for epoch in self.history_]
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=Network, mlp=_MLP, network=_NETWORK)
 class MLPClassifier(_Perceptron, Classifier):
     """A multilayer perceptron for labels, trained where its data lies.
 
@@ -228,8 +294,7 @@ class MLPClassifier(_Perceptron, Classifier):
     loss: Any = "log_loss"
 
 
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=Network, mlp=_MLP, network=_NETWORK)
 class MLPRegressor(_Perceptron, Regressor):
     """A multilayer perceptron for numbers, trained where its data lies.
 
@@ -262,5 +327,30 @@ class MLPRegressor(_Perceptron, Regressor):
 
     loss: Any = "squared_error"
 
-    def _several(self) -> int | None:
-        return None if self.n_outputs_ == 1 else self.n_outputs_
+
+def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inputs:
+    """How the columns go in, from what is known of their values."""
+    n = summary.n_features
+    if encoding is not None:
+        numbers = np.array(encoding.encoder.encode.number_columns, np.int64)
+        square = float(len(encoding.encoder.encode.features) - len(numbers))
+    else:
+        numbers = np.arange(n if summary.points is not None else 0)
+        square = 0.0 if len(numbers) else summary.square / summary.total
+        if summary.points is None and not summary.sparse:
+            raise ValueError(
+                f"some partitions of X are sparse, with {n} columns, and others are dense: "
+                "make all of one kind"
+            )
+    places = np.full(n, -1, np.int64)
+    places[numbers] = np.arange(len(numbers))
+    plain = np.flatnonzero(places < 0)
+    places[plain] = -1 - np.arange(len(plain))
+    points = summary.points or ()
+    centre, spread = scaling_of(points)
+    bins = int(np.clip(summary.total // _ROWS_A_BIN, 2, _BINS))
+    if width == "auto":
+        width = min(_WIDTH, max(0, _INPUTS // max(1, len(numbers)) - 1))
+    return Inputs(
+        places, centre, spread, tuple(each.edges(bins) for each in points), int(width), square
+    )

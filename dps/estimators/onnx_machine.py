@@ -28,7 +28,7 @@ def onnx_machine(estimator: Any) -> Any:
     """The ``onnx.ModelProto`` of a fitted machine; see `_Machine.to_onnx`."""
     from onnx import TensorProto, compose, helper
 
-    machine: FactorizationMachine = estimator._machine
+    machine: FactorizationMachine = estimator._model
     if machine.inputs.n_rows * machine.key_width > _MOST_ELEMENTS:
         raise ValueError(
             f"the table has {machine.inputs.n_rows:,} rows of {machine.key_width}, and ONNX's rows "
@@ -195,10 +195,10 @@ def _finished(graph: _Graph, estimator: Any, raw: str) -> list[Any]:
     """What skl2onnx names so: label and probabilities, else scores; or variable."""
     from onnx import TensorProto, helper
 
-    loss = estimator._machine.loss
+    loss = estimator._model.loss
     loss = getattr(loss, "base", loss)  # of several columns
-    number = helper.np_dtype_to_tensor_dtype(estimator._machine.dtype)
-    many = estimator._machine.n_outputs
+    number = helper.np_dtype_to_tensor_dtype(estimator._model.dtype)
+    many = estimator._model.n_outputs
     if not estimator._classification:
         graph.add("Exp" if isinstance(loss, LogLinkLoss) else "Identity", raw, output="variable")
         return [helper.make_tensor_value_info("variable", number, [None, many])]

@@ -28,7 +28,7 @@ _Floats = NDArray[np.float64]
 
 def plain_network(estimator: Any) -> Any:
     """The scikit-learn estimator of a network; see `_Perceptron.to_sklearn`."""
-    network: Network = estimator._network.with_dtype(np.float64)
+    network: Network = estimator._model.with_dtype(np.float64)
     coefs, intercepts = network.layers(np.asarray(estimator._params, np.float64))
     inputs, activation = network.inputs, network.activation
     if activation == "silu":

@@ -7,38 +7,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.inspection import DataSummary, Inspection
 from dps.data.quantiles import Points
-from dps.data.targets import TargetEncoding
-from dps.estimators.encoding import Encoding
-from dps.estimators.family import Ask, Family
-from dps.losses import Loss
+from dps.estimators.base import DistributedEstimator
+from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
+from dps.estimators.survey import Survey
 from dps.models.network import TINY
-from dps.optimizers import SCHEDULES, Averaged, Constant, Cosine, Optimizer, Schedule
+from dps.optimizers import (
+    SCHEDULES,
+    SGD,
+    AdamW,
+    Averaged,
+    Constant,
+    Cosine,
+    Optimizer,
+    Schedule,
+    get_optimizer,
+)
+from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES
+from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import batch_rows
 
 __all__ = [
-    "MOST_EPOCHS",
-    "PlannedFamily",
+    "PASSES",
+    "Planned",
     "auto_batch",
     "auto_epochs",
     "averaged",
+    "check_passes",
     "hidden_units",
     "outputs_of",
+    "passes",
     "planned_schedule",
     "rows_to_train_on",
     "scaling_of",
     "single_will_do",
+    "solver_of",
 ]
 
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
-_STEPS, _FEWEST_EPOCHS, MOST_EPOCHS = 2500, 12, 100
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50
 #: Epochs over which parameters are averaged.
 _MEAN_EPOCHS = 2.0
@@ -52,27 +67,37 @@ _BLURRED = 1e5
 _LARGE = 1e30
 
 
-class PlannedFamily(Family):
-    """One fit in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+_ADAMW = AdamW(beta2=0.95)
+#: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
+PASSES = 200
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Planned(DistributedEstimator):
+    """Estimators in planned epochs of a model with a kernel, which numbers go into by quantiles."""
+
+    _ends_as_planned: ClassVar[bool] = True
 
     @property
-    def max_iter(self) -> int:
+    def _most_epochs(self) -> int:
         """As asked for, or what "auto" may come to."""
-        most = self.estimator.max_iter
-        return MOST_EPOCHS if most == "auto" else int(most)
+        most: Any = self.max_iter
+        return _MOST_EPOCHS if most == "auto" else int(most)
 
-    def check(self, ask: Ask) -> None:
+    def _check(self, survey: Survey) -> None:
         """A loss needs a kernel."""
-        if self.loss.native is None:
+        if survey.loss.native is None:
+            given: Any = self
             raise ValueError(
-                f"loss={self.estimator.loss!r} is written in Python, which linear models alone can "
+                f"loss={given.loss!r} is written in Python, which linear models alone can "
                 "train: use a loss of dps.losses"
             )
 
-    def inspection(self, ask: Ask, encoding: Encoding | None) -> Inspection:
+    def _inspection(self, survey: Survey) -> Inspection:
         """Numbers go in by their quantiles."""
-        if ask.start is not None and ask.start.model is not None:
+        if survey.start is not None and survey.start.model is not None:
             return Inspection()
+        encoding = survey.encoding
         numbers = None if encoding is None else encoding.encoder.encode.number_columns
         return Inspection(points=True, numbers=numbers)
 
@@ -109,15 +134,15 @@ def auto_epochs(rows: int, batch: int) -> int:
     >>> auto_epochs(150, 32), auto_epochs(20_000, 256), auto_epochs(1_000_000, 256)
     (100, 32, 12)
     """
-    return min(MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
+    return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS * batch / max(rows, 1))))
 
 
-def rows_to_train_on(estimator: Any, ask: Ask, summary: DataSummary) -> tuple[bool, int]:
+def rows_to_train_on(estimator: Any, survey: Survey) -> tuple[bool, int]:
     """Whether early stopping looks at rows that are held out, and how many others there are."""
-    held_out = estimator.early_stopping
+    held_out, summary = estimator.early_stopping, survey.summary
     if held_out == "auto":
         enough = summary.total >= _ROWS_TO_VALIDATE
-        held_out = not ask.partial and (enough or bool(summary.validation))
+        held_out = not survey.partial and (enough or bool(summary.validation))
     rows = summary.total
     if held_out and not summary.validation:
         rows = max(1, round(rows * (1 - estimator.validation_fraction)))
@@ -157,10 +182,9 @@ def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
     return SCHEDULES[given](rate)
 
 
-def outputs_of(
-    estimator: Any, loss: Loss, summary: DataSummary, targets: TargetEncoding, n_outputs: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Where raw outputs start, and by how much they vary."""
+    summary, targets, n_outputs = survey.summary, survey.targets, survey.n_outputs
     scale = np.ones(n_outputs)
     if targets.multilabel:
         if not targets.loss.has_probabilities:
@@ -168,12 +192,12 @@ def outputs_of(
         # Of a label that no row has, or all have, something else is expected, too.
         of_label = np.array(summary.target_mean) * summary.weight_sum + 0.5
         return np.log(of_label / (summary.weight_sum + 1 - of_label)), scale
-    if not estimator._classification:
+    if targets.classes is None:
         mean, std = np.array(summary.target_mean), np.array(summary.target_std)
-        reach = np.asarray(loss.reach(mean, std), np.float64)
-        return loss.start(mean), np.where(reach > 0, reach, scale)
-    weights = np.zeros(len(targets.classes))  # type: ignore[arg-type]
-    weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights  # type: ignore[arg-type]
+        reach = np.asarray(survey.loss.reach(mean, std), np.float64)
+        return survey.loss.start(mean), np.where(reach > 0, reach, scale)
+    weights = np.zeros(len(targets.classes))
+    weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights
     if targets.class_weight is not None:
         weights *= targets.class_weight
     weights += 0.5  # of a class without rows, too, something is expected
@@ -207,3 +231,44 @@ def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]
     steep = [width for each in edges for width in np.diff(each) if width > 0]
     large = max(extremes, default=0.0) < _LARGE and spread.max(initial=0.0) < _LARGE
     return bool(large and min(steep, default=1.0) > 1 / _LARGE)
+
+
+def solver_of(solver: Any) -> Optimizer:
+    """The optimizer of stochastic steps.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name.
+    """
+    if solver == "auto":
+        return _ADAMW
+    if solver == "lbfgs":
+        return SGD()  # of which no step is taken
+    check_known(solver, "solver")
+    return get_optimizer(solver)
+
+
+def check_passes(estimator: Any, partial: bool) -> None:
+    """Raise where something was asked for that passes over all rows cannot honour.
+
+    Raises
+    ------
+    ValueError
+    """
+    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(estimator), name="solver")
+
+
+def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:
+    """L-BFGS in the model's own units: in a network's, layers of all widths learn alike."""
+    return FullBatch(
+        l2=l2,
+        l1=0.0,
+        tolerance=(tol or 0.0) * TOL_OF_PASSES,
+        relative=(tol or 0.0) * TOL_OF_PASSES * RELATIVE_TOL,
+        patience=patience,
+        least=-np.inf if tol is None else tol * GAIN_THAT_COUNTS,
+        width=0.0,
+        near=0.0,
+        row_elements=summary.elements / summary.total,
+    )

@@ -7,7 +7,7 @@ included; NumPy for the rest.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -16,14 +16,67 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dps.data.blocks import as_rows
+from dps.data.blocks import as_rows, features_of
 from dps.data.defects import defect_of_features, defect_of_structure, gaps_message, places
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import identity, sealed
-from dps.estimators.family import Finish, Raw
 from dps.estimators.lookups import TablePredictor
 
-__all__ = ["EncodedPredictor", "Predictor", "RawPredictor", "apply_to"]
+__all__ = [
+    "EncodedPredictor",
+    "Finish",
+    "FittedModel",
+    "Predictor",
+    "Raw",
+    "RawPredictor",
+    "apply_to",
+]
+
+#: From raw outputs (n, n_outputs) to what is predicted.
+Finish = Callable[[NDArray[np.floating]], NDArray[Any]]
+
+
+class Raw(Protocol):
+    """A trained model as predictions use it: raw outputs of a block of rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A model with its parameters; kernels compute in float32 where X is, else in float64."""
+
+    model: Any
+    params: NDArray[np.floating]  # (n,)
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+        n_features: int = self.model.n_features
+        return n_features
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return self.model.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        model = self.model
+        if hasattr(model, "with_dtype"):
+            model = model.with_dtype("f4" if X.dtype == np.float32 else "f8")
+        rows = features_of(X, model.dtype).rows(0, X.shape[0], None)
+        raw: NDArray[np.floating] = model.raw(self.params.astype(model.dtype, copy=False), rows)
+        return raw
 
 
 class Predictor(Protocol):

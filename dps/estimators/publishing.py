@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.errors import DPSError
-from dps.estimators.family import Family, Recipe
 from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord
-from dps.training.job import Trained
+from dps.training.job import Job, Trained
 
 __all__ = ["NOTE", "TRAINING", "Publisher", "row_of", "server_of"]
 
@@ -73,8 +72,7 @@ class Publisher:
     server : ParameterServer
     estimator : estimator
         That is fitted.
-    family : Family
-    recipe : Recipe
+    job : Job
     restored : callable
         Makes the model of all data and its parameters of what is trained.
     fitted : callable
@@ -92,20 +90,19 @@ class Publisher:
         self,
         server: ParameterServer,
         estimator: Any,
-        family: Family,
-        recipe: Recipe,
+        job: Job,
         restored: Callable[[Trained], tuple[Any, NDArray[np.floating]]],
         fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
     ) -> None:
-        self._server, self._estimator, self._family = server, estimator, family
+        self._server, self._estimator = server, estimator
         self._restored, self._fitted = restored, fitted
-        if recipe.model.layout.table is not None:
+        if job.model.layout.table is not None:
             raise ValueError(
                 "server= is not possible for a model with a table, whose rows are made as they are "
                 "touched: leave max_rows=None"
             )
-        start = Trained(recipe.params, np.empty((2, 0), np.int64))
-        tensors = family.tensors(*restored(start))
+        start = Trained(job.position.params, np.empty((2, 0), np.int64))
+        tensors = estimator._tensors(*restored(start))
         self._prepare({**tensors, TRAINING: np.zeros((1, 4))})
         self._row = row_of(server)
         self._begun = self._row[0]
@@ -155,7 +152,7 @@ class Publisher:
         from dps.estimators.saving import packed
 
         server = self._server
-        tensors = self._family.tensors(*self._restored(trained))
+        tensors = estimator._tensors(*self._restored(trained))
         try:
             begun, _, _, described = row_of(server)
             if begun not in (self._row[0], self._begun):  # where the last write was interrupted

@@ -19,11 +19,8 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from dps.data.directories import file_system
-from dps.data.inspection import DataSummary
 from dps.data.records import Kind, RecordWriter
-from dps.data.targets import TargetEncoding
-from dps.estimators.encoding import Encoding
-from dps.estimators.family import Recipe
+from dps.estimators.survey import Survey
 from dps.training import checkpoint_files as files
 from dps.training.checkpoint import Checkpoint, Checkpointing
 from dps.training.checkpoint_files import Found
@@ -115,14 +112,8 @@ class Resumption:
             return int(self._found.subject["seed"])
         return _seed(self._random_state)
 
-    def recipe(
-        self,
-        recipe: Recipe,
-        summary: DataSummary,
-        targets: TargetEncoding,
-        encoding: Encoding | None,
-    ) -> Recipe:
-        """The same, with what the model had learned from the data.
+    def job(self, job: Job, survey: Survey) -> Job:
+        """The same, which goes on and takes checkpoints, as was asked for.
 
         Raises
         ------
@@ -130,50 +121,40 @@ class Resumption:
             The data, or the model made of it, is another.
         """
         if self._where is None:
-            return recipe
-        self._data = _data(recipe.model, summary, targets, encoding)
-        if self._found is None:
-            return recipe
-        self._refuse(_differences(self._found.subject["data"], self._data))
-        if (learned := self._found.subject["model"]) is None:
-            return recipe
-        kind = _kind_of(recipe.model)
-        try:
-            if kind is None or learned["kind"] != kind.name:
-                raise ValueError(f"it is a {learned['kind']!r}")
-            model = kind.read(**learned["fields"], loss=recipe.model.loss)
-            if model.n_features != recipe.model.n_features or model.dtype != recipe.model.dtype:
-                raise ValueError(
-                    f"it has {model.n_features} features of {model.dtype}, and these parameters "
-                    f"and data make one of {recipe.model.n_features} of {recipe.model.dtype}"
-                )
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{self._directory} has another model: {error}. {_REMEDY}") from error
-        return replace(recipe, model=model)
-
-    def job(self, job: Job) -> Job:
-        """The same, which goes on and takes checkpoints, as was asked for.
-
-        Raises
-        ------
-        ValueError
-            The model has other parameters than the checkpoint.
-        """
-        if self._where is None:
             return job
-        run = job.fit
+        run, data = job.fit, _data(job.model, survey)
         if (found := self._found) is not None:
+            self._refuse(_differences(found.subject["data"], data))
+            job = replace(job, model=self._model(found, job.model))
             run = found.place.run
             job = replace(job, position=self._position(found, job))
         subject = {
             "estimator": self._name,
             "seed": job.seed,
             "parameters": self._parameters,
-            "data": self._data,
+            "data": data,
             "model": _learned(job.model),
         }
         checkpoint = Checkpointing(self._where, self._path, run, subject)
         return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
+
+    def _model(self, found: Found, made: Any) -> Any:
+        """The model with what it had learned from the data."""
+        if (learned := found.subject["model"]) is None:
+            return made
+        kind = _kind_of(made)
+        try:
+            if kind is None or learned["kind"] != kind.name:
+                raise ValueError(f"it is a {learned['kind']!r}")
+            model = kind.read(**learned["fields"], loss=made.loss)
+            if model.n_features != made.n_features or model.dtype != made.dtype:
+                raise ValueError(
+                    f"it has {model.n_features} features of {model.dtype}, and these parameters "
+                    f"and data make one of {made.n_features} of {made.dtype}"
+                )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self._directory} has another model: {error}. {_REMEDY}") from error
+        return model
 
     def _position(self, found: Found, job: Job) -> Position:
         """Where it goes on, once the numbers have been looked at: kernels trust them."""
@@ -235,16 +216,15 @@ def _parameters(estimator: Any) -> dict[str, Fact]:
     return {name: _fact(value, kinds) for name, value in given.items() if name not in _FREE}
 
 
-def _data(
-    model: Any, summary: DataSummary, targets: TargetEncoding, encoding: Encoding | None
-) -> dict[str, Fact]:
+def _data(model: Any, survey: Survey) -> dict[str, Fact]:
     """What training depends on, of the data and of what was made of it."""
     from dps.preprocessing.saved import encoder_kinds
 
+    summary, encoding = survey.summary, survey.encoding
     facts: dict[str, Any] = {
         "number of rows": summary.total,
         "number of columns": summary.n_features,
-        "classes": targets.classes,
+        "classes": survey.targets.classes,
         "dtype": np.dtype(model.dtype).name,
         "number of rows for validation": sum(summary.validation or ()),
     }

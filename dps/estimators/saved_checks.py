@@ -8,53 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from dps.estimators.custom import Stepped
-from dps.estimators.fm import FMClassifier, FMRegressor
-from dps.estimators.mlp import MLPClassifier, MLPRegressor
-from dps.estimators.saved_models import OWN_MODELS
 from dps.losses import Multilabel
-from dps.models import FactorizationMachine, LinearModel, Network
 from dps.preprocessing import FrameEncoder
 from dps.training.history import History
 from dps.training.saved import count, floats
 from dps.training.state import TrainState
 
-__all__ = ["checks_of", "trained_of"]
+__all__ = ["checks_of"]
 
 #: Raises unless an attribute goes with what else the estimator has been given.
 Check = Callable[[Any, Any], None]
 
 
 def checks_of(estimator: Any) -> dict[str, Check]:
-    """What a fit of such an estimator leaves in a file; see `Check`."""
-    common: dict[str, Check] = {
-        "encoder_": _check_encoder,
-        "n_features_in_": _check_features,
-        "feature_names_in_": _check_names,
-        "n_iter_": _check_n_iter,
-        "loss_": functools.partial(_check_loss, name="loss_"),
-        "best_loss_": functools.partial(_check_loss, name="best_loss_"),
-        "history_": _check_history,
-        "_means": _check_means,
-    }
-    if estimator._classification:
-        common |= {"classes_": _check_classes, "multilabel_": _check_multilabel}
-    if isinstance(estimator, Stepped):
-        return {**common, "_carry": _check_own, "_params": _check_own_params}
-    trained = trained_of(estimator)
-    if trained:
-        own: dict[str, Check] = {trained: _check_trained, "_params": _check_params}
-    else:
-        own = {
-            "coef_": _check_coef, "intercept_": _check_intercept, "alpha_": _check_alpha,
-            "alpha_path_": _check_path,
-        }  # fmt: skip
-    return {**common, **own, "_carry": _check_carry}
-
-
-def trained_of(estimator: Any) -> str:
-    """The attribute that holds a trained model; none has one whose coefficients are all."""
-    return next((name for kind, name in _TRAINED.items() if isinstance(estimator, kind)), "")
+    """What a fit of such an estimator leaves in a file, in the order of checks."""
+    of_labels = ("classes_", "multilabel_") if estimator._classification else ()
+    known = {*_COMMON, *of_labels, *estimator._saved, "_carry"}
+    return {name: check for name, check in _CHECKS.items() if name in known}
 
 
 def _columns(estimator: Any) -> int:
@@ -142,53 +112,56 @@ def _check_path(estimator: Any, path: Any) -> None:
     floats(path, "alpha_path_", len(np.atleast_1d(path)), 2)
 
 
-def _check_trained(estimator: Any, model: Any) -> None:
-    name = trained_of(estimator)
-    _must(type(model) is _MODELS[name] and _fits(estimator, model), name, model)
+def _check_model(estimator: Any, model: Any) -> None:
+    _must(_fits(estimator, model), "_model", model)
 
 
 def _check_params(estimator: Any, params: Any) -> None:
-    model = getattr(estimator, trained_of(estimator))
+    model = getattr(estimator, "_model", estimator._carry.model)
     floats(params, "_params", model.layout.size, finite=False)
     _must(params.dtype == model.dtype, "_params", params)
 
 
 def _check_carry(estimator: Any, carry: Any) -> None:
-    fits = isinstance(carry, TrainState) and carry.model is not None
-    _must(fits and _fits(estimator, carry.model), "_carry", carry)
-    _must(type(carry.model) is _MODELS[trained_of(estimator)], "_carry", carry)
-
-
-def _check_own(estimator: Any, carry: Any) -> None:
-    model: Any = carry.model if isinstance(carry, TrainState) else None
-    _must(isinstance(model, tuple(OWN_MODELS.values())), "_carry", carry)
-    outputs = len(estimator.classes_) if estimator._classification else model.n_outputs
-    fits = (model.n_features, model.n_outputs) == (_columns(estimator), outputs)
-    _must(fits and model.classification == estimator._classification, "_carry", carry)
-
-
-def _check_own_params(estimator: Any, params: Any) -> None:
-    model = estimator._carry.model
-    floats(params, "_params", model.layout.size, finite=False)
-    _must(params.dtype == model.dtype, "_params", params)
+    _must(isinstance(carry, TrainState) and _fits(estimator, carry.model), "_carry", carry)
 
 
 def _fits(estimator: Any, model: Any) -> bool:
-    """Whether a model has the columns and outputs that the estimator's data has."""
-    outputs, trained = _outputs(estimator), trained_of(estimator)
-    if outputs is None and not trained:
+    """Whether a model is of the estimator's, with the columns and outputs that its data has."""
+    if type(model) is not estimator._model_type:
+        return False
+    if estimator._is_own and model.classification != estimator._classification:
+        return False
+    outputs, found = _outputs(estimator), getattr(model, "n_outputs", 1)
+    if outputs is None and "coef_" in estimator._saved:
         outputs = len(np.atleast_2d(estimator.coef_))
     elif outputs is None:
-        outputs = getattr(estimator, trained).n_outputs
-    return bool(model.n_features == _columns(estimator) and model.n_outputs == outputs)
+        outputs = getattr(getattr(estimator, "_model", model), "n_outputs", 1)
+    return bool(model.n_features == _columns(estimator) and found == outputs)
 
 
-_TRAINED: dict[Any, str] = {
-    (MLPClassifier, MLPRegressor): "_network",
-    (FMClassifier, FMRegressor): "_machine",
-}
-_MODELS: dict[str, Any] = {
-    "": LinearModel,
-    "_network": Network,
-    "_machine": FactorizationMachine,
+#: Of every fit.
+_COMMON = (
+    "encoder_", "n_features_in_", "feature_names_in_", "n_iter_", "loss_", "best_loss_", "history_",
+    "_means",
+)  # fmt: skip
+#: In the order in which they can be made.
+_CHECKS: dict[str, Check] = {
+    "encoder_": _check_encoder,
+    "n_features_in_": _check_features,
+    "feature_names_in_": _check_names,
+    "n_iter_": _check_n_iter,
+    "loss_": functools.partial(_check_loss, name="loss_"),
+    "best_loss_": functools.partial(_check_loss, name="best_loss_"),
+    "history_": _check_history,
+    "_means": _check_means,
+    "classes_": _check_classes,
+    "multilabel_": _check_multilabel,
+    "coef_": _check_coef,
+    "intercept_": _check_intercept,
+    "alpha_": _check_alpha,
+    "alpha_path_": _check_path,
+    "_model": _check_model,
+    "_carry": _check_carry,
+    "_params": _check_params,
 }

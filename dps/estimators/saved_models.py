@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 from dps.data.records import Kind, dataclass_kind
-from dps.estimators.custom_family import Shape
-from dps.models import Arrays, Column, Columns, CustomModel
+from dps.estimators.own_models import Shape
+from dps.models import Arrays, Column, Columns
 from dps.training.saved import count
 
-__all__ = ["OWN_MODELS", "own_kinds"]
+__all__ = ["own_kinds"]
 
 #: Nothing else in a file says how many outputs a regression has.
 _MOST_OUTPUTS = 1 << 24
-#: Models around what users have written.
-OWN_MODELS: dict[str, type] = {"CustomModel": CustomModel}
 
 
-def own_kinds(build: Callable[[Shape], Any] | None) -> list[Kind]:
+def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
     """Kinds of such models, and of what they are made for.
 
     Parameters
     ----------
-    build : callable or None
-        Makes the model for data of a shape; None where none can be.
+    cls : type
+        Of the models.
+    build : callable
+        Makes the model for data of a shape.
     """
 
     def model(shape: Any, tensors: Any) -> Any:
-        if build is None or not isinstance(shape, Shape):
-            raise ValueError("a model of one's own belongs to an estimator that has one")
+        if not isinstance(shape, Shape):
+            raise ValueError(f"{shape!r} is no shape of data")
         try:
             made = build(shape)
         except Exception as error:  # of code that is not ours, or of numbers that nobody saved
@@ -48,17 +48,14 @@ def own_kinds(build: Callable[[Shape], Any] | None) -> list[Kind]:
             )
         return made
 
-    models = [
-        Kind(f"model:{name}", cls, ("shape", "tensors"), _fields, model)
-        for name, cls in OWN_MODELS.items()
-    ]
+    own = Kind(f"model:{cls.__name__}", cls, ("shape", "tensors"), _fields, model)
     others = (
         ("shape", Shape, _shape),
         ("columns", Columns, _columns),
         ("column", Column, _column),
         ("arrays", Arrays, _arrays),
     )
-    return [*models, *(dataclass_kind(*each) for each in others)]
+    return [own, *(dataclass_kind(*each) for each in others)]
 
 
 def _fields(model: Any) -> dict[str, Any]:

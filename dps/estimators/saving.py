@@ -7,29 +7,24 @@ one cluster and one fit. A server holds the same record as bytes (``publishing.p
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from textwrap import shorten
 from typing import Any
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.packed import pack, unpack
-from dps.data.records import Kind, RecordReader, RecordWriter
-from dps.estimators.custom import ModelClassifier, ModelRegressor, Stepped
-from dps.estimators.fm import FMClassifier, FMRegressor
-from dps.estimators.linear import LinearClassifier, LinearRegressor
-from dps.estimators.mlp import MLPClassifier, MLPRegressor
-from dps.estimators.saved_checks import checks_of, trained_of
-from dps.estimators.saved_models import OWN_MODELS, own_kinds
+from dps.data.records import Kind, RecordReader, RecordWriter, dataclass_kind
+from dps.estimators.registry import ESTIMATORS, find
+from dps.estimators.saved_checks import checks_of
+from dps.estimators.saved_models import own_kinds
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
-__all__ = ["load", "packed", "register", "save", "unpacked"]
+__all__ = ["load", "packed", "save", "unpacked"]
 
 #: What not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "_means"}
-#: Those that importing `dps.torch` registers.
-_OF_TORCH = ("TorchClassifier", "TorchRegressor")
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
 
@@ -66,18 +61,21 @@ def unpacked(data: bytes, what: str, given: Mapping[str, Any]) -> Any:
 def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
     """An estimator as what JSON takes, and arrays."""
     cls = type(estimator)
-    if _ESTIMATORS.get(cls.__name__) is not cls:
-        raise TypeError(f"{cls.__name__} cannot be saved, of the classes {sorted(_ESTIMATORS)} are")
-    writer = RecordWriter(_kinds())
+    if ESTIMATORS.get(cls.__name__) is not cls:
+        raise TypeError(
+            f"{cls.__name__} cannot be saved: put @dps.estimators.registry.estimator(model=...) "
+            f"above the class, as it stands above {sorted(ESTIMATORS)}"
+        )
+    writer = RecordWriter(_kinds(estimator))
     parameters, given = {}, {}
     for name, value in _parameters(estimator).items():
-        if name in _code(cls) and not (value is None or isinstance(value, str)):
+        if name in cls._code and not (value is None or isinstance(value, str)):
             given[name] = shorten(repr(value), 200)  # for who is asked for it
             continue
         try:
             parameters[name] = writer(value, f"parameters.{name}")
         except TypeError as error:
-            if _is_option(cls, name):
+            if cls._is_option(name):
                 given[name] = shorten(repr(value), 200)
                 continue
             raise TypeError(
@@ -97,19 +95,6 @@ def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
     if given:
         content["given"] = given
     return content, writer.arrays
-
-
-def register(model: type, *estimators: type) -> None:
-    """Have estimators saved and loaded that are not of this package, by the names of their classes.
-
-    Parameters
-    ----------
-    model : type
-        Of their models.
-    *estimators : subclasses of Stepped
-    """
-    OWN_MODELS[model.__name__] = model
-    _ESTIMATORS.update((cls.__name__, cls) for cls in estimators)
 
 
 def load(path: Any, **given: Any) -> Any:
@@ -177,19 +162,14 @@ def _loaded(content: Any, arrays: Mapping[str, Any], given: Mapping[str, Any], p
         ) from error
 
 
-def _kinds(build: Callable[[Any], Any] | None = None) -> list[Kind]:
-    """All kinds of values; `build` makes the model of data of a shape."""
-    return [*KINDS, *kinds_by_name(), *encoder_kinds(), *own_kinds(build)]
-
-
-def _code(cls: Any) -> tuple[str, ...]:
-    """Parameters that may be code."""
-    return cls._code if issubclass(cls, Stepped) else ()
-
-
-def _is_option(cls: Any, name: str) -> bool:
-    """Whether it is a parameter for what makes a model."""
-    return issubclass(cls, Stepped) and cls._is_option(name)
+def _kinds(estimator: Any) -> list[Kind]:
+    """All kinds of values in a file of such an estimator."""
+    kinds, model = [*KINDS, *kinds_by_name(), *encoder_kinds()], estimator._model_type
+    if estimator._is_own:
+        return [*kinds, *own_kinds(model, estimator._build)]
+    if is_dataclass(model) and all(kind.type is not model for kind in kinds):
+        kinds.append(dataclass_kind("model", model))
+    return kinds
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:
@@ -202,19 +182,14 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
     fields = {"class", "parameters", "fitted"}
     if not isinstance(content, dict) or set(content) - {"given"} != fields:
         raise ValueError(f"it has no {sorted(fields)} of an estimator")
-    if content["class"] in _OF_TORCH and content["class"] not in _ESTIMATORS:
-        importlib.import_module("dps.torch")
-    cls = _ESTIMATORS.get(content["class"]) if isinstance(content["class"], str) else None
-    if cls is None:
-        classes = sorted({*_ESTIMATORS, *_OF_TORCH})
-        raise ValueError(f"it is a {content['class']!r}, and there are {classes}")
-    if not all(name in _code(cls) or _is_option(cls, name) for name in code):
+    cls = find(content["class"])
+    if not all(name in cls._code or cls._is_option(name) for name in code):
         raise ValueError(f"a {cls.__name__} has other code than {sorted(code)}")
-    estimator = cls(**dict.fromkeys(_code(cls)))
-    read = RecordReader(_kinds(getattr(estimator, "_build", None)), arrays)
+    estimator = cls(**dict.fromkeys(cls._code))
+    read = RecordReader(_kinds(estimator), arrays)
     known = set(_parameters(estimator))
     if isinstance(content["parameters"], dict):
-        known |= {name for name in content["parameters"] if _is_option(cls, name)}
+        known |= {name for name in content["parameters"] if cls._is_option(name)}
     given = _dict(content["parameters"], "parameters", known)
     values = {name: read(record, f"parameters.{name}") for name, record in given.items()}
     estimator.set_params(**values, **code)
@@ -228,16 +203,12 @@ def _estimator(content: Any, arrays: Mapping[str, Any], code: Mapping[str, Any])
         for name, value in fitted.items():
             setattr(estimator, name, value)
         estimator._loss()
-        for name, value in fitted.items():
-            checks[name](estimator, value)
-        if isinstance(estimator, Stepped):
-            family, carry = estimator._family(), estimator._carry
-            for name, value in family.attributes(carry.model, estimator._params).items():
-                setattr(estimator, name, value)
-        elif trained := trained_of(estimator):
-            family, model = estimator._family(), getattr(estimator, trained)
-            for name, value in family.attributes(model, estimator._params).items():
-                setattr(estimator, name, value)
+        for name, check in checks.items():
+            if name in fitted:
+                check(estimator, fitted[name])
+        if "_params" in fitted:
+            model = fitted.get("_model", estimator._carry.model)
+            vars(estimator).update(estimator._attributes(model, estimator._params))
     if read.left:
         raise ValueError(f"it has arrays that belong to nothing: {sorted(read.left)}")
     return estimator
@@ -248,18 +219,3 @@ def _dict(given: Any, what: str, known: set[str]) -> dict[str, Any]:
         unknown = sorted(set(given) - known) if isinstance(given, dict) else given
         raise ValueError(f"among its {what} is {unknown!r}, which this dps does not know")
     return given
-
-
-_ESTIMATORS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        FMClassifier,
-        FMRegressor,
-        LinearClassifier,
-        LinearRegressor,
-        MLPClassifier,
-        MLPRegressor,
-        ModelClassifier,
-        ModelRegressor,
-    )
-}

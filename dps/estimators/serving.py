@@ -161,14 +161,13 @@ class ServedModel:
             if (row_of(self.server) != row).any():
                 return False
             base = unpacked(note, f"the server {self.server.name!r}", self._given)
-        names = base._family().names(base._carry.model)
+        names = base._tensor_names(base._carry.model)
         tensors = {name: self.server.pull(name) for name in names}
         if (row_of(self.server) != row).any():
             return False
-        family = base._family()
-        model, params = family.from_tensors(base._carry.model, tensors)
+        model, params = base._from_tensors(base._carry.model, tensors)
         made = copy.copy(base)
-        vars(made).update(family.attributes(model, params))
+        vars(made).update(made._attributes(model, params))
         if described != done:  # else it is what was fitted, with the optimizer's state
             made._carry = TrainState(params, model, epochs=int(epochs))
         self._base, self._model, self._row = base, made, row

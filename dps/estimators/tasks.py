@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dps.data.inspection import DataSummary
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
-from dps.estimators.family import Finish
+from dps.estimators.prediction import Finish
 from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
 __all__ = ["AnyClassifier", "AnyRegressor", "Classifier", "Regressor"]
@@ -217,8 +217,9 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         return self._loss().mean
 
     def _several(self) -> int | None:
-        """How many columns y had; None if it was a vector."""
-        raise NotImplementedError
+        """How many columns y had; None if it was a vector, or one."""
+        n_outputs: int = getattr(self._model, "n_outputs", 1)
+        return None if n_outputs == 1 else n_outputs
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination, of several outputs their mean.

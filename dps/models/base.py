@@ -6,6 +6,9 @@ It must not know ranks, clients, modes or optimizers.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import scipy.sparse
+
 from dps._kernels.coordinates import Coordinates
 from dps._kernels.rows import BlockRows, Gradient
 from dps.models.layout import Layout
@@ -36,6 +39,14 @@ class DenseRows:
 
     def __len__(self) -> int:
         return len(self.values if self.order is None else self.order)
+
+    def matrix(self) -> Any:
+        """Return the rows by themselves, as an array that is not to be written."""
+        if self.order is not None:
+            return self.values.take(self.order, axis=0)
+        values = self.values.view()
+        values.flags.writeable = False  # it may be what a user has given
+        return values
 
     def block(self, y: Any, weight: Any) -> BlockRows:
         """Return the form for kernels, with the targets and weights of this batch."""
@@ -72,6 +83,20 @@ class CSRRows:
 
     def __len__(self) -> int:
         return len(self.indptr) - 1 if self.order is None else len(self.order)
+
+    def matrix(self) -> Any:
+        """Return the rows by themselves, as a csr_array."""
+        if self.order is None:
+            first, last = self.indptr[0], self.indptr[-1]
+            data, indices = self.data[first:last], self.indices[first:last]
+            indptr = self.indptr - first
+        else:
+            starts = self.indptr[self.order]
+            lengths = self.indptr[self.order + 1] - starts
+            indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(self.indptr.dtype)
+            at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+            data, indices = self.data[at], self.indices[at]
+        return scipy.sparse.csr_array((data, indices, indptr), (len(indptr) - 1, self.n_features))
 
     def block(self, y: Any, weight: Any) -> BlockRows:
         """Return the form for kernels, with the targets and weights of this batch."""

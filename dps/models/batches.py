@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dps.models.base import CSRRows, DenseRows, Rows
+from dps.models.base import CSRRows, Rows
 
 __all__ = ["FORMS", "Batch", "Dense", "Either", "Sparse"]
 
@@ -69,13 +69,7 @@ class Dense:
     @staticmethod
     def take(X: Rows) -> Any:
         """Return the rows in one array."""
-        if isinstance(X, CSRRows):
-            return Sparse.take(X).toarray()
-        if X.order is not None:
-            return X.values.take(X.order, axis=0)
-        values = X.values.view()
-        values.flags.writeable = False  # it may be what a user has given
-        return values
+        return X.matrix().toarray() if isinstance(X, CSRRows) else X.matrix()
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:
@@ -89,18 +83,7 @@ class Sparse:
     @staticmethod
     def take(X: Rows) -> Any:
         """Return the rows as a csr_array."""
-        if isinstance(X, DenseRows):
-            return scipy.sparse.csr_array(Dense.take(X))
-        if X.order is None:
-            first, last = X.indptr[0], X.indptr[-1]
-            data, indices, indptr = X.data[first:last], X.indices[first:last], X.indptr - first
-        else:
-            starts = X.indptr[X.order]
-            lengths = X.indptr[X.order + 1] - starts
-            indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(X.indptr.dtype)
-            at = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
-            data, indices = X.data[at], X.indices[at]
-        return scipy.sparse.csr_array((data, indices, indptr), (len(indptr) - 1, X.n_features))
+        return X.matrix() if isinstance(X, CSRRows) else scipy.sparse.csr_array(X.matrix())
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:
@@ -114,7 +97,7 @@ class Either:
     @staticmethod
     def take(X: Rows) -> Any:
         """Return the rows in one array, or as a csr_array."""
-        return Sparse.take(X) if isinstance(X, CSRRows) else Dense.take(X)
+        return X.matrix()
 
     @staticmethod
     def join(parts: Sequence[Any]) -> Any:

@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dps._kernels.layers import ACTIVATIONS
 from dps._kernels.network import NetworkGradient
 from dps.losses import Loss
+from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.native import NativeModel
 
@@ -221,6 +223,13 @@ class Network(NativeModel[NetworkGradient]):
             drawn = rng.standard_normal(views["embedding"].shape)
             views["embedding"][:] = drawn / np.sqrt(per_bin)[:, None]
         return params
+
+    def raw(self, params: Any, X: Rows) -> Any:
+        """Return the raw outputs, see `Model.raw`; zeros of plain columns are left out."""
+        if isinstance(X, DenseRows) and self.inputs.n_plain:
+            rows = csr_array(X.values)
+            X = CSRRows(rows.data, rows.indices, rows.indptr, self.n_features, X.order)
+        return super().raw(params, X)
 
     def layers(self, params: Any) -> tuple[list[Any], list[Any]]:
         """Return weights and biases as a network without gains and scales has them.

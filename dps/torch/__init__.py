@@ -5,10 +5,6 @@ try:
 except ImportError as error:  # it is no dependency of dps
     raise ImportError("dps.torch needs PyTorch: pip install 'dps[torch]'") from error
 
-from dps.estimators.saving import register
 from dps.torch.estimators import TorchClassifier, TorchRegressor
-from dps.torch.module import TorchModel
 
 __all__ = ["TorchClassifier", "TorchRegressor"]
-
-register(TorchModel, TorchClassifier, TorchRegressor)

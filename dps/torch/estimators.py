@@ -12,10 +12,9 @@ from sklearn.utils._param_validation import StrOptions
 from torch import nn
 
 from dps.estimators.custom import Stepped
-from dps.estimators.custom_family import ModelLossOfLabels, ModelLossOfNumbers, Shape, probabilities
-from dps.estimators.docs import ATTRIBUTES, PLACES, ROWS, STEPS, documented
-from dps.estimators.family import Finish
-from dps.estimators.making import takes_options
+from dps.estimators.own_models import ModelLossOfLabels, ModelLossOfNumbers, Shape, probabilities
+from dps.estimators.prediction import Finish
+from dps.estimators.registry import estimator
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
 from dps.torch.criteria import criterion_of
@@ -44,10 +43,6 @@ _FITTED = """
 module_ : Module
     A plain module with the trained weights, on the CPU and in evaluation mode.
 """
-_shared = documented(
-    module=_MODULE, device=_PLACE, steps=STEPS, rows=ROWS, places=PLACES, fitted=_FITTED,
-    attributes=ATTRIBUTES,
-)  # fmt: skip
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -90,13 +85,12 @@ class _Torch(Stepped):
         model.shape = shape
         return model
 
-    def _attributes(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        return {"module_": model.with_weights(params)}
+    def fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """A module with the trained weights; see `DistributedEstimator.fitted`."""
+        return {**super().fitted(model, params), "module_": model.with_weights(params)}
 
 
-@takes_options
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=TorchModel, module=_MODULE, device=_PLACE, fitted=_FITTED)
 class TorchClassifier(_Torch, AnyClassifier):
     """A PyTorch module for labels, trained where its data lies.
 
@@ -140,9 +134,7 @@ class TorchClassifier(_Torch, AnyClassifier):
         return probabilities
 
 
-@takes_options
-@_shared
-@dataclass(eq=False, repr=False, kw_only=True)
+@estimator(model=TorchModel, module=_MODULE, device=_PLACE, fitted=_FITTED)
 class TorchRegressor(_Torch, AnyRegressor):
     """A PyTorch module for numbers, trained where its data lies.
 
@@ -178,6 +170,3 @@ class TorchRegressor(_Torch, AnyRegressor):
 
     def _loss(self) -> Loss:
         return ModelLossOfNumbers()
-
-    def _several(self) -> int | None:
-        return None if self.n_outputs_ == 1 else self.n_outputs_

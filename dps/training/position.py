@@ -96,10 +96,10 @@ class Position:
         return self.begun.version
 
     @property
-    def nbytes(self) -> int:
-        """Of the parameters."""
+    def params(self) -> NDArray[np.floating]:
+        """The parameters, (n,)."""
         begun = self.begun
-        return int((begun.values[0] if isinstance(begun, Kept) else begun.params).nbytes)
+        return begun.values[0] if isinstance(begun, Kept) else begun.params
 
     @property
     def epochs(self) -> int:

@@ -131,7 +131,7 @@ class Watcher:
                 raise
             return self._result(error)
         self._fetch()
-        if self._job.position.nbytes > _HEAVY:
+        if self._job.position.params.nbytes > _HEAVY:
             cards = [shard.card for shard in self._session.shards]
             if all(card.host == host_id() and card.store.path for card in cards):
                 self.mirrored = None  # files of this host outlive their processes

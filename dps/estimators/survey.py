@@ -1,0 +1,138 @@
+"""What a fit is planned by, as it becomes known, and the job that a plan makes of it.
+
+It knows no kind of model: what is particular to one an estimator says, see `DistributedEstimator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.cluster.base import Cluster
+from dps.data.columns import Columns
+from dps.data.inspection import DataSummary
+from dps.data.targets import TargetEncoding
+from dps.estimators.encoding import Encoding
+from dps.losses import Loss
+from dps.models import Model
+from dps.modes import Mode
+from dps.optimizers import Optimizer
+from dps.optimizers.schedules import Schedule
+from dps.training.job import Execution, Job
+from dps.training.lbfgs.full_batch import FullBatch
+from dps.training.position import Beginning, Position
+from dps.training.state import TrainState, starting_state
+from dps.training.stopping import StoppingRule
+
+__all__ = ["Survey"]
+
+
+@dataclass(eq=False)
+class Survey:
+    """One fit as `plan` of an estimator sees it: what was asked for, and what the data is."""
+
+    fit: str  # its id
+    estimator: Any
+    loss: Loss  # as the user gave it; `targets` has the one that is trained
+    mode: Mode
+    start: TrainState | None  # where training goes on from
+    max_iter: int  # epochs at the most, as far as is known before rows are looked at
+    tol: float | None
+    seed: int
+    partial: bool  # whether it is one epoch, of many
+    encoding: Encoding | None = None  # how a dataframe is encoded, if it is
+    columns: Columns | None = None  # those that are trained on, where not all are
+    #: Fitted attributes that planning decides, such as ``alpha_``.
+    attributes: dict[str, Any] = field(default_factory=dict)
+    # Once rows have been looked at:
+    cluster: Cluster = field(init=False)  # which holds them, encoded
+    summary: DataSummary = field(init=False)
+    targets: TargetEncoding = field(init=False)
+    n_outputs: int = field(init=False)  # raw ones
+
+    def job(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        *,
+        params: NDArray[np.floating] | None = None,
+        state: NDArray[np.floating] | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        stopping: StoppingRule | None = None,
+        batch_size: int | str | None = None,
+        n_replicas: int | str | None = None,
+        full_batch: FullBatch | None = None,
+        finish: FullBatch | None = None,
+    ) -> Job:
+        """What is to be trained; what is not given is as the estimator's parameters say.
+
+        Parameters
+        ----------
+        model : Model
+        optimizer : Optimizer
+        schedule : Schedule
+        params : (n,) array, optional
+            Where to start: by default from the last fit where it goes on from one, else from
+            ``model.initial(rng)``.
+        state : (state_rows, n) array, optional
+            Of the optimizer, to start from.
+        l1, l2 : float, default=0.0
+            Strengths of the penalties on the penalised coordinates.
+        stopping : StoppingRule, optional
+        batch_size, n_replicas : int or str, optional
+        full_batch : FullBatch, optional
+            Train on all rows at once rather than by stochastic steps.
+        finish : FullBatch, optional
+            Do so once these are on a plateau.
+
+        Raises
+        ------
+        ValueError
+            The last fit was of another number of parameters.
+        """
+        estimator, start = self.estimator, self.start
+        if params is None and start is not None:
+            start.check(model)
+            params = start.params.astype(model.dtype, copy=False)
+        elif params is None:
+            initial: Any = model.initial
+            params = initial(np.random.default_rng(self.seed))
+        if state is None:
+            state, _ = starting_state(start, optimizer, model)
+        if stopping is None:
+            stopping = StoppingRule(
+                self.max_iter, self.tol, estimator.n_iter_no_change, estimator.early_stopping,
+                finishes=finish is not None,
+            )  # fmt: skip
+        version, ids = (0, None) if start is None else (start.version, start.ids)
+        holds_out = stopping.validate and not self.summary.validation
+        return Job(
+            fit=self.fit,
+            model=model,
+            targets=self.targets,
+            optimizer=optimizer,
+            schedule=schedule,
+            l1=l1,
+            l2=l2,
+            mode=self.mode,
+            stopping=stopping,
+            position=Position(Beginning(params, state, version, ids)),
+            epochs_before=0 if start is None else start.epochs,
+            batch_size=estimator.batch_size if batch_size is None else batch_size,
+            execution=Execution(
+                estimator.n_replicas if n_replicas is None else n_replicas,
+                estimator.n_shards, estimator.rebalance, float(estimator.timeout),
+                estimator.on_data_loss == "drop", estimator.max_losses,
+            ),
+            seed=self.seed,
+            shuffle=estimator.shuffle,
+            validation_fraction=estimator.validation_fraction if holds_out else 0.0,
+            full_batch=full_batch,
+            finish=finish,
+            name=type(estimator).__name__,
+        )  # fmt: skip
