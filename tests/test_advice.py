@@ -52,7 +52,7 @@ def test_a_replica_with_more_rows_is_named_with_the_remedy() -> None:
 def test_a_slow_machine_is_named_where_rows_are_even() -> None:
     others = [account(rank, compute=1.0, wait=3.0) for rank in range(3)]
     said = advice(*others, account(3, compute=4.0))
-    assert "replica 3 on 10.0.0.1:3, which computes 4.0 s where the others take 1.0 s" in said
+    assert "replica 3 on 10.0.0.1:3, which computes 4.00 s where the others take 1.00 s" in said
     assert said.endswith("or use mode=dps.Sync(backups=1) or mode='async'.")
 
 

@@ -1,18 +1,16 @@
-"""What a fit on a cluster says of itself: events, stragglers, columns, metrics, spans."""
+"""What a fit on a cluster says of itself: events, stragglers, metrics, spans."""
 
 from __future__ import annotations
 
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import dask
 import dask.array as da
+import event_tables
 import msgpack
 import numpy as np
 import pytest
@@ -22,17 +20,15 @@ from distributed.security import Security
 from ranks import MODES
 
 import dps
-from dps._runtime.activity import WIDTH
 from dps._runtime.synchronous import SynchronousChannel
 from dps.errors import ReplicaError
 from dps.losses import LogLoss
 from dps.monitor import events
-from dps.monitor.board import MOST_ENDED, Board, ReplicaEntry
 from dps.monitor.checking import is_sound
-from dps.monitor.columns import NAMES, update_columns
 from dps.monitor.events import KINDS
-from dps.monitor.fit_metrics import FitMetrics
+from dps.monitor.prometheus import FitCollector
 from dps.monitor.shard import ReportingShard
+from dps.monitor.store import FITS, Store
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server.shard import GroupSpec, Initial, MonitorInfo, ShardSpec
@@ -147,15 +143,11 @@ def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: st
         )
 
 
-def test_every_kind_has_a_schema_and_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
+def test_every_kind_has_a_schema_and_the_page_has_it() -> None:
     assert set(SCHEMA) == set(KINDS)
-    for kind, schema in SCHEMA.items():
-        assert f"`{kind}`" in page
-        for field in get_type_hints(schema):
-            assert f"`{field}`" in page, f"{field} of {kind}"
-    for field in get_type_hints(events.ReplicaFields):
-        assert f"`{field}`" in page, field
+    assert event_tables.PAGE.read_text() == event_tables.written(), (
+        "run python tests/harness/event_tables.py"
+    )
 
 
 def test_a_cluster_told_to_be_silent_says_nothing(client: Client, told: Told) -> None:
@@ -256,70 +248,11 @@ def test_a_slow_replica_is_named(client: Client, told: Told, mode: str) -> None:
     assert before[-1]["replicas"][found["rank"]]["step"] <= 5 / 0.04
 
 
-def columns(client: Client) -> list[dict[str, Any]]:
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    return [{n: w["metrics"][n] for n in NAMES if n in w["metrics"]} for w in workers]
-
-
 def metrics(client: Client) -> list[str]:
-    """The lines of dps that Prometheus would read from all workers."""
-
-    def port(dask_worker: Any) -> int:
-        served: int = dask_worker.http_server.port
-        return served
-
-    lines = []
-    for number in client.run(port).values():
-        with urllib.request.urlopen(f"http://127.0.0.1:{number}/metrics") as page:
-            lines += page.read().decode().splitlines()
+    """The lines of dps that Prometheus would read from the scheduler."""
+    with urllib.request.urlopen(client.dashboard_link.replace("/status", "/metrics")) as page:
+        lines = page.read().decode().splitlines()
     return [line for line in lines if line.startswith("dps_")]
-
-
-def test_workers_show_what_is_on_them_while_it_is(client: Client, told: Told) -> None:
-    fit = Endless(client, mode="async", optimizer="sgd", max_iter=2000, batch_size=500)
-    try:
-        shown = until(
-            lambda: [c for c in columns(client) if c.get("dps rows/s") and c.get("dps loss")],
-            "a worker shows columns",
-        )
-    finally:
-        fit.end()
-    for column in shown:
-        assert set(column) == set(NAMES)
-        assert 0 < column["dps loss"] < 1
-    until(lambda: not any(columns(client)), "no columns are left")
-
-
-def test_columns_come_and_go_while_a_heartbeat_waits_for_an_asynchronous_metric() -> None:
-    soon: list[tuple[Any, ...]] = []
-    loop = SimpleNamespace(add_callback=lambda *call: soon.append(call))
-    mine = object()
-    worker = SimpleNamespace(metrics={"mine": mine}, address="here", loop=loop)
-    board = Board()
-    entry = ReplicaEntry("f00d", "here", 0, [np.zeros(WIDTH, np.int64)])
-
-    def run() -> list[str]:
-        for function, *arguments in soon:
-            function(*arguments)
-        soon.clear()
-        return sorted(worker.metrics)
-
-    def in_a_heartbeat(change: Callable[[], None]) -> list[str]:
-        before = dict(worker.metrics)
-        for name in worker.metrics:
-            if name == "mine":
-                change()
-                threading.Thread(target=update_columns, args=(worker, board)).start()
-                until(lambda: soon, "the loop is asked")
-                assert worker.metrics == before  # the loop alone changes it
-                run()
-        return sorted(worker.metrics)
-
-    assert in_a_heartbeat(lambda: board.add(entry)) == sorted([*NAMES, "mine"])
-    update_columns(worker, board)
-    assert run() == sorted([*NAMES, "mine"])
-    assert in_a_heartbeat(entry.end) == ["mine"]
-    assert worker.metrics["mine"] is mine
 
 
 def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> None:
@@ -330,6 +263,8 @@ def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> Non
         tol=None, batch_size=100,
     ).fit(X, y)  # fmt: skip
     fit = told.last("started")["fit"]
+    told.final("replicas")
+    until(lambda: len([each for each in told("shard") if each["final"]]) == 2, "both shards end")
     found = {
         line.split("{")[0] + "{" + line.split("{")[1].replace(f'fit="{fit}",', "").split("}")[0]:
         float(line.rsplit(" ", 1)[1])
@@ -343,7 +278,7 @@ def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> Non
     steps = sum(v for n, v in found.items() if n.startswith("dps_replica_steps_total"))
     assert pushes == {f'dps_shard_pushes_total{{shard="{shard}"': steps for shard in range(2)}
     stale = [v for n, v in found.items() if n.startswith("dps_push_staleness_count")]
-    assert sum(stale) == 2 * steps
+    assert sum(stale) == steps
     phases = [n for n in found if n.startswith("dps_replica_seconds_total")]
     assert len(phases) == 2 * 5
 
@@ -353,9 +288,7 @@ def test_prometheus_reads_fits_from_the_scheduler(client: Client, told: Told) ->
     X, y = problem()
     model = dps.LinearClassifier(client=client, n_replicas=2, max_iter=3, tol=None).fit(X, y)
     fit = told.last("stopped")["fit"]
-    link = client.dashboard_link.replace("/status", "/metrics")
-    with urllib.request.urlopen(link) as page:
-        lines = page.read().decode().splitlines()
+    lines = metrics(client)
     labels = f'{{fit="{fit}",mode="sync",name="LinearClassifier"}}'
     found = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if labels in line}
     assert found == {
@@ -382,37 +315,24 @@ def stopped(fit: str) -> dict[str, Any]:
     return events.event("stopped", fit, reason="converged", epochs=1, loss=0.5, seconds=1.0)
 
 
-def told_of(metrics: FitMetrics) -> set[str]:
-    pytest.importorskip("prometheus_client")
-    samples = [s for family in metrics.collect() for s in family.samples]
-    return {s.labels["fit"] for s in samples if s.name == "dps_fit_running"}
-
-
-def test_series_of_fits_are_bounded() -> None:
-    metrics = FitMetrics()
-    for number in range(200):
-        metrics.take(started(str(number)))
-        if number:
-            metrics.take(stopped(str(number)))
-    assert told_of(metrics) == {"0", *(str(n) for n in range(200 - MOST_ENDED, 200))}
-
-
-def test_ended_replicas_are_told_of_for_a_while_and_do_not_hold_windows(
+def test_series_of_fits_are_bounded_and_end_some_time_after_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    board = Board()
-    rows = np.arange(3 * WIDTH, dtype=np.int64).reshape(3, WIDTH)
-    entries = [ReplicaEntry("f00d", "here", rank, [rows[rank]]) for rank in range(3)]
-    for entry in entries:
-        board.add(entry)
-    entries[1].end()
-    rows[:] = 0  # the window goes
-    assert board.replicas() == entries
-    assert entries[1].rows[0].tolist() == list(range(WIDTH, 2 * WIDTH))
-    assert entries[1].rows[0].base is None
-    assert not entries[0].rows[0].any()
-    monkeypatch.setattr("dps.monitor.board.LINGER", -1.0)
-    assert board.replicas() == [entries[0], entries[2]]
+    pytest.importorskip("prometheus_client")
+    store, collector = Store(), FitCollector()
+    collector.stores.add(store)
+
+    def shown() -> set[str]:
+        samples = [s for family in collector.collect() for s in family.samples]
+        return {s.labels["fit"] for s in samples if s.name == "dps_fit_running"}
+
+    for number in range(200):
+        store.add(started(str(number)), time.time())
+        if number:
+            store.add(stopped(str(number)), time.time())
+    assert shown() == {"0", *(str(n) for n in range(201 - FITS, 200))}
+    monkeypatch.setattr("dps.monitor.prometheus.LINGER", -1.0)
+    assert shown() == {"0"}
 
 
 def test_tasks_say_what_they_are_and_belong_together(client: Client, told: Told) -> None:
@@ -492,8 +412,6 @@ def test_a_shard_that_nobody_closes_is_silent_once_its_client_has_gone(client: C
         actor.result(timeout=30)
         Remote(worker, actor.key, other).call("open", group, timeout=10)
         until(lambda: told_of() > 2, "it says something")
-        until(lambda: any(columns(client)), "it is shown")
-    until(lambda: not any(columns(client)), "no columns are left")
 
     def shards(dask_worker: Any) -> int:
         import gc

@@ -12,12 +12,12 @@ from bokeh.document import Document
 from bokeh.models import Div, GlyphRenderer, Plot
 
 from dps.monitor.events import event
-from dps.monitor.fit_metrics import FitMetrics
 from dps.monitor.page.bars import Times
 from dps.monitor.page.curves import Losses, Rates
 from dps.monitor.page.document import PANELS
 from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.view import view_of
+from dps.monitor.prometheus import FitCollector
 from dps.monitor.series import Series
 from dps.monitor.store import FITS, POINTS, SENTENCES, SILENCE, Fit, Store
 from dps.monitor.words import sentence
@@ -185,12 +185,12 @@ def test_what_events_are_not_made_of_is_left_out(new: Callable[[Any], Any]) -> N
     panels, seen = [panel(LIGHT) for panel in PANELS.values()], 0
     for one in (*every_kind(), stopped("f"), failed("f")):
         for odd in changed(one, new):
-            store, metrics = Store(), FitMetrics()
+            store, collector = Store(), FitCollector()
+            collector.stores.add(store)
             for given in (started("f"), odd):
                 before = store.revision
                 store.add(given, 0.0)
-                metrics.take(given)
-            list(metrics.collect())
+            list(collector.collect())
             if store.revision > before:  # a text instead of a text, say
                 seen += 1
                 for fit in store.fits:
@@ -314,10 +314,10 @@ def test_every_event_that_people_should_know_of_has_words() -> None:
     )
     assert sentence(epochs("f", 4, validation=0.3)) == "Epoch 4: loss 0.25, 0.3 on held-out rows."
     assert sentence(failed("f", message="it died.")) == (
-        "Failed after 2.0 s, replica 1 on h:1 in step 1,234: WorkerLostError: it died."
+        "Failed after 2.00 s, replica 1 on h:1 in step 1,234: WorkerLostError: it died."
     )
     nowhere = dict.fromkeys(["worker", "rank", "step"])
-    assert sentence(failed("f", **nowhere)) == ("Failed after 2.0 s: WorkerLostError: it died.")
+    assert sentence(failed("f", **nowhere)) == ("Failed after 2.00 s: WorkerLostError: it died.")
 
 
 @pytest.mark.parametrize("panel", [Losses, Rates, Times])

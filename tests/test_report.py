@@ -33,13 +33,13 @@ REPORT = FitReport(
 
 def test_the_text_says_how_it_ended_where_time_went_and_what_to_change() -> None:
     assert str(REPORT) == (
-        "LinearClassifier, sync by Adagrad: converged after 12 epochs and 4.0 s, loss 0.4654\n"
+        "LinearClassifier, sync by Adagrad: converged after 12 epochs and 4.00 s, loss 0.4654\n"
         "200 rows an epoch, 600 rows/s, 2 replicas, 1 shard\n"
         "\n"
         "replica  worker        rows   time  compute  communicate  wait  load\n"
-        "      0  10.0.0.1:40  1.20k  4.0 s      25%          12%   62%    0%\n"
-        "      1  10.0.0.2:41  1.20k  4.0 s      25%          12%   62%    0%\n"
-        "    all               2.40k  8.0 s      25%          12%   62%    0%\n"
+        "      0  10.0.0.1:40  1.20k  4.00 s      25%          12%   62%    0%\n"
+        "      1  10.0.0.2:41  1.20k  4.00 s      25%          12%   62%    0%\n"
+        "    all               2.40k  8.00 s      25%          12%   62%    0%\n"
         "\n"
         "62% of the time is waiting: use mode='async', fewer replicas or a larger batch_size."
     )
@@ -89,7 +89,7 @@ def test_without_an_account_of_time_there_is_neither_table_nor_bar() -> None:
     empty = replace(ACCOUNTS[0], compute=0.0, communicate=0.0, wait=0.0)
     report = replace(REPORT, accounts=(empty,), validation_loss=0.5)
     assert str(report) == (
-        "LinearClassifier, sync by Adagrad: converged after 12 epochs and 4.0 s, loss 0.4654, "
+        "LinearClassifier, sync by Adagrad: converged after 12 epochs and 4.00 s, loss 0.4654, "
         "0.5 on held-out rows\n200 rows an epoch, 600 rows/s, 1 replica, 1 shard"
     )
     assert "■" not in report._repr_html_()

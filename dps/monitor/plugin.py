@@ -12,7 +12,7 @@ from typing import Any
 from distributed import SchedulerPlugin
 
 from dps.monitor.events import TOPIC
-from dps.monitor.fit_metrics import install_metrics
+from dps.monitor.prometheus import serve_metrics
 from dps.monitor.store import Store
 
 __all__ = ["NAME", "FitsPlugin", "install", "plugin_of"]
@@ -97,5 +97,6 @@ def install(dask_scheduler: Any) -> str | None:
     """
     if NAME in dask_scheduler.plugins:
         return None
-    install_metrics(dask_scheduler)
-    return plugin_of(dask_scheduler).show(dask_scheduler)
+    plugin = plugin_of(dask_scheduler)
+    serve_metrics(plugin.store)
+    return plugin.show(dask_scheduler)

@@ -1,58 +1,61 @@
-"""Metrics of replicas and shards for Prometheus, on the ``/metrics`` of Dask's workers.
+"""Metrics of fits for Prometheus, on the ``/metrics`` of Dask's scheduler.
 
-Dask serves the registry of the process; what is registered here appears there. Where
-``prometheus_client`` is not installed there are none, and Dask says so itself. Names and labels
-are those of docs/monitoring.md. It must not know how counts come about.
+What the page remembers, in Prometheus' words; names and labels are those of docs/monitoring.md.
+Dask serves the registry of the process, on the event loop that takes events in; what is registered
+here appears there. Where ``prometheus_client`` is not installed there is nothing.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import time
 from typing import Any
 
-from dps._runtime.activity import (
-    APPLY,
-    BYTES,
-    EPOCH,
-    PUSHES,
-    ROWS,
-    STALE_SUM,
-    STALENESS,
-    STEPS,
-)
-from dps.monitor.board import Board, ReplicaEntry, ShardEntry
-from dps.monitor.counters import mean_loss, seconds
 from dps.monitor.events import bucket_floor
+from dps.monitor.store import Fit, Store
 
-__all__ = ["BoardCollector", "serve_metrics"]
+__all__ = ["FitCollector", "serve_metrics"]
 
-_REPLICA, _SHARD = ("fit", "replica"), ("fit", "shard")
+#: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
+LINGER = 90.0
 #: Bounds of the histogram of staleness, 0, 1, 3, 7 and so on: each is a series of its own.
 _BOUNDS = 12
-_lock = threading.Lock()
-_served = False
+#: Name, help, and the value of what it is of (None: there is none); counters end in "_total".
+Metric = tuple[str, str, Callable[[Any], float | None]]
+
+_OF_FITS: tuple[Metric, ...] = (
+    ("dps_fit_epochs_total", "Epochs closed.", lambda fit: fit.epochs),
+    ("dps_fit_rows_total", "Rows of closed epochs.", lambda fit: fit.rows),
+    ("dps_fit_running", "1 until it ends.", lambda fit: int(fit.running)),
+    ("dps_fit_stragglers", "Replicas that are slow.", lambda f: f.running * len(f.stragglers)),
+    ("dps_fit_loss", "Mean training loss of the last closed epoch.", lambda fit: fit.loss),
+    ("dps_fit_validation_loss", "That on the rows held out.", lambda fit: fit.validation_loss),
+)
+_OF_REPLICAS: tuple[Metric, ...] = (
+    ("dps_replica_rows_total", "Training rows seen.", lambda replica: replica["rows"]),
+    ("dps_replica_steps_total", "Gradients handed over.", lambda replica: replica["step"]),
+    ("dps_replica_epoch", "The epoch at work, from 1.", lambda replica: replica["epoch"]),
+    ("dps_replica_loss", "Mean training loss of that epoch.", lambda replica: replica["loss"]),
+)
+_OF_SHARDS: tuple[Metric, ...] = (
+    ("dps_shard_pushes_total", "Gradients received.", lambda shard: shard["pushes"]),
+    ("dps_shard_received_bytes_total", "Bytes of them.", lambda shard: shard["bytes"]),
+    (
+        "dps_shard_apply_seconds_total",
+        "Time spent on the shard's memory: copying, summing, applying.",
+        lambda shard: shard["apply_seconds"],
+    ),
+    ("dps_shard_version", "Updates applied.", lambda shard: shard["version"]),
+    ("dps_shard_memory_bytes", "Memory of the shard.", lambda shard: shard["nbytes"]),
+)
 
 
-def serve_metrics(board: Board) -> None:
-    """Have the process' registry tell of a board, once; nothing where there is no registry."""
-    global _served
-    with _lock:
-        if _served:
-            return
-        _served = True
-        try:
-            from prometheus_client import REGISTRY
-        except ImportError:
-            return
-        REGISTRY.register(BoardCollector(board))
+class FitCollector:
+    """What Prometheus asks: of the fits of all schedulers in this process."""
 
-
-class BoardCollector:
-    """What Prometheus asks."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self) -> None:
+        self.stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
     def describe(self) -> list[Any]:
         """Nothing is known before there is a fit."""
@@ -60,72 +63,78 @@ class BoardCollector:
 
     def collect(self) -> Iterator[Any]:
         """All metrics of what runs, and of what has ended lately."""
-        yield from _of_replicas(self._board.replicas())
-        yield from _of_shards(self._board.shards())
+        from prometheus_client.core import CounterMetricFamily
+
+        stores = list(self.stores)
+        ended = CounterMetricFamily("dps_fits", "Fits that have ended.", labels=["outcome"])
+        for outcome in ("converged", "max_iter", "interrupted", "failed"):
+            ended.add_metric([outcome], sum(store.outcomes[outcome] for store in stores))
+        yield ended
+        fits = [fit for store in stores for fit in store.fits if _shown(fit)]
+        named = [([fit.id, fit.started["name"], fit.started["mode"]], fit) for fit in fits]
+        replicas = [([f.id, str(rank)], each) for f in fits for rank, each in f.replicas.items()]
+        shards = [([f.id, str(number)], each) for f in fits for number, each in f.shards.items()]
+        yield from _families(_OF_FITS, ("fit", "name", "mode"), named)
+        yield from _families(_OF_REPLICAS, ("fit", "replica"), replicas)
+        yield from _families(_OF_SHARDS, ("fit", "shard"), shards)
+        yield from _of_pushes(replicas)
 
 
-def _of_replicas(entries: list[ReplicaEntry]) -> Iterator[Any]:
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+def _shown(fit: Fit) -> bool:
+    return bool(fit.started) and (fit.running or time() - fit.heard < LINGER)
 
-    rows = CounterMetricFamily("dps_replica_rows", "Training rows seen.", labels=_REPLICA)
-    steps = CounterMetricFamily("dps_replica_steps", "Gradients handed over.", labels=_REPLICA)
+
+def _families(
+    metrics: Iterable[Metric], labels: Sequence[str], values: Sequence[tuple[list[str], Any]]
+) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, what, value_of in metrics:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(name, what, labels=labels)
+        for named, each in values:
+            if (value := value_of(each)) is not None:
+                family.add_metric(named, value)
+        yield family
+
+
+def _of_pushes(replicas: Sequence[tuple[list[str], Any]]) -> Iterator[Any]:
+    """Where a replica's time went, and how stale the parameters behind its pushes were."""
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
     spent = CounterMetricFamily(
-        "dps_replica_seconds", "Where a replica's time went.", labels=(*_REPLICA, "phase")
-    )
-    epoch = GaugeMetricFamily("dps_replica_epoch", "The epoch at work, from 1.", labels=_REPLICA)
-    loss = GaugeMetricFamily(
-        "dps_replica_loss", "Mean training loss of the epoch so far.", labels=_REPLICA
+        "dps_replica_seconds", "Where a replica's time went.", labels=("fit", "replica", "phase")
     )
     stale = HistogramMetricFamily(
         "dps_push_staleness",
-        "Updates that the parameters behind a push lacked.",
-        labels=(*_REPLICA, "shard"),
+        "Updates that the parameters behind a push to the first shard lacked.",
+        labels=("fit", "replica"),
     )
-    for entry in entries:
-        first, labels = entry.rows[0], [entry.fit, str(entry.rank)]
-        rows.add_metric(labels, int(first[ROWS]))
-        steps.add_metric(labels, int(first[STEPS]))
-        epoch.add_metric(labels, int(first[EPOCH]))
-        for phase, value in seconds(first).items():
-            spent.add_metric([*labels, phase], value)
-        mean = mean_loss(first)
-        if mean is not None:
-            loss.add_metric(labels, mean)
-        for shard, row in enumerate(entry.rows):
-            counts = row[STALENESS:].cumsum().tolist()
-            if counts[-1]:
-                bounds = [(str(float(bucket_floor(n + 1) - 1)), counts[n]) for n in range(_BOUNDS)]
-                buckets = [*bounds, ("+Inf", counts[-1])]
-                stale.add_metric([*labels, str(shard)], buckets, int(row[STALE_SUM]))
-    yield from (rows, steps, spent, epoch, loss, stale)
+    for labels, replica in replicas:
+        for phase, seconds in replica["seconds"].items():
+            spent.add_metric([*labels, phase], seconds)
+        counts = replica["staleness"]
+        if pushes := sum(counts):
+            bounds = [
+                (str(float(bucket_floor(n + 1) - 1)), sum(counts[: n + 1])) for n in range(_BOUNDS)
+            ]
+            total = replica["staleness_mean"] * pushes
+            stale.add_metric(labels, [*bounds, ("+Inf", pushes)], total)
+    yield from (spent, stale)
 
 
-def _of_shards(entries: list[ShardEntry]) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+# Of the process, as the registry is: several schedulers may live in it.
+_collector: FitCollector | None = None
 
-    counters = {
-        PUSHES: CounterMetricFamily("dps_shard_pushes", "Gradients received.", labels=_SHARD),
-        BYTES: CounterMetricFamily(
-            "dps_shard_received_bytes", "Bytes of gradients received.", labels=_SHARD
-        ),
-        APPLY: CounterMetricFamily(
-            "dps_shard_apply_seconds",
-            "Time spent on the shard's memory: copying, summing, applying.",
-            labels=_SHARD,
-        ),
-    }
-    version = GaugeMetricFamily("dps_shard_version", "Updates applied.", labels=_SHARD)
-    memory = GaugeMetricFamily("dps_shard_memory_bytes", "Memory of the shard.", labels=_SHARD)
-    for entry in entries:
-        counts, updates = entry.counts()
-        labels = [entry.fit, str(entry.shard)]
-        for word, family in counters.items():
-            total = int(counts[:, word].sum())
-            family.add_metric(labels, total / 1e9 if word == APPLY else total)
-        version.add_metric(labels, updates)
-        memory.add_metric(labels, entry.nbytes if entry.alive else 0)
-    yield from (*counters.values(), version, memory)
+
+def serve_metrics(store: Store) -> None:
+    """Have the registry of the process say what a store knows, if there is one."""
+    global _collector
+    if _collector is None:
+        try:
+            from prometheus_client import REGISTRY
+        except ImportError:
+            return
+        _collector = FitCollector()
+        REGISTRY.register(_collector)
+    _collector.stores.add(store)

@@ -11,7 +11,6 @@ from typing import Any
 
 from distributed import get_worker
 
-from dps.monitor.presence import Presence
 from dps.monitor.reporter import Reporter
 from dps.monitor.server_reporter import ServerReporter
 from dps.server.holding import HoldingCard
@@ -29,19 +28,15 @@ class ReportingGroup(ServedGroup):
 
     def __init__(self, spec: GroupSpec, store: Store) -> None:
         super().__init__(spec, store)
-        self._shown: tuple[Reporter | Presence, ...] = ()
+        self._reporter: Reporter | None = None
         if spec.watched is not None:
-            worker = get_worker()
-            self._shown = (
-                Reporter(worker, self.window, spec.watched),
-                Presence.of_shard(worker, self.window),
-            )
+            self._reporter = Reporter(get_worker(), self.window, spec.watched)
 
     def close(self) -> None:
         """Report for the last time, stop the group and give the window back."""
-        for shown in self._shown:
-            shown.end()
-        self._shown = ()
+        if self._reporter is not None:
+            self._reporter.end()
+        self._reporter = None
         super().close()
 
 

@@ -6,7 +6,7 @@ in which they were sent. It knows neither Dask nor bokeh.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -152,6 +152,11 @@ class Fit:
         return 0 if self._last_epoch is None else int(self._last_epoch["epoch"])
 
     @property
+    def rows(self) -> int:
+        """Rows of closed epochs."""
+        return 0 if self._last_epoch is None else self.epochs * int(self._last_epoch["rows"])
+
+    @property
     def loss(self) -> float | None:
         """Mean training loss of the last closed epoch."""
         return None if self._last_epoch is None else float(self._last_epoch["loss"])
@@ -276,6 +281,8 @@ class Store:
     ----------
     servers : Servers
         The parameter servers that are there.
+    outcomes : Counter of str
+        How the fits ended that have.
     revision : int
         Grows with every event, so that whoever shows fits knows whether anything is new.
 
@@ -294,6 +301,7 @@ class Store:
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN)
         self._count = 0
         self.servers = Servers()
+        self.outcomes: Counter[str] = Counter()
         self.revision = 0
 
     @property
@@ -319,6 +327,8 @@ class Store:
         if fit is None:
             fit = self._fits[event["fit"]] = self._new(event["fit"], now)
         fit.add(event, now)
+        if event["kind"] in ("stopped", "failed"):
+            self.outcomes[fit.outcome] += 1
         self.revision += 1
 
     def lose(self, worker: str, now: float) -> None:

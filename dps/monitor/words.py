@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
-    "bytes_in_words",
     "count",
     "duration",
     "host",
@@ -42,44 +41,17 @@ def count(number: float) -> str:
     return f"{scaled:.{digits if unit else digits + 1}f}{unit}"
 
 
-def bytes_in_words(number: float) -> str:
-    """A number of bytes.
-
-    Examples
-    --------
-    >>> bytes_in_words(800), bytes_in_words(31_406), bytes_in_words(3 << 30)
-    ('800 B', '30.7 KiB', '3.0 GiB')
-    """
-    if number < 1024:
-        return f"{number:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        number /= 1024
-        if number < 1024:
-            return f"{number:.1f} {unit}"
-    return f"{number / 1024:.1f} TiB"
-
-
 def duration(seconds: float) -> str:
-    """A span of time.
+    """A span of time as Dask writes it, or a dash where there is none.
 
     Examples
     --------
-    >>> [duration(span) for span in (0.0042, 0.25, 9.94, 93, 7260, 200_000)]
-    ['4 ms', '0.25 s', '9.9 s', '1 min 33 s', '2 h 1 min', '2 d 7 h']
+    >>> [duration(span) for span in (0.0042, 9.94, 93, 7260, float("nan"))]
+    ['4.20 ms', '9.94 s', '93.00 s', '2hr 1m', '–']
     """
-    if not math.isfinite(seconds):
-        return "–"
-    if seconds < 0.1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 1:
-        return f"{seconds:.2f} s"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, most, big, small in ((60, 3600, "min", "s"), (3600, 86400, "h", "min")):
-        if whole < most:
-            return f"{whole // unit} {big} {whole % unit * 60 // unit} {small}"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    from dask.utils import format_time
+
+    return str(format_time(seconds)) if math.isfinite(seconds) else "–"
 
 
 def loss(value: float | None) -> str:
@@ -138,7 +110,7 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     --------
     >>> sentence({"kind": "stopped", "reason": "converged", "epochs": 1, "loss": 0.5,
     ...           "seconds": 3.0})
-    'Converged after 1 epoch and 3.0 s, with a loss of 0.5.'
+    'Converged after 1 epoch and 3.00 s, with a loss of 0.5.'
     >>> sentence({"kind": "shard"})
     """
     say = _SENTENCES.get(event["kind"])

@@ -277,10 +277,7 @@ class DaskCluster:
         futures = {}
         for task in tasks:
             futures[task.rank] = self._work.submit(
-                partial(
-                    run_replica_task, function, task.spec, server,
-                    (self._fit, task.rank) if self.watched else None,
-                ),
+                partial(run_replica_task, function, task.spec, server, self.watched),
                 [moved.get(piece, data.values(piece.partition)) for piece in task.pieces],
                 workers=[task.worker], allow_other_workers=False, pure=False,
                 key=f"dps-replica-{name}-{task.rank}",

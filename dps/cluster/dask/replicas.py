@@ -14,7 +14,7 @@ from dps.cluster.dask.calls import fetch
 from dps.cluster.dask.work import FitWork
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
-from dps.monitor.presence import replica_presence
+from dps.monitor.presence import metered
 from dps.server.session import Session
 
 __all__ = ["ReplicaTasks", "run_replica_task"]
@@ -121,12 +121,12 @@ def run_replica_task(
     function: Callable[..., Any],
     spec: Any,
     server: Session,
-    shown_as: tuple[str, int] | None,
+    watched: bool,
     partitions: Sequence[tuple[Any, Any, Any]],
 ) -> Any:
     """The task of a replica: leave the thread pool, so that a barrier blocks nobody's slot.
 
-    What it does is shown as that of a fit's rank, if these are given.
+    Where its time went, Dask hears of a fit that is watched.
     """
     worker = get_worker()
     secede()
@@ -136,7 +136,7 @@ def run_replica_task(
             raise WorkerLostError("a worker leaves the cluster", worker=worker.address)
 
     values = [Partition(*part) for part in partitions]
-    if shown_as is None:
+    if not watched:
         return function(spec, server, values, alive)
-    with replica_presence(worker, *shown_as) as watch:
+    with metered() as watch:
         return function(spec, server, values, alive, watch)

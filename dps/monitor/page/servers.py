@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from html import escape
 
+from dask.utils import format_bytes
+
 from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.servers import Server
-from dps.monitor.words import bytes_in_words, count, host, plural
+from dps.monitor.words import count, host, plural
 
 __all__ = ["ServersPanel"]
 
@@ -65,7 +67,7 @@ def _row(server: Server) -> str:
     return (
         f"<tr><td>{escape(name)}{lost}</td>"
         f'<td class="words">{escape(_listed(server.tensors))}</td>'
-        f"<td>{bytes_in_words(server.bytes)}</td><td>{server.callers:,}</td>"
+        f"<td>{format_bytes(server.bytes)}</td><td>{server.callers:,}</td>"
         f"<td>{count(server.rate('reads'))}</td><td>{count(server.rate('pushes'))}</td>"
         f"<td>{count(server.rate('writes'))}</td>"
         f'<td class="words">{server.n_shards:,}<small>{_workers(server)}</small></td></tr>'

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from dask.utils import format_bytes
+
 from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import bytes_in_words, count, host, percent
+from dps.monitor.words import count, host, percent
 
 __all__ = ["EventLog", "Shards"]
 
@@ -82,8 +84,8 @@ def _row(fit: Fit, shard: Mapping[str, Any]) -> str:
     return (
         f"<tr><td>{escape(str(shard['shard']))}<small>{escape(host(shard['worker']))}</small></td>"
         f"<td>{count(held[0]) if held else '–'}</td>"
-        f"<td>{bytes_in_words(shard['nbytes'])}</td><td>{shard['version']:,}</td>"
-        f"<td>{count(pushes)}</td><td>{bytes_in_words(received)}</td>"
+        f"<td>{format_bytes(shard['nbytes'])}</td><td>{shard['version']:,}</td>"
+        f"<td>{count(pushes)}</td><td>{format_bytes(received)}</td>"
         f'<td><span class="busy"><i style="width:{100 * busy:.0f}%"></i></span>'
         f"{percent(busy)}</td></tr>"
     )
