@@ -41,20 +41,24 @@ def figures(
 
 SLOW = (1.0, 4.0, 1.0, 1.1)
 OTHERS: dict[str, tuple[Figures, Mode, str]] = {
-    "one slow": (figures(SLOW, wait=3.0), Sync(backups=1, late="add"), "replica 1 takes 4.0 times"),
+    "one slow": (
+        figures(SLOW, wait=3.0),
+        Sync(backups=1, late_gradients="add"),
+        "replica 1 takes 4.0 times",
+    ),
     "two slow of five": (
         figures((1.0, 3.0, 4.0, 1.0, 1.0)),
-        Sync(backups=2, late="add"),
+        Sync(backups=2, late_gradients="add"),
         "2 replicas take up to 4.0 times",
     ),
     "a slow one on its own host": (
         figures(SLOW, hosts=2, moving=0.5),
-        Sync(backups=1, late="add"),
+        Sync(backups=1, late_gradients="add"),
         "replica 1",
     ),
     "one slow of a table": (
         figures(SLOW, by_keys=True, table=True),
-        Sync(backups=1, late="add"),
+        Sync(backups=1, late_gradients="add"),
         "replica 1",
     ),
     "two hosts, dense": (
@@ -87,7 +91,7 @@ SAME: dict[str, tuple[Figures, str]] = {
     "half are slow": (figures((4.0, 4.0, 1.0, 1.0)), "2 of 4 are too many"),
     "one slow of two": (figures((4.0, 1.0)), "1 of 2 are too many"),
     "too few rows": (figures(SLOW, epoch_rows=(10_000, 90, 9, 9)), "need rows of every replica"),
-    "nearly over": (figures(SLOW, left=0.5), "sync (backups=1, late='add') would save"),
+    "nearly over": (figures(SLOW, left=0.5), "sync (backups=1, late_gradients='add') would save"),
     "slow, but that is hidden": (figures((1.0, 1.6, 1.0, 1.0), moving=9.0), "little would be"),
 }
 
@@ -216,7 +220,9 @@ def test_a_fit_that_goes_on_in_allreduce_has_the_bits_of_sync(
 
 
 @pytest.mark.parametrize(
-    "mode", [AllReduce(period=4), Async(), Sync(backups=1, late="add")], ids=lambda m: m.described
+    "mode",
+    [AllReduce(period=4), Async(), Sync(backups=1, late_gradients="add")],
+    ids=lambda m: m.described,
 )
 def test_each_row_counts_once_an_epoch_in_any_mode(
     mode: Mode, decides: Callable[[Mode], None], begun: Begun
@@ -270,11 +276,11 @@ def test_a_slow_replica_is_found_and_waited_for_no_more(begun: Begun) -> None:
         Mean, mode="auto", n_replicas=4, max_iter=8, tol=None, optimizer="sgd", batch_size=20,
         learning_rate=0.2, random_state=0,
     ).fit(np.zeros((ROWS, 1)), y)  # fmt: skip
-    mode = Sync(backups=1, late="add")
+    mode = Sync(backups=1, late_gradients="add")
     assert begun.modes == [Sync(), mode]
     assert auto.plan_.mode == mode
     assert "replica 0 takes" in auto.fit_report_.chosen
-    assert "sync (backups=1, late='add') by" in auto.fit_report_.summary
+    assert "sync (backups=1, late_gradients='add') by" in auto.fit_report_.summary
     assert [r["epoch"] for r in auto.history_] == list(range(1, 9))
     assert [r["rows"] + r["rows_dropped"] for r in auto.history_] == [ROWS] * 8
     assert abs(auto.predict([[0.0]])[0] - y.mean()) < 0.3
@@ -304,7 +310,7 @@ def test_what_is_over_at_once_or_the_same_in_all_modes_is_not_measured(
 def test_a_table_goes_on_row_by_row(decides: Callable[[Mode], None], begun: Begun) -> None:
     decides(Hybrid())
     auto = fitted(
-        "auto", True, dps.FMClassifier, max_rows=4000, hidden_layer_sizes=(4,), batch_size=8,
+        "auto", True, dps.FMClassifier, max_embeddings=4000, hidden_layer_sizes=(4,), batch_size=8,
         max_iter=60,
     )  # fmt: skip
     assert begun.modes == [Sync(), Hybrid()]

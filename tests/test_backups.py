@@ -85,7 +85,7 @@ def test_an_update_is_the_mean_of_the_first_and_what_comes_late_is_dropped(
 def test_what_comes_late_counts_in_the_step_at_work_beside_the_first(
     n_shards: int, far: bool
 ) -> None:
-    with group_of(Sync(backups=1, late="add"), 3, n_shards, far) as group:
+    with group_of(Sync(backups=1, late_gradients="add"), 3, n_shards, far) as group:
         channels = group.channels
         for channel in channels:
             channel.step.plan_steps(5)
@@ -135,7 +135,7 @@ def test_by_keys_it_is_the_same(late: str, n_shards: int, far: bool) -> None:
         whole[:] -= RATE * (total / sum(rows(rank) for rank in given))
 
     whole = np.zeros(SIZE)
-    with group_of(Sync(backups=1, late=late), 3, n_shards, far, keyed=rates) as group:
+    with group_of(Sync(backups=1, late_gradients=late), 3, n_shards, far, keyed=rates) as group:
         for channel in group.channels:
             channel.step.plan_steps(4)
             channel.step.begin_epoch(0)
@@ -192,7 +192,7 @@ def test_rows_are_exact_and_no_read_is_torn_however_ranks_run(
         return taken, dropped, came_late
 
     meeting = threading.Barrier(n)
-    with group_of(Sync(backups=2, late=late), n, n_shards, far, size) as group:
+    with group_of(Sync(backups=2, late_gradients=late), n, n_shards, far, size) as group:
         ended = at_once([lambda r=r, c=c: run(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
         for end in ended:
             if isinstance(end, Exception):
@@ -231,17 +231,17 @@ def check(model: Any, mode: Sync) -> None:
         assert record["rows"] + record["rows_dropped"] == model.plan_.rows
         assert sum(record["rows_per_replica"]) == record["rows"]
         assert not record["full_batch"]
-        if mode.late == "drop":
+        if mode.late_gradients == "drop":
             assert record["rows_late"] <= record["rows_dropped"]
             assert record["staleness_max"] == 0
-    assert model.history_[-1]["rows_dropped"] > 0 or mode.late == "add"
+    assert model.history_[-1]["rows_dropped"] > 0 or mode.late_gradients == "add"
 
 
 @pytest.mark.parametrize("late", ["drop", "add"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "by keys"])
 def test_a_fit_learns_and_accounts_for_every_row(sparse: bool, late: str) -> None:
     X, y = data(sparse)
-    mode = Sync(backups=1, late=late)
+    mode = Sync(backups=1, late_gradients=late)
     for n_shards, more in ((1, {}), (3, {"optimizer": "momentum", "learning_rate": 1.0})):
         model = fitted(mode, X, y, n_shards=n_shards, **more)
         check(model, mode)
@@ -252,7 +252,7 @@ def test_a_fit_learns_and_accounts_for_every_row(sparse: bool, late: str) -> Non
 def test_on_a_cluster_mapped_and_by_streams(client: Client, sparse: bool) -> None:
     X, y = data(sparse)
     for access, late, n_shards in (("mapped", "add", 1), ("stream", "drop", 3)):
-        mode = Sync(backups=1, late=late, access=access)
+        mode = Sync(backups=1, late_gradients=late, access=access)
         model = fitted(mode, X, y, client=client, n_shards=n_shards, early_stopping=not sparse)
         check(model, mode)
         assert model.score(X, y) > 0.7
@@ -273,8 +273,8 @@ def test_rows_of_a_table_are_made_by_whoever_closes_a_step() -> None:
     X = scipy.sparse.random_array((1000, 500), density=0.01, format="csr", rng=rng)
     y = (X @ rng.normal(size=500) > 0).astype(int)
     model = dps.FMClassifier(
-        mode=Sync(backups=1), n_replicas=3, n_shards=2, max_rows=4000, max_iter=3, random_state=0,
-        tol=None, batch_size=64,
+        mode=Sync(backups=1), n_replicas=3, n_shards=2, max_embeddings=4000, max_iter=3,
+        random_state=0, tol=None, batch_size=64,
     ).fit(X, y)  # fmt: skip
     check(model, Sync(backups=1))
 
@@ -291,8 +291,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     X, y = data(sparse=False)
     with pytest.raises(ValueError, match="The 'backups' parameter of Sync must be"):
         Sync(backups=-1)
-    with pytest.raises(ValueError, match="The 'late' parameter of Sync must be"):
-        Sync(late="wait")
+    with pytest.raises(ValueError, match="The 'late_gradients' parameter of Sync must be"):
+        Sync(late_gradients="wait")
     with pytest.raises(ValueError, match="backups=2 leaves none of 2 replicas to wait for"):
         fitted(Sync(backups=2), X, y, n_replicas=2)
     with pytest.raises(ValueError, match=r"not possible with mode=Sync\(.*backups=1"):
@@ -321,6 +321,6 @@ def test_options_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ValueError, match="needs rows of every replica in each step"):
         Sync(backups=1).steps([10, 990], 10)
     with pytest.raises(ValueError, match="needs backups >= 1"):
-        Sync(late="add")
+        Sync(late_gradients="add")
     with pytest.raises(ValueError, match="outer_momentum has no effect without outer='nesterov'"):
         dps.AllReduce(period=3, outer_momentum=0.5)

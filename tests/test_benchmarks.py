@@ -170,7 +170,7 @@ def test_auto_mode() -> None:
     titles = [line for line in printed.splitlines() if line.endswith(": 2.2 s")]
     assert titles == [f"{name}: 2.2 s" for name in scenarios]
     assert printed.count("mode='auto' chose") == len(scenarios)
-    assert "chose sync (backups=1, late='add'): replica 0 takes" in printed
+    assert "chose sync (backups=1, late_gradients='add'): replica 0 takes" in printed
 
 
 def test_staleness() -> None:

@@ -70,7 +70,7 @@ CASES = {
     ),
     "table": (
         dps.FMClassifier,
-        {"max_rows": 4000, "hidden_layer_sizes": (4,), "learning_rate": "constant"},
+        {"max_embeddings": 4000, "hidden_layer_sizes": (4,), "learning_rate": "constant"},
         True,
     ),
     "own": (dps.ModelClassifier, {"model": Centred, "batch_size": 64}, False),
@@ -489,7 +489,7 @@ def test_a_large_table_is_written_from_where_it_lies_and_read_again(
 ) -> None:
     monkeypatch.setattr(launch, "_LARGE", 1e-9)
     X, y = data(sparse=True)
-    options = {"max_rows": 4000, "learning_rate": "constant", "client": client}
+    options = {"max_embeddings": 4000, "learning_rate": "constant", "client": client}
     whole = made(dps.FMClassifier, **options).fit(X, y)
     made(dps.FMClassifier, tmp_path, **options | {"max_iter": 4}).fit(X, y)
     parts = made(dps.FMClassifier, tmp_path, **options).fit(X, y, resume=True)

@@ -374,7 +374,7 @@ def test_lists_come_padded(cache, tmp_path):
     y = np.array([np.mean([value[w] for w in row]) if row else 0.0 for row in words])
     y += [3 * sum(row) for row in sizes]
     frame = pd.DataFrame({"words": words, "sizes": sizes})
-    encoder = FrameEncoder(lists=8, n_hash=64)
+    encoder = FrameEncoder(lists=8, n_buckets=64)
     options = {**OPTIONS, "encoder": encoder, "max_iter": 40, "n_replicas": 2, "cache": cache}
     with dask.config.set({"dataframe.convert-string": False}):
         lazy = dd.from_pandas(frame, npartitions=3)

@@ -132,7 +132,7 @@ def test_frames_of_plain_numbers_are_trained_on_as_they_are() -> None:
 
 def test_an_encoder_that_is_given_is_cloned_and_searched(client: Client) -> None:
     gaps = FRAME.assign(size=FRAME["size"].where(FRAME["size"] > 3))
-    encoder = FrameEncoder(missing="indicator", interactions=[("city", "hour")], n_hash=32)
+    encoder = FrameEncoder(missing="indicator", interactions=[("city", "hour")], n_buckets=32)
     model = LinearClassifier(encoder=encoder, random_state=0).fit(gaps, Y)
     assert not hasattr(encoder, "feature_names_in_")
     assert model.coef_.shape == (1, 3 * 32 + 2)
@@ -140,7 +140,7 @@ def test_an_encoder_that_is_given_is_cloned_and_searched(client: Client) -> None
     there.fit(lazy(gaps), lazy(Y))
     np.testing.assert_allclose(there.coef_, model.coef_, rtol=1e-3, atol=1e-4)
     search = GridSearchCV(model, {"encoder__n_hash": [None, 8]}, cv=2).fit(gaps, Y)
-    assert search.best_estimator_.encoder_.n_hash in (None, 8)
+    assert search.best_estimator_.encoder_.n_buckets in (None, 8)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict(gaps), model.predict(gaps))
 

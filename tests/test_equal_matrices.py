@@ -40,7 +40,7 @@ MODELS = {
     "network": dps.MLPClassifier((8,), max_iter=2, random_state=0),
     "machine": dps.FMClassifier(4, max_iter=3, random_state=0),
     "unscaled machine": dps.FMClassifier(4, max_iter=3, normalize=False, random_state=0),
-    "table": dps.FMClassifier(4, max_iter=3, max_rows=2000, random_state=0),
+    "table": dps.FMClassifier(4, max_iter=3, max_embeddings=2000, random_state=0),
 }
 
 

@@ -22,7 +22,7 @@ from dps.training import launch
 
 N, FIELD = 3000, 50
 OPTIONS: dict[str, Any] = {
-    "n_factors": 3, "max_rows": 1000, "max_iter": 3, "tol": None, "early_stopping": False,
+    "n_factors": 3, "max_embeddings": 1000, "max_iter": 3, "tol": None, "early_stopping": False,
     "random_state": 0, "n_replicas": 2,
 }  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_what_is_seldom_touched_is_not_admitted() -> None:
 
 
 def test_what_is_not_touched_any_more_expires() -> None:
-    model = FMClassifier(**OPTIONS, expire=2).fit(FRAME, LIKED)
+    model = FMClassifier(**OPTIONS, expire_after=2).fit(FRAME, LIKED)
     later = FRAME.copy()
     later["who"] = pd.Categorical(np.arange(N) % 20, range(FIELD))
     for epoch in range(3):
@@ -158,7 +158,7 @@ def test_steps_without_rows_push_nothing_of_the_rows_that_were_validated(
     X, y = lazy(rows(200, 40), rows(3, 40)), da.from_array(labels[:203], chunks=((200, 3),))
     model = FMClassifier(
         2, max_iter=3, batch_size=2, n_replicas=2, rebalance=False, optimizer="adagrad",
-        average=False, early_stopping=True, mode=mode, max_rows=table, client=client,
+        average=False, early_stopping=True, mode=mode, max_embeddings=table, client=client,
         random_state=0,
     ).fit(X, y, X_val=lazy(rows(4000, 3000)), y_val=da.from_array(labels[:4000]))  # fmt: skip
     assert [sum(record["rows_per_replica"]) for record in model.history_] == [203] * 3
@@ -167,23 +167,23 @@ def test_steps_without_rows_push_nothing_of_the_rows_that_were_validated(
 @pytest.mark.parametrize(("before", "after"), [(None, 400), (400, None), (400, 600)])
 def test_a_warm_start_knows_a_table_from_whole_rows(before: Any, after: Any) -> None:
     X = scipy.sparse.csr_array(SPARSE[:, :100])
-    model = FMClassifier(**{**OPTIONS, "max_rows": before}, warm_start=True).fit(X, LIKED)
-    with pytest.raises(ValueError, match="max_rows was"):
-        model.set_params(max_rows=after).fit(X, LIKED)
+    model = FMClassifier(**{**OPTIONS, "max_embeddings": before}, warm_start=True).fit(X, LIKED)
+    with pytest.raises(ValueError, match="max_embeddings was"):
+        model.set_params(max_embeddings=after).fit(X, LIKED)
 
 
 def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
     with pytest.raises(ValueError, match="mode='allreduce', in which each replica holds all"):
         FMClassifier(**OPTIONS, mode="allreduce").fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="max_rows needs sparse rows"):
+    with pytest.raises(ValueError, match="max_embeddings needs sparse rows"):
         FMRegressor(**OPTIONS).fit(np.eye(20), np.arange(20.0))
-    with pytest.raises(TableFullError, match="raise max_rows"):
-        FMClassifier(**{**OPTIONS, "max_rows": 40}).fit(FRAME, LIKED)
+    with pytest.raises(TableFullError, match="raise max_embeddings"):
+        FMClassifier(**{**OPTIONS, "max_embeddings": 40}).fit(FRAME, LIKED)
     with pytest.raises(ValueError, match="not possible with average=True"):
         FMClassifier(**OPTIONS, average=True).fit(FRAME, LIKED)
     with pytest.raises(ValueError, match="not possible with optimizer='adam'"):
         FMClassifier(**OPTIONS, optimizer="adam").fit(FRAME, LIKED)
-    with pytest.raises(ValueError, match="no effect without max_rows"):
+    with pytest.raises(ValueError, match="no effect without max_embeddings"):
         FMClassifier(min_count=5).fit(FRAME, LIKED)
 
 
@@ -251,7 +251,7 @@ def test_a_model_without_a_table_is_refused() -> None:
 @pytest.mark.parametrize("access", ["auto", "stream"])
 def test_hybrid_learns_as_much_as_sync_and_alone_the_same_bits(access: str, client: Any) -> None:
     lazy = dd.from_pandas(FRAME, 4), dd.from_pandas(pd.Series(LIKED), 4)
-    options = {**OPTIONS, "max_iter": 10, "expire": 5, "client": client}
+    options = {**OPTIONS, "max_iter": 10, "expire_after": 5, "client": client}
     mode = dps.Hybrid(access=access)
     sync = FMClassifier(**options).fit(*lazy)
     hybrid = FMClassifier(**options, mode=mode).fit(*lazy)

@@ -129,11 +129,11 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
     "no number": (put({"kind": "float", "is": "__import__"}, "parameters", "tol"), "no such"),
     "a loss without sense": (put("loss", "parameters", "loss"), "must be a Loss"),
     "fields of another": (
-        put({"kind": "optimizer:adam", "rate": 1}, "parameters", "solver"), "beta1",
+        put({"kind": "optimizer:adam", "rate": 1}, "parameters", "optimizer"), "beta1",
     ),
     "an optimizer out of range": (
         put({"kind": "optimizer:momentum", "momentum": 7, "nesterov": False},
-            "parameters", "solver"), "momentum",
+            "parameters", "optimizer"), "momentum",
     ),
     "an array of objects": (put("|O", "fitted", "_params", "dtype"), "dtype"),
     "an array of records": (put("i4,O", "fitted", "_params", "dtype"), "dtype"),

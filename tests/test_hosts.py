@@ -230,7 +230,7 @@ def test_a_network_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts, client
 MACHINES: dict[str, tuple[Any, dict[str, Any]]] = {
     "layers": (dense, {"hidden_layer_sizes": (8,)}),
     "by keys": (sparse, {"average": False, "optimizer": "adagrad"}),
-    "a table": (sparse, {"max_rows": 6000}),
+    "a table": (sparse, {"max_embeddings": 6000}),
 }
 
 
@@ -377,7 +377,7 @@ def test_local_steps_on_two_hosts_are_the_same_on_any_shards(
 @pytest.mark.parametrize("way", ["dense", "by keys"])
 def test_backups_on_crowded_hosts_account_for_every_row(way: str, crowd: ClusterOfHosts) -> None:
     data, parameters = WAYS[way]
-    mode = Sync(backups=1, late="add")
+    mode = Sync(backups=1, late_gradients="add")
     model = trained(crowd.client, data(), mode=mode, n_shards=2, n_replicas=4, **parameters)
     for record in model.history_:
         assert record["rows"] + record["rows_dropped"] == model.plan_.rows

@@ -259,7 +259,7 @@ def test_passes_over_all_rows_are_refused_if_asked_for() -> None:
     with pytest.raises(ValueError, match=r"not possible with mode=AllReduce\(.*period=4"):
         fitted(AllReduce(period=4), X, y, optimizer="lbfgs", batch_size="auto")
     with pytest.raises(ValueError, match=r"not possible with mode=AllReduce\(.*period=4"):
-        dps.MLPClassifier(solver="lbfgs", mode=AllReduce(period=4)).fit(X, y)
+        dps.MLPClassifier(optimizer="lbfgs", mode=AllReduce(period=4)).fit(X, y)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -160,11 +160,11 @@ def test_losses_of_regressions(loss: str, lowest: float) -> None:
     assert model.fit(X, positive).score(X, positive) > lowest
 
 
-@pytest.mark.parametrize("solver", ["adam", "sgd", "momentum", "adagrad", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum", "adagrad", "adamw"])
 @pytest.mark.parametrize("activation", ["relu", "silu", "tanh", "logistic", "identity"])
-def test_solvers_and_activations_learn(solver: str, activation: str) -> None:
+def test_optimizers_and_activations_learn(optimizer: str, activation: str) -> None:
     model = dps.MLPRegressor(
-        solver=solver, activation=activation, alpha=0.0, random_state=0, max_iter=60
+        optimizer=optimizer, activation=activation, alpha=0.0, random_state=0, max_iter=60
     ).fit(X, Y)
     assert model.score(X, Y) > 0.7
 
@@ -227,8 +227,11 @@ def test_it_is_pickled_and_predicts_in_the_precision_that_it_is_given() -> None:
     ("options", "match"),
     [
         ({"activation": "gelu"}, "'activation' parameter"),
-        ({"learning_rate": "adaptive"}, "'learning_rate' parameter must be a Schedule or a str"),
-        ({"solver": "newton"}, "'solver' parameter must be"),
+        (
+            {"learning_rate": "adaptive"},
+            "'learning_rate' parameter must be a float, a Schedule or a str",
+        ),
+        ({"optimizer": "newton"}, "'optimizer' parameter must be"),
         ({"dropout": 1.0}, "'dropout' parameter"),
         ({"hidden_layer_sizes": (8, 0)}, "hidden_layer_sizes must be numbers above 0"),
     ],

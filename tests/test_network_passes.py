@@ -20,7 +20,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 5.0, 1.0, 0.0]
 Y = np.sin(X[:, 0]) + X[:, 1] / 100 + 0.1 * RNG.normal(size=400)
 LABELS = Y > 0
-OPTIONS: dict[str, Any] = {"solver": "lbfgs", "hidden_layer_sizes": (8,), "random_state": 0}
+OPTIONS: dict[str, Any] = {"optimizer": "lbfgs", "hidden_layer_sizes": (8,), "random_state": 0}
 
 
 def objective(model: Any, y: Any, params: Any) -> tuple[float, Any]:
@@ -96,11 +96,11 @@ def test_the_loss_is_that_of_the_parameters_that_are_kept() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"early_stopping": True}, {"batch_size": 32}, {"learning_rate": "constant"},
-     {"learning_rate_init": 0.1}],
+     {"learning_rate": 0.1}],
 )  # fmt: skip
 def test_what_passes_cannot_honour_is_refused(options: dict[str, Any]) -> None:
     name = next(iter(options))
-    with pytest.raises(ValueError, match=f"solver='lbfgs' is not possible with {name}"):
+    with pytest.raises(ValueError, match=f"optimizer='lbfgs' is not possible with {name}"):
         dps.MLPRegressor(**OPTIONS, **options).fit(X, Y)
-    with pytest.raises(ValueError, match="solver='lbfgs' is not possible with partial_fit"):
+    with pytest.raises(ValueError, match="optimizer='lbfgs' is not possible with partial_fit"):
         dps.MLPRegressor(**OPTIONS).partial_fit(X, Y)

@@ -111,17 +111,17 @@ def test_of_arrays_with_gaps() -> None:
 
 
 def test_of_a_table_of_rows_that_have_come() -> None:
-    model = dps.FMClassifier(max_rows=400, max_iter=4, random_state=0)
+    model = dps.FMClassifier(max_embeddings=400, max_iter=4, random_state=0)
     model.fit(WIDE.astype(np.float32), TARGETS["two"])
     rows = WIDE.toarray().astype(np.float32)
     check(model, rows, {"X": rows}, 1e-5)
 
 
 def test_what_has_no_onnx_is_said() -> None:
-    hashed = dps.FMClassifier(max_iter=2, encoder=dps.preprocessing.FrameEncoder(n_hash=4))
+    hashed = dps.FMClassifier(max_iter=2, encoder=dps.preprocessing.FrameEncoder(n_buckets=4))
     with pytest.raises(ValueError, match="buckets, infrequent categories, lists, dates in parts"):
         hashed.fit(FRAME, TARGETS["two"]).to_onnx()
     wide = scipy.sparse.csr_array((WIDE.data, WIDE.indices, WIDE.indptr), shape=(300, 1 << 24))
-    long = dps.FMClassifier(max_iter=2, max_rows=400).fit(wide, TARGETS["two"])
+    long = dps.FMClassifier(max_iter=2, max_embeddings=400).fit(wide, TARGETS["two"])
     with pytest.raises(ValueError, match="rows of 17, and ONNX's rows are dense"):
         long.to_onnx()

@@ -64,7 +64,7 @@ CASES = {
         {"optimizer": "sgd", "learning_rate": 2.0, "early_stopping": True, "n_iter_no_change": 20},
         False,
     ),
-    "table": (dps.FMClassifier, {"max_rows": 4000, "hidden_layer_sizes": (4,)}, True),
+    "table": (dps.FMClassifier, {"max_embeddings": 4000, "hidden_layer_sizes": (4,)}, True),
     "mlp": (dps.MLPClassifier, {"hidden_layer_sizes": (8,), "dropout": 0.3}, False),
 }
 

@@ -95,7 +95,7 @@ def test_it_is_one_hot_as_in_scikit_learn(rows: list[Any], cut: int) -> None:
 
 @pytest.mark.parametrize("dtype", STRINGS, ids=str)
 @pytest.mark.parametrize(
-    "options", [{}, {"n_hash": 5}, {"n_hash": 5, "interactions": [("s", "t")]}]
+    "options", [{}, {"n_buckets": 5}, {"n_buckets": 5, "interactions": [("s", "t")]}]
 )
 def test_strings_are_the_same_in_every_dtype(options: dict[str, Any], dtype: Any) -> None:
     frame = pd.DataFrame({"s": CITIES, "t": CITIES[::-1]})
@@ -160,7 +160,7 @@ def test_decimals_are_numbers() -> None:
 
 
 def test_missing_categories_and_lists_become_zeros_or_say_so() -> None:
-    filled = FrameEncoder(missing="mean", n_hash=4).fit(FRAME)
+    filled = FrameEncoder(missing="mean", n_buckets=4).fit(FRAME)
     zeros = dense(filled.transform(FRAME))
     assert zeros[2, :4].sum() == zeros[3, 9:].sum() == 0
     said = FrameEncoder(missing="indicator").fit(FRAME)
@@ -174,7 +174,7 @@ def test_missing_categories_and_lists_become_zeros_or_say_so() -> None:
 def test_lists_are_counted() -> None:
     tags = FRAME[["tags"]]
     arrow = tags.astype({"tags": pd.ArrowDtype(pa.list_(pa.string()))})
-    encoder = FrameEncoder(n_hash=1 << 16, missing="mean").fit(tags)
+    encoder = FrameEncoder(n_buckets=1 << 16, missing="mean").fit(tags)
     actual = encoder.transform(tags)
     assert actual[0].data.tolist() in ([2, 1], [1, 2])
     np.testing.assert_array_equal(np.ravel(actual.sum(axis=1)), [3, 0, 1, 0, 1, 1])
@@ -189,18 +189,19 @@ def test_buckets_are_the_same_in_a_process_that_knows_no_dask() -> None:
     frame = "pd.DataFrame({'a': ['x', 'y', 'z'], 'b': pd.Categorical([1, 2, 1])})"
     program = (
         "import sys, pandas as pd; from dps.preprocessing import FrameEncoder; "
-        f"print(FrameEncoder(n_hash=97, interactions=[('a', 'b')]).fit_transform({frame}).indices);"
+        f"encoder = FrameEncoder(n_buckets=97, interactions=[('a', 'b')]);"
+        f"print(encoder.fit_transform({frame}).indices);"
         "assert not {'dask', 'distributed'} & {*sys.modules}"
     )
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    here = FrameEncoder(n_hash=97, interactions=[("a", "b")]).fit_transform(eval(frame))
+    here = FrameEncoder(n_buckets=97, interactions=[("a", "b")]).fit_transform(eval(frame))
     assert other.stdout.strip() == str(here.indices), other.stderr
     assert here.indices.tolist() == [77, 158, 280, 4, 145, 198, 46, 158, 208]
 
 
 def test_numbers_of_a_category_hash_as_their_text() -> None:
     kinds = [pd.Categorical(v) for v in ([1, 2], [1.0, 2.0], ["1", "2"], pd.array([1, 2], "Int8"))]
-    encoder = FrameEncoder(n_hash=1000)
+    encoder = FrameEncoder(n_buckets=1000)
     buckets = [encoder.fit_transform(pd.DataFrame({"a": kind})).indices for kind in kinds]
     for other in buckets[1:]:
         np.testing.assert_array_equal(other, buckets[0])
@@ -219,7 +220,7 @@ def test_an_interaction_knows_pairs_and_their_order() -> None:
 @pytest.mark.parametrize("cuts", [(3,), (0, 2, 2, 5), (1, 2, 3, 4, 5), (6,)])
 def test_partitions_make_no_difference(cuts: tuple[int, ...]) -> None:
     """Categories that only some partitions have, partitions without rows or without values."""
-    for options in ({}, {"n_hash": 8, "interactions": [("city", "hour")]}):
+    for options in ({}, {"n_buckets": 8, "interactions": [("city", "hour")]}):
         whole = FrameEncoder(missing="indicator", **options).fit(FRAME)
         lazy = FrameEncoder(missing="indicator", **options).fit(parts(FRAME, *cuts))
         np.testing.assert_array_equal(lazy.get_feature_names_out(), whole.get_feature_names_out())
@@ -300,7 +301,7 @@ def test_an_unknown_category_may_be_an_error_that_names_it() -> None:
 
 
 def test_it_is_cloned_pickled_and_put_in_a_pipeline() -> None:
-    encoder = FrameEncoder(n_hash=3, missing="mean", interactions=[("city", "hour")])
+    encoder = FrameEncoder(n_buckets=3, missing="mean", interactions=[("city", "hour")])
     assert clone(encoder).get_params() == encoder.get_params()
     copy = pickle.loads(pickle.dumps(encoder.fit(FRAME)))
     assert (copy.transform(FRAME) != encoder.transform(FRAME)).nnz == 0
@@ -453,7 +454,7 @@ def test_durations_are_days_and_dates_of_arrow_have_no_hours() -> None:
             "day": pd.Series(["2001-01-01", "2001-02-01"]).astype("date32[day][pyarrow]"),
         }
     )
-    encoder = FrameEncoder(dates="parts", interactions=[("day_month", "day_hour")], n_hash=4)
+    encoder = FrameEncoder(dates="parts", interactions=[("day_month", "day_hour")], n_buckets=4)
     encoded = encoder.fit_transform(frame)
     assert encoded[:, 0].toarray().ravel().tolist() == [1.5, 0.5]
     assert [name for name in encoder.get_feature_names_out() if "days" in name] == [
@@ -491,7 +492,7 @@ def test_a_missing_category_is_one_of_its_own() -> None:
         assert list(encoder.get_feature_names_out()) == ["city_a", "city_b", "city_nan", "n"]
         encoded = encoder.transform(frame).toarray()
         np.testing.assert_array_equal(encoded[:, :3], [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]])
-        hashed = FrameEncoder(n_hash=4).fit(data)
+        hashed = FrameEncoder(n_buckets=4).fit(data)
         assert hashed.get_feature_names_out()[4] == "missingindicator_city"
         np.testing.assert_array_equal(hashed.transform(frame).toarray()[:, 4], [0, 1, 0, 1])
     # One that was never missing is zeros where it is, as any category that nobody has seen.
@@ -537,7 +538,7 @@ def test_frames_that_do_not_go_together_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_hash": 0}, "n_hash.*Got 0"),
+        ({"n_buckets": 0}, "n_buckets.*Got 0"),
         ({"missing": "median"}, "missing.*Got 'median'"),
         ({"dtype": "int8"}, "dtype.*Got 'int8'"),
         ({"interactions": [("city",)]}, "two or more column names. Got \\('city',\\)"),
@@ -545,7 +546,7 @@ def test_frames_that_do_not_go_together_are_refused() -> None:
         ({"min_frequency": 1.5}, "min_frequency.*Got 1.5"),
         ({"max_categories": 0}, "max_categories.*Got 0"),
         ({"handle_unknown": "warn"}, "handle_unknown.*Got 'warn'"),
-        ({"n_hash": 8, "min_frequency": 2}, "min_frequency=2 has no effect with n_hash=8"),
+        ({"n_buckets": 8, "min_frequency": 2}, "min_frequency=2 has no effect with n_buckets=8"),
         ({"interactions": [("city", "where")]}, "'where', which is no column"),
         (
             {"interactions": [("city", "size")]},
@@ -570,5 +571,7 @@ def test_only_frames_with_columns_and_rows_are_encoded() -> None:
     with pytest.raises(ValueError, match="0 feature"):
         FrameEncoder().fit(FULL[[]])
     assert FrameEncoder().fit(FULL).transform(FULL[:0]).shape[0] == 0
-    with pytest.raises(ValueError, match=r"2,147,483,649 encoded columns, up to .* lower n_hash"):
-        FrameEncoder(n_hash=1 << 30).fit(pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1]}))
+    with pytest.raises(
+        ValueError, match=r"2,147,483,649 encoded columns, up to .* lower n_buckets"
+    ):
+        FrameEncoder(n_buckets=1 << 30).fit(pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1]}))

@@ -225,7 +225,7 @@ class Saver(Recorder):
     [
         dps.LinearClassifier(optimizer="adagrad", max_iter=3, tol=None),
         dps.MLPRegressor(hidden_layer_sizes=(4,), max_iter=3, tol=None),
-        dps.FMClassifier(2, max_iter=3, tol=None, max_rows=100),
+        dps.FMClassifier(2, max_iter=3, tol=None, max_embeddings=100),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -233,7 +233,7 @@ def test_what_a_callback_is_given_after_an_epoch_can_be_saved_and_goes_on(
     model: Any, tmp_path: Path
 ) -> None:
     saver = Saver(tmp_path)
-    rows = scipy.sparse.csr_matrix(X) if hasattr(model, "max_rows") else X
+    rows = scipy.sparse.csr_matrix(X) if hasattr(model, "max_embeddings") else X
     clone(model).set_callbacks(saver).fit(rows, Y)
     assert saver.saved
     for path, predicted in saver.saved:

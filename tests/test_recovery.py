@@ -359,7 +359,7 @@ def test_a_fit_by_a_table_goes_on(client: Client, monkeypatch: pytest.MonkeyPatc
     y = pd.Series((frame["u"].cat.codes + frame["v"].cat.codes) % 2)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
     model = dps.FMClassifier(
-        max_rows=4096, max_iter=8, tol=None, client=client, random_state=0, mode="async",
+        max_embeddings=4096, max_iter=8, tol=None, client=client, random_state=0, mode="async",
     ).fit(dd.from_pandas(frame, npartitions=6), dd.from_pandas(y, npartitions=6))  # fmt: skip
     assert_exact(model, model.plan_.rows)
     assert len(losses) == 1

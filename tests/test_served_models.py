@@ -219,8 +219,8 @@ def test_what_is_no_server_is_said() -> None:
     with pytest.raises(ServerLostError, match="has been closed"):
         classifier(server=server).fit(X, Y)
     with dps.ParameterServer() as server:
-        model = dps.FMClassifier(max_rows=200, server=server)
-        with pytest.raises(ValueError, match="leave max_rows=None"):
+        model = dps.FMClassifier(max_embeddings=200, server=server)
+        with pytest.raises(ValueError, match="leave max_embeddings=None"):
             model.fit(FRAME, Y)
         assert server.tensors == {}
 

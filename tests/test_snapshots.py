@@ -114,7 +114,7 @@ def test_rows_are_admitted_that_were_before_and_are_up_to_date() -> None:
 
 
 def test_more_rows_than_there_is_room_for_are_refused() -> None:
-    with pytest.raises(TableFullError, match="room for 40: raise max_rows"):
+    with pytest.raises(TableFullError, match="room for 40: raise max_embeddings"):
         store(False, rows=40).put_rows(*rows(60))
 
 

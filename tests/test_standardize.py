@@ -116,7 +116,7 @@ def test_units_do_not_matter(way: str, mode: str, penalty: Any, kind: str, dtype
 
     options = {"alpha": 0.01, "mode": mode, "penalty": penalty, "n_replicas": 2, "batch_size": 32}
     if kind == "wide frame":  # of which steps go by keys
-        options["encoder"] = FrameEncoder(n_hash=4096)
+        options["encoder"] = FrameEncoder(n_buckets=4096)
     if way == "lbfgs":
         del options["batch_size"]
     one, other = (

@@ -448,7 +448,7 @@ def test_rows_of_what_was_read_of_a_frame_encode_as_rows_of_the_frame() -> None:
     table = read.table().put(DiskFile("fit", "/tmp").put)
     expected = encoder.transform(odd.drop(columns="gone"))
     for start, stop in ((0, ROWS), (17, 900), (40, 40)):
-        found = encoder.encode(table.rows(start, stop))
+        found = encoder._layout(table.rows(start, stop))
         assert found.shape == (stop - start, expected.shape[1])
         assert (found != expected[start:stop]).nnz == 0
         assert found.nnz == expected[start:stop].nnz
@@ -457,11 +457,11 @@ def test_rows_of_what_was_read_of_a_frame_encode_as_rows_of_the_frame() -> None:
 def test_a_stream_needs_no_values_once_it_is_encoded() -> None:
     encoder = dps.preprocessing.FrameEncoder(interactions=[("city", "day")]).fit(FRAME)
     values = (keep_frame(read_frame(FRAME, list(FRAME.columns)), hashed=False), Y, None)
-    stream = Stream(0, kept_of(*values)).then(encoder.encode)
+    stream = Stream(0, kept_of(*values)).then(encoder._layout)
     assert b"JFK" not in pickle.dumps(stream)
     assert (stream.read(5, 900)[0] != encoder.transform(FRAME)[5:900]).nnz == 0
-    copies = pickle.loads(pickle.dumps([encoder.encode])) + pickle.loads(
-        pickle.dumps([encoder.encode])
+    copies = pickle.loads(pickle.dumps([encoder._layout])) + pickle.loads(
+        pickle.dumps([encoder._layout])
     )
     assert copies[0] is copies[1]
 

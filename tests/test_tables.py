@@ -176,7 +176,7 @@ def test_a_table_that_is_full_is_an_error_that_says_what_to_do(mode: Mode, far: 
     with Group(mode, 2, size, table=table, keyed=rates(table), far=far) as group:
         ended = at_once([lambda r=r, c=c: work(c, r) for r, c in enumerate(group.channels)])  # type: ignore[misc]
         (error, *_) = [end for end in ended if isinstance(end, TableFullError)]
-        assert "raise max_rows" in str(error)
+        assert "raise max_embeddings" in str(error)
 
 
 def by_id(found: Any) -> tuple[Any, Any]:

@@ -191,7 +191,7 @@ FRAME = pd.DataFrame({"size": X[:, 0], "year": X[:, 1], "town": ["Ulm", "Bonn"] 
     ids=["linear", "network", "not embedded"],
 )
 def test_a_model_of_dataframes_becomes_a_pipeline_with_the_encoder(model: Any, dtype: str) -> None:
-    encoder = FrameEncoder(dtype=dtype, n_hash=4)  # scikit-learn has no such buckets
+    encoder = FrameEncoder(dtype=dtype, n_buckets=4)  # scikit-learn has no such buckets
     model = clone(model).set_params(encoder=encoder, random_state=0).fit(FRAME, LABELS["two"])
     plain = checked(model, FRAME, 1e-9 if dtype == "float64" else 1e-3)
     assert type(plain[0]).__name__ == "FrameEncoder"
@@ -270,7 +270,7 @@ def test_what_scikit_learn_lacks_is_said(name: str) -> None:
 
 
 def test_a_layer_of_too_many_weights_is_refused() -> None:
-    encoder = FrameEncoder(n_hash=1 << 14)
+    encoder = FrameEncoder(n_buckets=1 << 14)
     model = classifier(2, max_iter=1, encoder=encoder).fit(FRAME, LABELS["two"])
     with pytest.raises(ValueError, match=r"16,386 columns.*smaller FrameEncoder"):
         model.to_sklearn()

@@ -181,7 +181,7 @@ def test_what_cannot_be_scored_is_said(options: Any, message: str) -> None:
         dps.LinearClassifier(random_state=0, **options).fit(X, X[:, 0] > 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"solver": "lbfgs"}])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "lbfgs"}])
 def test_auto_may_hold_no_rows_out(options: Any) -> None:
     rows = 600 if options else 50
     with pytest.raises(ValueError, match="needs rows for validation"):

@@ -128,8 +128,8 @@ cdef class MappedChannel(WholeChannel):
                     with gil:
                         raise TableFullError(
                             f"a table's part of {self.table.n_rows} rows has no room for another "
-                            "id near its place: raise max_rows to 1.5 times the rows that there "
-                            "will be, or use min_count or expire"
+                            "id near its place: raise max_embeddings to 1.5 times the rows that there "
+                            "will be, or use min_count or expire_after"
                         )
             keys[left] = row
             if left < i:
@@ -182,7 +182,7 @@ cdef class MappedChannel(WholeChannel):
             with gil:
                 raise TableFullError(
                     f"a batch touches {self.picks.n} rows of a shard's part of a table, which has "
-                    f"room for {self.table.n_rows}: raise max_rows, or make batches smaller"
+                    f"room for {self.table.n_rows}: raise max_embeddings, or make batches smaller"
                 )
         self.reserve(False, self.picks.n * self.key_bytes)
         self.count(self.picks.n * (self.key_bytes + 8))

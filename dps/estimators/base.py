@@ -336,7 +336,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         if self.encoder_ is None:
             predict = RawPredictor(self._raw(), finish, names, getattr(self, "_means", None))
         else:
-            predict = EncodedPredictor(self.encoder_.encode, RawPredictor(self._raw(), finish))
+            predict = EncodedPredictor(self.encoder_._layout, RawPredictor(self._raw(), finish))
         return apply_to(self._input(self._table(X)), predict, columns, here(self.client))
 
     def _in_memory(self, y: Any, weight: Any) -> tuple[Any, Any]:

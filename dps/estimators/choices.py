@@ -58,7 +58,7 @@ def choose_optimizer(estimator: Any, loss: Loss) -> Optimizer | None:
     return SGD()  # of which no step is taken
 
 
-def check_known(given: Any, name: str = "optimizer") -> None:
+def check_known(given: Any) -> None:
     """Raise where this is no optimizer, and no name of one, "auto" or "lbfgs"."""
     names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
     if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
@@ -66,7 +66,7 @@ def check_known(given: Any, name: str = "optimizer") -> None:
     theirs = getattr(given, "__name__", type(given).__name__).lower()
     hint = f" Use {theirs!r}, or one of dps.optimizers." if theirs in OPTIMIZERS else ""
     raise ValueError(
-        f"The {name!r} parameter must be an Optimizer or a str among {names}. Got {given!r} "
+        f"The 'optimizer' parameter must be an Optimizer or a str among {names}. Got {given!r} "
         f"instead.{hint}"
     )
 
@@ -90,7 +90,7 @@ def asks_for_steps(estimator: Any) -> Iterator[str]:
     """Parameters that only stochastic steps can honour."""
     if estimator.early_stopping and estimator.early_stopping != "auto":
         yield f"early_stopping={estimator.early_stopping!r}"
-    for name in ("learning_rate", "learning_rate_init", "batch_size"):
+    for name in ("learning_rate", "batch_size"):
         if (given := getattr(estimator, name, "auto")) != "auto":
             yield f"{name}={given!r}"
     if get_mode(estimator.mode).takes_steps_only:
@@ -102,10 +102,12 @@ def _has_kinks(loss: Loss) -> bool:
     return loss.native is not None and loss.native.kinked
 
 
-def refuse_passes(*obstacles: str, name: str = "optimizer") -> None:
+def refuse_passes(*obstacles: str) -> None:
     """Raise if there is something that L-BFGS cannot honour."""
     if obstacles:
-        raise ValueError(f"{name}='lbfgs' is not possible with {obstacles[0]}: use another {name}")
+        raise ValueError(
+            f"optimizer='lbfgs' is not possible with {obstacles[0]}: use another optimizer"
+        )
 
 
 def l1_ratio(estimator: Any) -> float:

@@ -41,20 +41,20 @@ class Encoding:
     def prepare(self, X: Any) -> Callable[[Any, int], Any]:
         """What is done to each partition of a dask dataframe while it is loaded."""
         if self.fitted:
-            return self.encoder.encode
-        self.reader = self.encoder.begin(X)
+            return self.encoder._layout
+        self.reader = self.encoder._begin(X)
         return self.reader
 
     @property
     def unscaled(self) -> bool:
         """Whether there are numbers among the encoded values, of any size."""
-        return self.encoder.encode.n_numbers > 0
+        return self.encoder._layout.n_numbers > 0
 
     def complete(self, cluster: Cluster, trained: int) -> None:
         """Learn from the first partitions, which have been read, and encode all."""
         if self.reader is not None:
-            self.encoder.learn(cluster.map(self.reader.reread, range(trained)))
-            cluster.replace(self.encoder.encode)
+            self.encoder._learn(cluster.map(self.reader.reread, range(trained)))
+            cluster.replace(self.encoder._layout)
 
 
 def encoding_for(estimator: Any, X: Any, going_on: bool, gaps: bool = False) -> Encoding | None:
@@ -117,7 +117,7 @@ def by_places(encoder: FrameEncoder) -> bool:
     """Whether it was fitted to an array, or is going to be."""
     if not encoder.__sklearn_is_fitted__():
         return True
-    return list(encoder.encode.columns) == places(len(encoder.encode.columns))
+    return list(encoder._layout.columns) == places(len(encoder._layout.columns))
 
 
 def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
@@ -138,7 +138,7 @@ def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
             raise ValueError(f"X has {X.ndim} dimensions, two are wanted")
         validate_data(estimator, X=np.empty((1, X.shape[1])), skip_check_array=True, reset=reset)
         return X
-    X = X if reset else encoder.ordered(X)
+    X = X if reset else encoder._ordered(X)
     meta = X._meta if is_dask(X) else X
     check_frame(meta)
     validate_data(estimator, X=meta, skip_check_array=True, reset=reset)

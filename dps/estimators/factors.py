@@ -27,7 +27,7 @@ def inputs_of(estimator: Any, summary: DataSummary, encoding: Encoding | None) -
     """How the columns go in, from what is known of their values."""
     n, points, fields = summary.n_features, summary.points, estimator.fields
     if encoding is not None:
-        layout = encoding.encoder.encode
+        layout = encoding.encoder._layout
         numbers = np.array(layout.number_columns, np.int64)
         widths = [feature.width for feature in layout.features]
         of_frame: Any = np.repeat(np.arange(len(widths)), widths)
@@ -58,7 +58,7 @@ def inputs_of(estimator: Any, summary: DataSummary, encoding: Encoding | None) -
     knots = tuple(np.unique(each.edges(bins)) for each in kept)
     length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
     if encoding is not None:
-        length = len(encoding.encoder.encode.features)
+        length = len(encoding.encoder._layout.features)
     normalised = estimator.normalize is True
     gain = _gain(1.0 if normalised else length)
     return FactorInputs(n, places if len(numbers) else None, knots, _int32(known), gain, normalised)
@@ -94,7 +94,7 @@ def row_names(estimator: Any, inputs: FactorInputs) -> Any:
     if estimator.encoder_ is None:
         names = [(name, name) for name in coefficient_names(estimator)]
     else:
-        names = [*_of_frame(estimator.encoder_.encode)]
+        names = [*_of_frame(estimator.encoder_._layout)]
     if inputs.places is None:
         if estimator.encoder_ is None:
             return pd.Index([name for name, _ in names])
@@ -113,7 +113,7 @@ def _of_held(estimator: Any, inputs: FactorInputs) -> Any:
     knots = inputs.held - inputs.first_rows[columns]
     if estimator.encoder_ is None and inputs.places is None:
         return pd.Index(columns)
-    features = [] if estimator.encoder_ is None else estimator.encoder_.encode.features
+    features = [] if estimator.encoder_ is None else estimator.encoder_._layout.features
     firsts = np.cumsum([0, *(feature.width for feature in features)])
     rows: list[tuple[Any, Any]] = []
     for column, knot in zip(columns.tolist(), knots.tolist(), strict=True):

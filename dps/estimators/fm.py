@@ -33,7 +33,7 @@ from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
 from dps.models import FactorizationMachine, Table
-from dps.optimizers import Adagrad, AdamW, Averaged, Constant, Optimizer, Schedule, get_optimizer
+from dps.optimizers import Adagrad, AdamW, Averaged, Optimizer, Schedule, get_optimizer
 from dps.training.job import Job
 from dps.training.launch import touches_little
 from dps.training.state import TrainState, check_unchanged
@@ -90,15 +90,15 @@ alpha : float or "auto", default="auto"
     loss at a deviation of y.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
-max_rows : int or None, default=None
+max_embeddings : int or None, default=None
     None: the table has a row for each column, and for each knot of a number. Else rows come when
     they are first touched, and this is the room for them, some 1.5 times as many as there will be;
     they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe, and
     ``mode="sync"`` or "async".
 min_count : int, default=1
-    With `max_rows`, updates of an epoch in which an id has to be touched before it has a row.
-expire : int or None, default=None
-    With `max_rows`, epochs after which a row is given up that nobody has touched.
+    With `max_embeddings`, updates of an epoch in which an id has to be touched before it has a row.
+expire_after : int or None, default=None
+    With `max_embeddings`, epochs after which a row is given up that nobody has touched.
 fields : (n_features,) int array or None, default=None
     The field of each column of an array or a sparse matrix, for layers. None: of dataframes their
     columns; up to 64 columns of numbers each, else all are summed in one field.
@@ -146,9 +146,9 @@ class _Factorization(Planned):
     activation: str = "relu"
     alpha: Any = "auto"
     dropout: float = 0.15
-    max_rows: int | None = None
+    max_embeddings: int | None = None
     min_count: int = 1
-    expire: int | None = None
+    expire_after: int | None = None
     fields: Any = None
     normalize: Any = "auto"
     optimizer: Any = "auto"
@@ -166,9 +166,9 @@ class _Factorization(Planned):
         "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
-        "max_rows": [Interval(Integral, 1, None, closed="left"), None],
+        "max_embeddings": [Interval(Integral, 1, None, closed="left"), None],
         "min_count": [Interval(Integral, 1, None, closed="left")],
-        "expire": [Interval(Integral, 1, None, closed="left"), None],
+        "expire_after": [Interval(Integral, 1, None, closed="left"), None],
         "fields": ["array-like", None],
         "normalize": ["boolean", StrOptions({"auto"})],
         "optimizer": [str, Optimizer],
@@ -192,15 +192,15 @@ class _Factorization(Planned):
     def _check(self, survey: Survey) -> None:
         """A loss needs a kernel, and parameters must go together."""
         super()._check(survey)
-        if self.max_rows is not None:
+        if self.max_embeddings is not None:
             self._check_table(survey)
-        for name, given in ("min_count", self.min_count > 1), ("expire", self.expire):
-            if self.max_rows is None and given:
-                raise ValueError(f"{name} has no effect without max_rows: give that, too")
+        for name, given in ("min_count", self.min_count > 1), ("expire_after", self.expire_after):
+            if self.max_embeddings is None and given:
+                raise ValueError(f"{name} has no effect without max_embeddings: give that, too")
         self._schedule(self._optimizer(False, 1.0), 1)
 
     def _check_table(self, survey: Survey) -> None:
-        refused = f"max_rows={self.max_rows} is not possible with"
+        refused = f"max_embeddings={self.max_embeddings} is not possible with"
         if not survey.mode.shards_hold_parameters:
             raise ValueError(
                 f"{refused} mode={self.mode!r}, in which each replica holds all rows: use "
@@ -279,13 +279,11 @@ class _Factorization(Planned):
         return of_a_row
 
     def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
-        given, base = self.learning_rate, _base(optimizer)
-        if not isinstance(given, str | Schedule):
-            return Constant(float(given))
+        base = _base(optimizer)
         rate = base.default_schedule.rate
         if self.optimizer == "auto":
             rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
-        return planned_schedule(given, rate, epochs)
+        return planned_schedule(self.learning_rate, rate, epochs)
 
     def _machine(self, survey: Survey) -> FactorizationMachine:
         before = None if survey.start is None else survey.start.model
@@ -300,7 +298,7 @@ class _Factorization(Planned):
                     "the number of features": (
                         before.inputs.n_features, survey.summary.n_features,
                     ),
-                    "max_rows": (rows, self.max_rows),
+                    "max_embeddings": (rows, self.max_embeddings),
                 }
             )  # fmt: skip
             inputs, dtype = before.inputs, before.dtype
@@ -311,11 +309,11 @@ class _Factorization(Planned):
             dtype = np.dtype("f4" if single_will_do(points, inputs.knots) else "f8")
             shift, scale = outputs_of(survey)
         table = None
-        if self.max_rows is not None:
+        if self.max_embeddings is not None:
             table = Table(
-                int(self.max_rows), n_outputs + int(self.n_factors), zeros=n_outputs,
+                int(self.max_embeddings), n_outputs + int(self.n_factors), zeros=n_outputs,
                 scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
-                min_count=int(self.min_count), expire=int(self.expire or 0),
+                min_count=int(self.min_count), expire=int(self.expire_after or 0),
             )  # fmt: skip
         return FactorizationMachine(
             inputs, int(self.n_factors), hidden, n_outputs, survey.targets.loss, self.activation,

@@ -181,7 +181,7 @@ class _Linear(DistributedEstimator):
         steps = takes_steps(self, survey.loss, survey.mode, survey.tol)
         numbers = None
         if survey.encoding is not None:
-            numbers = survey.encoding.encoder.encode.number_columns
+            numbers = survey.encoding.encoder._layout.number_columns
             if survey.columns is not None:
                 kept = np.isin(survey.columns.numbers, numbers)
                 numbers = tuple(np.flatnonzero(kept).tolist())

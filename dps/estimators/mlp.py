@@ -26,13 +26,13 @@ from dps.estimators.planned import (
     averaged,
     check_passes,
     hidden_units,
+    optimizer_of,
     outputs_of,
     passes,
     planned_schedule,
     rows_to_train_on,
     scaling_of,
     single_will_do,
-    solver_of,
 )
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
@@ -56,23 +56,22 @@ _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float, default=0.02
-    Strength of the L2 penalty; with the solver "auto" it is the weight decay of AdamW, with "lbfgs"
-    it is divided by the rows, as in scikit-learn.
+    Strength of the L2 penalty; with the optimizer "auto" it is the weight decay of AdamW, with
+    "lbfgs" it is divided by the rows, as in scikit-learn.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
     Outputs into which the place of a number among the quantiles of its column is embedded, beside
     the scaled number; 0: none. "auto" is 8, or as many as make 256 inputs of all numbers.
-solver : str or Optimizer, default="auto"
+optimizer : str or Optimizer, default="auto"
     "auto" is AdamW with ``beta2=0.95``; or one of "adam", "adamw", "sgd", "momentum", "adagrad",
     "scaled_adagrad". "lbfgs" takes its steps from the gradient of all rows, for which replicas wait
     in every mode: for few rows, or where the last digit of the training loss counts. It knows no
     `dropout`, `average`, early stopping or learning rate.
-learning_rate : Schedule or {"auto", "cosine", "constant", "invscaling", "step"}, default="auto"
-    "auto" is a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant.
-learning_rate_init : float or "auto", default="auto"
-    The rate that the schedule starts from. Layers are scaled by the root of their inputs, so that
-    one rate suits all widths.
+learning_rate : float, Schedule or str, default="auto"
+    A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
+    a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant. Layers are
+    scaled by the root of their inputs, so that one rate suits all widths.
 average : bool, default=True
     Whether the parameters are those of an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
@@ -111,9 +110,8 @@ class _Perceptron(Planned):
     alpha: float = 0.02
     dropout: float = 0.15
     embedding_size: Any = "auto"
-    solver: Any = "auto"
+    optimizer: Any = "auto"
     learning_rate: Any = "auto"
-    learning_rate_init: Any = "auto"
     average: bool = True
     max_iter: Any = "auto"
     tol: float | None = 0.0
@@ -127,9 +125,8 @@ class _Perceptron(Planned):
         "alpha": [Interval(Real, 0, None, closed="left")],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "embedding_size": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "solver": [str, Optimizer],
-        "learning_rate": [str, Schedule],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "optimizer": [str, Optimizer],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "early_stopping": ["boolean", StrOptions({"auto"})],
@@ -139,15 +136,15 @@ class _Perceptron(Planned):
     def _check(self, survey: Survey) -> None:
         """A loss needs a kernel, and names must be known."""
         super()._check(survey)
-        solver_of(self.solver)
-        if self.solver == "lbfgs":
+        optimizer_of(self.optimizer)
+        if self.optimizer == "lbfgs":
             check_passes(self, survey.partial)
         planned_schedule(self.learning_rate, 1.0, 1)
         hidden_units(self.hidden_layer_sizes)
 
     def plan(self, survey: Survey) -> Job:
         """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
-        summary, by_passes = survey.summary, self.solver == "lbfgs"
+        summary, by_passes = survey.summary, self.optimizer == "lbfgs"
         held_out, rows = (False, summary.total) if by_passes else rows_to_train_on(self, survey)
         batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
         epochs = survey.max_iter
@@ -156,12 +153,10 @@ class _Perceptron(Planned):
         patience = self.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)
-        optimizer: Optimizer = solver_of(self.solver)
-        rate = self.learning_rate_init
-        if rate == "auto" and self.solver == "auto":
+        optimizer: Optimizer = optimizer_of(self.optimizer)
+        rate = optimizer.default_schedule.rate
+        if self.optimizer == "auto":
             rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
-        elif rate == "auto":
-            rate = optimizer.default_schedule.rate
         if self.average and not by_passes:
             optimizer = averaged(optimizer, rows, batch, summary.total)
         full_batch = None
@@ -195,7 +190,7 @@ class _Perceptron(Planned):
             points = survey.summary.points or ()
             dtype = np.dtype("f4" if single_will_do(points, inputs.edges) else "f8")
             shift, scale = outputs_of(survey)
-        dropout = 0.0 if self.solver == "lbfgs" else float(self.dropout)
+        dropout = 0.0 if self.optimizer == "lbfgs" else float(self.dropout)
         return Network(
             inputs, hidden, n_outputs, survey.targets.loss, self.activation, dropout, dtype, shift,
             scale,
@@ -332,8 +327,8 @@ def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inpu
     """How the columns go in, from what is known of their values."""
     n = summary.n_features
     if encoding is not None:
-        numbers = np.array(encoding.encoder.encode.number_columns, np.int64)
-        square = float(len(encoding.encoder.encode.features) - len(numbers))
+        numbers = np.array(encoding.encoder._layout.number_columns, np.int64)
+        square = float(len(encoding.encoder._layout.features) - len(numbers))
     else:
         numbers = np.arange(n if summary.points is not None else 0)
         square = 0.0 if len(numbers) else summary.square / summary.total

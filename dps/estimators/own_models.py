@@ -104,7 +104,7 @@ def columns_of(encoding: Encoding | None, names: Sequence[str]) -> Columns:
     """
     if encoding is None:
         return Columns(tuple(Column(name, "number", at, 1) for at, name in enumerate(names)))
-    features: tuple[Any, ...] = encoding.encoder.encode.features
+    features: tuple[Any, ...] = encoding.encoder._layout.features
     found, start = [], 0
     for feature in features:
         if isinstance(feature, Cross):

@@ -23,7 +23,7 @@ _FAR = 1e38
 
 def plain_encoder(encoder: FrameEncoder) -> Any:
     """A fitted transformer of scikit-learn that makes the same columns; None if there is none."""
-    layout = encoder.encode
+    layout = encoder._layout
     features = layout.features
     names = [getattr(feature, "name", None) for feature in features]
     texts = all(isinstance(name, str) for name in names)  # a number would be a column's place
@@ -51,7 +51,7 @@ def onnx_types(encoder: FrameEncoder) -> list[tuple[str, Any]]:
     """What skl2onnx is to know of the columns of a fitted encoder: names and types."""
     from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
 
-    features: tuple[Any, ...] = encoder.encode.features
+    features: tuple[Any, ...] = encoder._layout.features
     if isinstance(plain_encoder(encoder).transformers[0][2][0], int):  # of an array
         return [("X", FloatTensorType([None, len(features)]))]
     types = {"i": Int64TensorType, "u": Int64TensorType, "f": FloatTensorType}

@@ -146,7 +146,7 @@ class _Ramps:
             raise ValueError(
                 f"X has {len(inputs.places):,} columns, categories and numbers, and scikit-learn's "
                 f"network would have {size:,} weights in a layer before the first, up to "
-                f"{_MOST_ELEMENTS:,} are sensible: encode with a smaller FrameEncoder(n_hash=...)"
+                f"{_MOST_ELEMENTS:,} are sensible: encode with FrameEncoder(n_buckets=...)"
             )
 
     def before(self, scaled: bool) -> _Floats:

@@ -43,13 +43,13 @@ __all__ = [
     "averaged",
     "check_passes",
     "hidden_units",
+    "optimizer_of",
     "outputs_of",
     "passes",
     "planned_schedule",
     "rows_to_train_on",
     "scaling_of",
     "single_will_do",
-    "solver_of",
 ]
 
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
@@ -98,7 +98,7 @@ class Planned(DistributedEstimator):
         if survey.start is not None and survey.start.model is not None:
             return Inspection()
         encoding = survey.encoding
-        numbers = None if encoding is None else encoding.encoder.encode.number_columns
+        numbers = None if encoding is None else encoding.encoder._layout.number_columns
         return Inspection(points=True, numbers=numbers)
 
 
@@ -164,19 +164,21 @@ def hidden_units(sizes: Any) -> tuple[int, ...]:
 
 
 def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
-    """A schedule, itself or by its name, that starts from a rate and plans so many epochs.
+    """A schedule, itself, by its rate or by its name; from `rate` on, over so many epochs.
 
     "auto" is a cosine; where it is not known how many epochs there will be it is constant.
     """
     if isinstance(given, Schedule):
         return given
+    if not isinstance(given, str):
+        return Constant(float(given))
     if given in ("auto", "cosine"):
         if epochs is None:
             return Constant(rate)
         return Cosine(rate, float(epochs), warmup=_WARM * epochs)
     if given not in SCHEDULES:
         raise ValueError(
-            "The 'learning_rate' parameter must be a Schedule or a str among "
+            "The 'learning_rate' parameter must be a float, a Schedule or a str among "
             f"{['auto', *sorted(SCHEDULES)]}. Got {given!r} instead."
         )
     return SCHEDULES[given](rate)
@@ -233,7 +235,7 @@ def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]
     return bool(large and min(steep, default=1.0) > 1 / _LARGE)
 
 
-def solver_of(solver: Any) -> Optimizer:
+def optimizer_of(given: Any) -> Optimizer:
     """The optimizer of stochastic steps.
 
     Raises
@@ -241,12 +243,12 @@ def solver_of(solver: Any) -> Optimizer:
     ValueError
         There is none of that name.
     """
-    if solver == "auto":
+    if given == "auto":
         return _ADAMW
-    if solver == "lbfgs":
+    if given == "lbfgs":
         return SGD()  # of which no step is taken
-    check_known(solver, "solver")
-    return get_optimizer(solver)
+    check_known(given)
+    return get_optimizer(given)
 
 
 def check_passes(estimator: Any, partial: bool) -> None:
@@ -256,7 +258,7 @@ def check_passes(estimator: Any, partial: bool) -> None:
     ------
     ValueError
     """
-    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(estimator), name="solver")
+    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(estimator))
 
 
 def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:

@@ -99,7 +99,7 @@ class Publisher:
         if job.model.layout.table is not None:
             raise ValueError(
                 "server= is not possible for a model with a table, whose rows are made as they are "
-                "touched: leave max_rows=None"
+                "touched: leave max_embeddings=None"
             )
         start = Trained(job.position.params, np.empty((2, 0), np.int64))
         tensors = estimator._tensors(*restored(start))

@@ -61,7 +61,7 @@ def _check_names(estimator: Any, names: Any) -> None:
     texts = isinstance(names, np.ndarray) and all(isinstance(name, str) for name in names.ravel())
     _must(texts and names.shape == (estimator.n_features_in_,), "feature_names_in_", names)
     if estimator.encoder_ is not None:
-        _must([*names] == [*estimator.encoder_.encode.columns], "feature_names_in_", names)
+        _must([*names] == [*estimator.encoder_._layout.columns], "feature_names_in_", names)
 
 
 def _check_means(estimator: Any, means: Any) -> None:

@@ -96,8 +96,8 @@ def choose(figures: Figures, begun: Mode) -> Choice:
     >>> from dataclasses import replace
     >>> slow = replace(even, compute=(1.0, 4.0, 1.0), wait=(3.0, 0.0, 3.0))
     >>> print(choose(slow, Sync()).line())  # doctest: +NORMALIZE_WHITESPACE
-    mode='auto' chose sync (backups=1, late='add'): replica 1 takes 4.0 times as long for a row as
-    is usual
+    mode='auto' chose sync (backups=1, late_gradients='add'): replica 1 takes 4.0 times as long for
+    a row as is usual
     """
     if len(figures.rows) == 1:
         return Choice(begun, "one replica does the same in every mode")
@@ -178,4 +178,4 @@ def _without(
         return Choice(begun, f"{reason}, but backups need rows of every replica in each step")
     if gain < _GAIN:
         return Choice(begun, f"{reason}, but little would be gained by not waiting")
-    return Choice(Sync(**as_begun, backups=len(slow), late="add"), reason, gain)
+    return Choice(Sync(**as_begun, backups=len(slow), late_gradients="add"), reason, gain)

@@ -39,7 +39,7 @@ class Sync(PausingMode):
     ----------
     backups : int, default=0
         b, replicas that no update waits for; fewer than there are.
-    late : {"drop", "add"}, default="drop"
+    late_gradients : {"drop", "add"}, default="drop"
         What becomes of a gradient that comes too late: it is dropped, or it counts in the step at
         work, beside the N - b of that step, as old as it is.
 
@@ -57,20 +57,22 @@ class Sync(PausingMode):
     """
 
     backups: int = 0
-    late: str = "drop"
+    late_gradients: str = "drop"
 
     name: ClassVar[str] = "sync"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer(self, "backups", 0)
-        if self.late not in _LATE:
+        if self.late_gradients not in _LATE:
             raise ValueError(
-                f"The 'late' parameter of Sync must be a str among {list(_LATE)}. "
-                f"Got {self.late!r} instead."
+                f"The 'late_gradients' parameter of Sync must be a str among {list(_LATE)}. "
+                f"Got {self.late_gradients!r} instead."
             )
-        if self.late != "drop" and not self.backups:
-            raise ValueError(f"late={self.late!r} needs backups >= 1, got backups=0")
+        if self.late_gradients != "drop" and not self.backups:
+            raise ValueError(
+                f"late_gradients={self.late_gradients!r} needs backups >= 1, got backups=0"
+            )
         if self.backups:
             self.check_pauses("backups")
 
@@ -132,5 +134,5 @@ class Sync(PausingMode):
             spec.update.rates,
         )  # fmt: skip
         if self.backups:
-            return BackupsStep(*given, self.late == "add")
+            return BackupsStep(*given, self.late_gradients == "add")
         return SynchronousStep(*given, spec.host)

@@ -138,7 +138,7 @@ def advise(
         said.append(
             f"{percent(dropped)} of the rows were dropped because they came late, though no "
             "replica is much slower than the others: let more of them count (drop_after=, "
-            "backups=, late='add')."
+            "backups=, late_gradients='add')."
         )
     if not said and part["compute"] > _MOST:
         said.append(

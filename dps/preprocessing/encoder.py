@@ -38,9 +38,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     ==================================  ====================================================
     numbers, bool, nullable or arrow    one column, as it is
     category                            a column a category, in their order
-    strings                             a column a string, sorted; or `n_hash` buckets
-    lists of tokens, arrow lists        counts of the tokens in `n_hash` buckets; or, with `lists`
-                                        an int, the tokens in order
+    strings                             a column a string, sorted; or `n_buckets`
+    lists of tokens, arrow lists        counts of tokens in `n_buckets`; with `lists` an int
+                                        the tokens in order
     dates, durations                    their parts, if `dates` says so; else an error
     ==================================  ====================================================
 
@@ -53,7 +53,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_hash : int or None, default=None
+    n_buckets : int or None, default=None
         Buckets that the categories of each column of categories or strings are hashed into, where
         there are too many to have a column each. The bucket depends on the category's text alone:
         it is the same in every process and for every dtype. None is a column a category, and
@@ -69,7 +69,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
         models that take columns, see docs/models.md; others would take a place for a feature.
     interactions : sequence of tuples of column names, default=()
-        Combinations of the categories of two columns or more, hashed into `n_hash` buckets; zeros
+        Combinations of the categories of two columns or more, hashed into `n_buckets`; zeros
         where one of them is missing.
     dates : {"error", "parts"}, default="error"
         What dates become. "parts": ``when_year``, ``when_month``, ``when_day_of_week`` (0: Monday),
@@ -111,7 +111,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_hash": [Interval(Integral, 1, 1 << 30, closed="both"), None],
+        "n_buckets": [Interval(Integral, 1, 1 << 30, closed="both"), None],
         "missing": [StrOptions({"error", "indicator", "mean"})],
         "interactions": ["array-like"],
         "lists": [Interval(Integral, 1, 1 << 24, closed="both"), StrOptions({"counts"})],
@@ -132,7 +132,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_hash: int | None = None,
+        n_buckets: int | None = None,
         *,
         missing: str = "error",
         lists: str | int = "counts",
@@ -143,7 +143,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         max_categories: int | None = None,
         dtype: Any = "auto",
     ) -> None:
-        self.n_hash = n_hash
+        self.n_buckets = n_buckets
         self.missing = missing
         self.lists = lists
         self.interactions = interactions
@@ -172,10 +172,10 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         TypeError
             `X` is no dataframe.
         """
-        reader = self.begin(X)
+        reader = self._begin(X)
         if is_dask(X):
-            return self.learn(of_each_partition(X, reader.survey))
-        return self.learn([reader.survey(X)], whole=True)
+            return self._learn(of_each_partition(X, reader.survey))
+        return self._learn([reader.survey(X)], whole=True)
 
     def transform(self, X: Any) -> Any:
         """Encode.
@@ -190,7 +190,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         scipy.sparse.csr_matrix, or a lazy dask array of such blocks for a dask dataframe
         """
         check_is_fitted(self)
-        X = self.ordered(X)
+        X = self._ordered(X)
         validate_data(self, X=_meta(X), skip_check_array=True, reset=False)
         if is_dask(X):
             return csr_blocks(X, self._layout, self._layout.width, self.dtype_)
@@ -200,9 +200,9 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         """Fit, then encode; a pandas dataframe is read once."""
         if is_dask(X):
             return self.fit(X).transform(X)
-        reader = self.begin(X)
+        reader = self._begin(X)
         read = reader(X)
-        self.learn([reader.look(read)], whole=True)
+        self._learn([reader.look(read)], whole=True)
         return self._layout(read)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
@@ -220,15 +220,15 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
 
     # How the estimators use it, partition by partition.
 
-    def begin(self, X: Any) -> Reader:
+    def _begin(self, X: Any) -> Reader:
         """Take in the columns of a frame that is to be learned from, without a look at values."""
         self._validate_params()
         _check_interactions(self.interactions)
         for name, default in _OF_CATEGORIES.items():
-            if self.n_hash is not None and getattr(self, name) != default:
+            if self.n_buckets is not None and getattr(self, name) != default:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} has no effect with n_hash={self.n_hash}, "
-                    f"which has no column a category: use {name}={default!r} or n_hash=None"
+                    f"{name}={getattr(self, name)!r} has no effect with n_buckets={self.n_buckets}"
+                    f", which has no column a category: use {name}={default!r} or n_buckets=None"
                 )
         if str(self.dtype) != "auto" and np.dtype(self.dtype) not in (np.float32, np.float64):
             raise ValueError(
@@ -246,16 +246,16 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         unfit, self._unfit = unfit_columns(meta, parts)
         names = tuple(name for name in self._names if name not in unfit)
         counts = self.min_frequency is not None or self.max_categories is not None
-        survey = Survey(self.n_hash is None, counts)
+        survey = Survey(self.n_buckets is None, counts)
         return Reader(names, survey, parts, not isinstance(self.lists, str))
 
-    def learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
+    def _learn(self, surveys: Sequence[FrameSurvey], whole: bool = False) -> Self:
         """Fit to what was found in the partitions of the frame that was begun with."""
         self._layout = make_layout(
             merge(surveys, whole),
             self._names,
             self._unfit,
-            n_hash=self.n_hash,
+            n_buckets=self.n_buckets,
             missing=self.missing,  # type: ignore[arg-type]
             interactions=self.interactions,
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
@@ -267,7 +267,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         )
         return self._learned()
 
-    def restored(self, layout: Layout) -> Self:
+    def _restored(self, layout: Layout) -> Self:
         """Be what an encoder was that had learned this."""
         self._layout, self._names = layout, layout.columns
         self.n_features_in_ = len(layout.columns)
@@ -280,19 +280,13 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         self.dtype_ = np.dtype(self._layout.dtype)
         return self
 
-    def ordered(self, X: Any) -> Any:
+    def _ordered(self, X: Any) -> Any:
         """A frame with its columns in the order of `fit`, if they are the same."""
         meta = _meta(X)
         check_frame(meta)
         names = list(meta.columns)
         same = names != list(self._names) and set(names) == set(self._names)
         return X[list(self._names)] if same else X
-
-    @property
-    def encode(self) -> Layout:
-        """From a partition, or what was read of it, to CSR; travels to workers."""
-        check_is_fitted(self)
-        return self._layout
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_layout")

@@ -36,7 +36,7 @@ def make_layout(
     names: Sequence[Any],
     unfit: Sequence[str],
     *,
-    n_hash: int | None,
+    n_buckets: int | None,
     missing: Missing,
     interactions: Sequence[Sequence[Any]],
     dtype: str,
@@ -55,7 +55,7 @@ def make_layout(
         Of the frame's columns.
     unfit : sequence of str
         What is known to be wrong already.
-    n_hash, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories
+    n_buckets, missing, interactions, dtype, parts, lists, unknown, min_frequency, max_categories
         As the encoder has them.
 
     Raises
@@ -66,7 +66,7 @@ def make_layout(
     if survey.rows == 0:
         raise ValueError("Found array with 0 sample(s): X has no rows, a minimum of 1 is required.")
     problems = [*unfit, *map(str, survey.defects.values())]
-    empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_hash)}
+    empty = {name for name, column in survey.columns.items() if _has_nothing(column, n_buckets)}
     if missing == "error":
         counts = (
             (name, column.missing)
@@ -80,7 +80,7 @@ def make_layout(
     features: list[Feature] = []
     n_numbers = 0
     for name, column in survey.columns.items():
-        feature = _feature(name, column, n_hash, missing, n_numbers, lists)
+        feature = _feature(name, column, n_buckets, missing, n_numbers, lists)
         if isinstance(feature, OneHot):
             feature = replace(feature, unknown=unknown)
             least = min_frequency or 0
@@ -99,11 +99,11 @@ def make_layout(
                     f"interactions are of categories, and column {str(name)!r} of X holds "
                     f"{survey.columns[name].kind}: use X[{str(name)!r}].astype('category')"
                 )
-        features.append(Cross(tuple(members), n_hash or BUCKETS))
+        features.append(Cross(tuple(members), n_buckets or BUCKETS))
     width = sum(feature.width for feature in features)
     if width > MOST_COLUMNS:
         raise ValueError(
-            f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_hash"
+            f"X has {width:,} encoded columns, up to {MOST_COLUMNS:,} are possible: lower n_buckets"
         )
     if dtype == "auto":
         exact = all(column.exact for column in survey.columns.values())
@@ -114,7 +114,7 @@ def make_layout(
 def _feature(
     name: Any,
     column: ColumnSurvey,
-    n_hash: int | None,
+    n_buckets: int | None,
     missing: Missing,
     n_numbers: int,
     lists: str | int,
@@ -124,11 +124,11 @@ def _feature(
     if column.kind == "numbers":
         return Number(name, n_numbers, column.total / column.count, indicator)
     if column.kind in ("lists", "lists of numbers") and not isinstance(lists, str):
-        return TokenSequence(name, lists, 0 if column.kind != "lists" else n_hash or BUCKETS)
+        return TokenSequence(name, lists, 0 if column.kind != "lists" else n_buckets or BUCKETS)
     if column.kind == "lists":
-        return Bag(name, n_hash or BUCKETS, indicator)
-    if n_hash is not None:
-        return Hashed(name, n_hash, indicator)
+        return Bag(name, n_buckets or BUCKETS, indicator)
+    if n_buckets is not None:
+        return Hashed(name, n_buckets, indicator)
     return OneHot(name, column.values, indicator)
 
 
@@ -147,10 +147,10 @@ def _shared(feature: OneHot, counts: Any, least: float, most: int | None) -> One
     return replace(feature, categories=kept, infrequent=infrequent)
 
 
-def _has_nothing(column: ColumnSurvey, n_hash: int | None) -> bool:
+def _has_nothing(column: ColumnSurvey, n_buckets: int | None) -> bool:
     """Whether there is no value to learn from."""
     if column.kind == "numbers":
         return not column.count
     if column.kind == "categories":
-        return n_hash is None and not len(column.values)
+        return n_buckets is None and not len(column.values)
     return column.kind == "nothing"

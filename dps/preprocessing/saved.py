@@ -187,7 +187,7 @@ def _layout(columns: Any, features: Any, dtype: Any, missing: Any, parts: Any) -
 
 
 def _fields_of_encoder(encoder: FrameEncoder) -> dict[str, Any]:
-    layout = encoder.encode if hasattr(encoder, "_layout") else None
+    layout = encoder._layout if hasattr(encoder, "_layout") else None
     return {"parameters": encoder.get_params(deep=False), "layout": layout}
 
 
@@ -199,4 +199,4 @@ def _encoder(parameters: Any, layout: Any) -> FrameEncoder:
         return encoder
     if not isinstance(layout, Layout):
         raise ValueError(f"the layout of the encoder is {layout!r}")
-    return encoder.restored(layout)
+    return encoder._restored(layout)

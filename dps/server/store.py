@@ -276,7 +276,7 @@ class Store(Regions):
         if (at < 0).any():
             raise TableFullError(
                 f"{len(at)} rows of a table do not fit beside those that are on shard "
-                f"{self.spec.shard}, which has room for {self.ids.shape[1]}: raise max_rows"
+                f"{self.spec.shard}, which has room for {self.ids.shape[1]}: raise max_embeddings"
             )
         by_row = values.reshape(len(values), len(at), -1)
         n, width = self.ids.shape[1], by_row.shape[2]

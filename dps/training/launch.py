@@ -67,7 +67,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     if table is None and job.mode.needs_table:
         raise ValueError(
             f"mode={job.mode!r} is for models with a table on the shards, such as "
-            "FMClassifier(max_rows=...): use mode='sync' or 'async'"
+            "FMClassifier(max_embeddings=...): use mode='sync' or 'async'"
         )
     if table is None and (job.full_batch is not None or not summary.sparse):
         return None
@@ -77,8 +77,8 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
     on_shards = possible and job.mode.shards_hold_parameters and summary.sparse
     if table is not None and not on_shards:
         raise ValueError(
-            "max_rows needs sparse rows or a dataframe with categories, mode='sync' or 'async', "
-            "and optimizer='adagrad', 'momentum', 'sgd' or Adam(lazy=True); got "
+            "max_embeddings needs sparse rows or a dataframe with categories, mode='sync' or "
+            "'async', and optimizer='adagrad', 'momentum', 'sgd' or Adam(lazy=True); got "
             f"{'sparse' if summary.sparse else 'dense'} rows, mode={job.mode!r} and "
             f"optimizer={job.optimizer!r}"
         )

@@ -37,7 +37,7 @@ REPLICAS, SLOWER = 4, 4
 MODES: dict[str, Any] = {
     "sync": dps.Sync(),
     "backups=1": dps.Sync(backups=1),
-    "backups=1, late='add'": dps.Sync(backups=1, late="add"),
+    "backups=1, late_gradients='add'": dps.Sync(backups=1, late_gradients="add"),
     "async": dps.Async(),
     "max_delay=8": dps.Async(max_delay=8),
     "allreduce": dps.AllReduce(),

@@ -34,7 +34,7 @@ def network(epochs: int, folder: Path | None, snapshot_every: float | None) -> f
     """
     checkpoint = None if folder is None else dps.Checkpoint(folder, every=every)
     model = dps.MLPClassifier(
-        units, solver="adam", average=False, early_stopping=False, tol=None, max_iter=epochs,
+        units, optimizer="adam", average=False, early_stopping=False, tol=None, max_iter=epochs,
         batch_size=BATCH, random_state=0, checkpoint=checkpoint,
         mode=dps.Sync(snapshot_every=snapshot_every),
     )  # fmt: skip

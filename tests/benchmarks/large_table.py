@@ -40,9 +40,9 @@ def labels(n: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 2, n)
 
 
-def machine(max_rows: int, epochs: int, **more: Any) -> FMClassifier:
+def machine(max_embeddings: int, epochs: int, **more: Any) -> FMClassifier:
     return FMClassifier(
-        FACTORS, max_rows=max_rows, max_iter=epochs, early_stopping=False, tol=None,
+        FACTORS, max_embeddings=max_embeddings, max_iter=epochs, early_stopping=False, tol=None,
         batch_size=BATCH, optimizer="adagrad", random_state=0, **more,
     )  # fmt: skip
 

@@ -128,8 +128,8 @@ def speed(chosen: Any) -> tuple[float, float, float]:
                 for values in (X, y)]  # fmt: skip
         for turn in range(chosen.repeat):
             model = MLPRegressor(
-                hidden_layer_sizes=HIDDEN, embedding_size=0, solver="adam",
-                learning_rate="constant", learning_rate_init=RATE, alpha=0.0, dropout=0.0,
+                hidden_layer_sizes=HIDDEN, embedding_size=0, optimizer="adam",
+                learning_rate=RATE, alpha=0.0, dropout=0.0,
                 average=False, batch_size=RANKS * BATCH, max_iter=epochs, tol=None,
                 early_stopping=False,
                 random_state=turn,

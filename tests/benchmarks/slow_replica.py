@@ -6,9 +6,9 @@ Gradients sleep rather than compute, so that it is the protocol that is measured
 cores: a step of a replica is one sleep, of the slow one four. One epoch in threads of this process.
 Rows are those that counted until the first replica had no more to do; "possible" is what the mode
 allows if its own work took no time: in sync all go as the slow one does; with a backup the other
-three go at their pace, and with `late="add"` what the slow one gets done counts, too. In async
-all four go at their own. With `max_delay` they do so until the slow one is as many steps behind,
-and then as it does. Interleaved; medians.
+three go at their pace, and with `late_gradients="add"` what the slow one gets done counts, too. In
+async all four go at their own. With `max_delay` they do so until the slow one is as many steps
+behind, and then as it does. Interleaved; medians.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def possible(mode: dps.Mode, steps: int) -> float:
     if isinstance(mode, dps.Sync):
         if not mode.backups:
             return 1 / SLOWER
-        late = 1 / SLOWER if mode.late == "add" else 0.0
+        late = 1 / SLOWER if mode.late_gradients == "add" else 0.0
         return (REPLICAS - 1 + late) / REPLICAS
     delay = getattr(mode, "max_delay", None)
     if delay is None:
@@ -79,7 +79,7 @@ def main() -> None:
     modes: dict[str, dps.Mode] = {
         "sync": dps.Sync(),
         "backups=1": dps.Sync(backups=1),
-        "backups=1, late='add'": dps.Sync(backups=1, late="add"),
+        "backups=1, late_gradients='add'": dps.Sync(backups=1, late_gradients="add"),
         "async": dps.Async(),
     }
     if any(field.name == "max_delay" for field in fields(dps.Async)):

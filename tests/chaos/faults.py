@@ -174,7 +174,7 @@ class Case:
         if self.model in ("sgd", "adam", "lbfgs"):
             more["loss"] = Slow(seconds=0.01)
         if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
-            more["max_rows"] = 4096
+            more["max_embeddings"] = 4096
         return MODELS[self.model](
             client=client, mode=MODES[self.mode](), max_iter=EPOCHS, tol=None, random_state=0,
             early_stopping=self.early, cache=self.cache, verbose=0,
