@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._kernels.order import shuffle
 from dps.data.blocks import Block
+from dps.data.targets import as_targets
 
-__all__ = ["Batches", "BlockSource", "Group", "Part", "held_out_rows", "key_of", "spread"]
+__all__ = [
+    "EXCHANGED",
+    "FOLDS",
+    "HELD_OUT",
+    "SPLITS",
+    "Batches",
+    "BlockSource",
+    "Group",
+    "Part",
+    "held_out_rows",
+    "key_of",
+    "order_of",
+    "spread",
+]
 
 
 class BlockSource(Protocol):
@@ -70,7 +84,7 @@ def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDAr
 
     The first rows are the same if it is asked for fewer.
     """
-    source = np.random.SeedSequence((seed, 0, partition, 1 << 32))
+    source = np.random.SeedSequence((seed, 0, partition, HELD_OUT))
     random = np.random.Generator(np.random.Philox(source)).random(rows)
     held: NDArray[np.bool_] = random < fraction
     return held
@@ -92,6 +106,34 @@ def spread(count: int, n_groups: int, key: int) -> list[list[int]]:
         groups[turns[taken[run]]].append(number)
         taken[run] += 1
     return groups
+
+
+#: Key spaces, which keep what is drawn for one end apart from the others: rows for validation,
+#: rows that are exchanged, folds, splits. Those of epochs are below.
+HELD_OUT, EXCHANGED, FOLDS, SPLITS = (space << 32 for space in (1, 2, 3, 4))
+
+
+def order_of(
+    rows: int, seed: int, number: int, space: int, labels: Any = None
+) -> NDArray[np.int64]:
+    """The rows of a partition in an order drawn by chance; label by label, where there are some.
+
+    Parameters
+    ----------
+    rows, seed : int
+    number : int
+        Of the partition.
+    space : int
+        One of the key spaces.
+    labels : vector of length `rows`, optional
+        Of several columns nothing is looked at.
+    """
+    order = np.arange(rows)
+    shuffle(order, key_of(seed, 0, number, space))
+    if labels is None or (labels := as_targets(labels)).ndim > 1:
+        return order
+    _, codes = np.unique(labels, return_inverse=True)
+    return order[np.argsort(codes[order], kind="stable")]
 
 
 def key_of(*numbers: int) -> int:

@@ -14,14 +14,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dps._kernels.order import shuffle
-from dps.data.batches import key_of
+from dps.data.batches import EXCHANGED, order_of
 from dps.data.targets import as_targets
 
 __all__ = ["RandomSplit", "count_rows", "join_rows", "take_rows"]
-
-#: Keeps its numbers apart from those of epochs and of rows kept for validation.
-_EXCHANGE = 2 << 32
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,7 @@ class RandomSplit:
     def draw(self, partition: int) -> list[NDArray[np.int64]]:
         """The rows of a partition that go to each new one, in the order in which they lie."""
         rows = self.rows[partition]
-        order = np.arange(rows)
-        shuffle(order, key_of(self.seed, 0, partition, _EXCHANGE))
+        order = order_of(rows, self.seed, partition, EXCHANGED)
         # Each partition goes on where the one before it has ended.
         first = sum(self.rows[:partition]) % len(self.turns)
         whole = -(-(first + rows) // len(self.turns))

@@ -23,6 +23,7 @@ __all__ = [
     "is_dask_frame",
     "is_frame",
     "is_list",
+    "is_part",
     "meta_of",
 ]
 
@@ -65,12 +66,12 @@ def is_dask(value: Any) -> bool:
         return False
     from dask.base import is_dask_collection
 
-    return bool(is_dask_collection(value)) or is_list(value) or _is_part(value)
+    return bool(is_dask_collection(value)) or is_list(value) or is_part(value)
 
 
 def is_frame(value: Any) -> bool:
     """Whether a value is a dataframe of pandas or dask; a series is not."""
-    named = not _is_part(value) and hasattr(value, "columns") and hasattr(value, "iloc")
+    named = not is_part(value) and hasattr(value, "columns") and hasattr(value, "iloc")
     return named and value.ndim == 2
 
 
@@ -89,11 +90,11 @@ def is_dask_frame(value: Any) -> bool:
 
 def is_list(value: Any) -> bool:
     """Whether a value is a list of Delayed objects or Futures."""
-    return isinstance(value, list | tuple) and len(value) > 0 and _is_part(value[0])
+    return isinstance(value, list | tuple) and len(value) > 0 and is_part(value[0])
 
 
-def _is_part(value: Any) -> bool:
-    # Of a Future; a Delayed has every name that does not begin with an underscore.
+def is_part(value: Any) -> bool:
+    """Whether a value is a Future, or a Delayed, which has every name without an underscore."""
     return hasattr(value, "key") and hasattr(value, "cancelled")
 
 
@@ -114,13 +115,13 @@ def meta_of(X: Any) -> Any:
         return X._meta
     if is_list(X):
         for number, part in enumerate(X):
-            if not _is_part(part):
+            if not is_part(part):
                 raise TypeError(
                     f"partition {number} of X is a {type(part).__name__}: a list of partitions "
                     "holds Delayed objects or Futures only"
                 )
         return None
-    if _is_part(X):
+    if is_part(X):
         raise TypeError("X is one Delayed or Future: give a list of partitions, as X=[X], y=[y]")
     _check_array(X)
     if np.isnan(X.shape[1]):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dps.data.partitions import Partition
+from dps.data.partitions import Partition, is_part
 from dps.data.streams import Values
 
 __all__ = ["Recipe", "recipes_of"]
@@ -55,7 +55,7 @@ def recipes_of(partitions: Sequence[Partition]) -> list[Recipe] | None:
     from dask._task_spec import DataNode, convert_legacy_graph
 
     nodes = convert_legacy_graph(graph)
-    if any(_is_future(getattr(node, "value", graph.get(key))) for key, node in nodes.items()):
+    if any(is_part(getattr(node, "value", graph.get(key))) for key, node in nodes.items()):
         return None
     user: dict[Any, int] = {}
     recipes = []
@@ -79,7 +79,3 @@ def _needed(nodes: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
             found[key] = nodes[key]
             left += nodes[key].dependencies
     return found
-
-
-def _is_future(value: Any) -> bool:
-    return hasattr(value, "key") and hasattr(value, "cancelled")

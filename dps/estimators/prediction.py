@@ -17,6 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from dps.data.blocks import as_rows, features_of
+from dps.data.collections import Parts, blocks_of
 from dps.data.defects import defect_of_features, defect_of_structure, gaps_message, places
 from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import identity, sealed
@@ -237,8 +238,7 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
     if hasattr(X, "divisions"):
         meta = _meta(X, predict, columns)
         return X.map_partitions(sealed(_predict_frame), model, columns, meta=meta)
-    if len(X.chunks[1]) > 1:
-        X = X.rechunk({1: -1})
+    X = Parts(X).values  # of whole rows
     predict_block, empty = sealed(_predict_block), predict.example(X)[:0]
     if columns is None:
         return X.map_blocks(predict_block, model, dtype=empty.dtype, drop_axis=1, meta=empty)
@@ -248,23 +248,17 @@ def apply_to(X: Any, predict: Predictor, columns: Sequence[Any] | None, client: 
 
 def _in_pieces(X: Any, predict: TablePredictor, columns: Sequence[Any] | None) -> Any:
     """The same, where the model's table lies on workers."""
-    if is_list(X):
-        return predict.parts(X, _predict_part)
-    if hasattr(X, "divisions"):
+    parts = Parts(X)
+    if parts.is_frame:
         import dask.dataframe as dd
 
-        parts = predict.parts(X.to_delayed(), partial(_predict_numbered_frame, columns))
-        return dd.from_delayed(parts, _meta(X, predict.base, columns), X.divisions)
-    import dask.array as da
-
-    X = X.rechunk({1: -1})
+        made = predict.parts(parts.tasks, partial(_predict_numbered_frame, columns))
+        return dd.from_delayed(made, _meta(X, predict.base, columns), X.divisions)
+    made = predict.parts(parts.tasks, _predict_part)
+    if parts.is_list:
+        return made
     wide, empty = () if columns is None else (len(columns),), predict.base.example(X)[:0]
-    parts = predict.parts(X.to_delayed().ravel(), _predict_part)
-    blocks = [
-        da.from_delayed(part, (rows, *wide), meta=empty)
-        for part, rows in zip(parts, X.chunks[0], strict=True)
-    ]
-    return da.concatenate(blocks, allow_unknown_chunksizes=True)
+    return blocks_of(made, parts.lengths, wide, empty.dtype, empty)
 
 
 def _meta(X: Any, predict: Predictor, columns: Sequence[Any] | None) -> Any:

@@ -15,19 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import indexable
 
-from dps._kernels.order import shuffle
-from dps.data.alignment import partitions_of, parts_of
-from dps.data.batches import key_of
-from dps.data.partitions import is_dask, is_dask_frame, is_list
+from dps.data.alignment import partitions_of
+from dps.data.batches import FOLDS, order_of
+from dps.data.collections import Parts, rows_of, take
+from dps.data.partitions import is_dask, is_list
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
 
-__all__ = ["Folds", "KFold", "collection", "take"]
+__all__ = ["Folds", "KFold"]
 
-#: Keeps its numbers apart from those of training.
-_FOLDS = 3 << 32
 #: What of `fit` is of rows of its own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
 
@@ -91,11 +89,8 @@ class KFold:
         number : int
             Of the partition.
         """
-        order = np.arange(rows)
-        shuffle(order, key_of(self.random_state, 0, number, _FOLDS))
-        if self.stratify and (labels := as_targets(y)).ndim == 1:
-            _, codes = np.unique(labels, return_inverse=True)
-            order = order[np.argsort(codes[order], kind="stable")]
+        labels = as_targets(y) if self.stratify else None
+        order = order_of(rows, self.random_state, number, FOLDS, labels)
         folds = np.empty(rows, np.int64)
         # Partitions begin with different folds, or small ones would favour the first.
         folds[order] = (np.arange(rows) + number) % self.n_splits
@@ -140,7 +135,7 @@ class Folds:
             if values is not None and _has_rows(values) and name.rpartition("__")[2] not in _OTHER
         }  # fmt: skip
         self._names = ["X", "y", *of_rows]
-        self._like = [X, y, *of_rows.values()]
+        self._like = [_kind_of(values) for values in (X, y, *of_rows.values())]
         self._constant = {k: v for k, v in beside.items() if k not in of_rows}
         aligned = partitions_of(X, y, None, multi_output=True)
         parts = [[part.X for part in aligned], [part.y for part in aligned]]
@@ -200,13 +195,12 @@ class Folds:
         pieces = [made[piece] for piece in range(len(self._pieces))]
         if self._whole:
             whole = [part for piece in pieces for part in piece]
-            return self._kept(collection(predicted[0], whole))
+            return self._kept(Parts(predicted[0]).like(whole))
         join = dask.delayed(sealed(_put_together))
         rows = zip(*(piece[-1] for piece in self._pieces), strict=True)
         parts = zip(*pieces, strict=True)
-        chunks = getattr(self._like[0], "chunks", (None,))
         whole = [join(list(some), list(of)) for some, of in zip(parts, rows, strict=True)]
-        return self._kept(collection(predicted[0], whole, chunks[0]))
+        return self._kept(Parts(predicted[0]).like(whole, self._like[0].lengths))
 
     def _kept(self, made: Any) -> Any:
         """A collection that is in memory, since its pieces of rows go with these folds."""
@@ -217,7 +211,7 @@ class Folds:
     def _of(self, pieces: Iterable[int]) -> tuple[Any, Any, dict[str, Any]]:
         some = [self._pieces[piece] for piece in pieces]
         made = [
-            collection(like, [part for piece in some for part in piece[at]])
+            like.like([part for piece in some for part in piece[at]])
             for at, like in enumerate(self._like)
         ]
         beside = dict(zip(self._names[2:], made[2:], strict=True))
@@ -234,10 +228,9 @@ def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int
     """Partitions of X and their lengths; in memory, where they must be computed for that."""
     import dask
 
-    lengths = None if is_dask_frame(X) or is_list(X) else X.chunks[0]
-    if lengths is not None and not np.isnan(lengths).any():
-        return parts, [int(length) for length in lengths]
-    stay, count = dask.delayed(sealed(identity)), dask.delayed(sealed(_rows))
+    if (lengths := Parts(X).lengths) is not None:
+        return parts, lengths
+    stay, count = dask.delayed(sealed(identity)), dask.delayed(sealed(rows_of))
     parts = list(_persist(client, [stay(part) for part in parts]))
     counts = [count(part) for part in parts]
     return parts, results_of(counts, client)
@@ -249,10 +242,7 @@ def _gathered(client: Any, groups: Any, n_rows: int) -> NDArray[Any] | None:
         return None
     parts = [groups]
     if is_dask(groups):
-        import dask
-
-        look = dask.delayed(sealed(as_targets))
-        parts = results_of([look(part) for part in parts_of(groups)], client)
+        parts = Parts(groups).computed(as_targets, client)
     values = np.concatenate([as_targets(part) for part in parts])
     if values.shape != (n_rows,):
         raise ValueError(f"groups has the shape {values.shape}, and X has {n_rows} rows")
@@ -293,19 +283,28 @@ def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: in
     ]
 
 
+def _kind_of(values: Any) -> Parts:
+    """What such data is cut into: of local data, beside Dask's, arrays."""
+    if is_dask(values):
+        return Parts(values)
+    import dask.array as da
+
+    return Parts(da.from_array(np.asarray(values), chunks=-1, name=False))
+
+
 def _has_rows(values: Any) -> bool:
     return is_list(values) or bool(np.ndim(values))
 
 
 def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
     """The pieces of a partition, one after the other, of each all that was given, and its rows."""
-    lengths = {_rows(part) for part in parts}
+    lengths = {rows_of(part) for part in parts}
     if len(lengths) > 1:
         raise ValueError(
-            f"X in partition {number} has {_rows(parts[0])} rows, what goes with it "
-            f"{[_rows(part) for part in parts[1:]]}: they must be cut at the same rows"
+            f"X in partition {number} has {rows_of(parts[0])} rows, what goes with it "
+            f"{[rows_of(part) for part in parts[1:]]}: they must be cut at the same rows"
         )
-    pieces = by.assign(_rows(parts[0]), parts[1], number)
+    pieces = by.assign(rows_of(parts[0]), parts[1], number)
     which = [np.flatnonzero(pieces == piece) for piece in range(n_pieces)]
     return [piece for rows in which for piece in (*(take(part, rows) for part in parts), rows)]
 
@@ -318,36 +317,3 @@ def _put_together(parts: list[Any], rows: list[NDArray[np.int64]]) -> Any:
     import pandas as pd
 
     return pd.concat(parts).iloc[order]
-
-
-def _rows(part: Any) -> int:
-    return int(part.shape[0]) if hasattr(part, "shape") else len(part)
-
-
-def take(part: Any, rows: NDArray[np.int64]) -> Any:
-    """Some rows of a partition."""
-    if hasattr(part, "iloc"):
-        return part.iloc[rows]
-    if hasattr(part, "tocsr"):
-        part = part.tocsr()
-    return part[rows] if hasattr(part, "shape") else np.asarray(part)[rows]
-
-
-def collection(like: Any, parts: list[Any], lengths: Sequence[int] | None = None) -> Any:
-    """Partitions as a collection of the kind that they are of, of known lengths or unknown ones."""
-    if is_list(like):
-        return parts
-    if is_dask_frame(like):
-        import dask.dataframe as dd
-
-        return dd.from_delayed(parts, meta=like._meta, verify_meta=False)
-    import dask.array as da
-
-    like = like if hasattr(like, "dtype") and hasattr(like, "shape") else np.asarray(like)
-    meta = getattr(like, "_meta", None)
-    known = [np.nan] * len(parts) if lengths is None else lengths
-    blocks = [
-        da.from_delayed(part, (rows, *like.shape[1:]), like.dtype, meta=meta)
-        for part, rows in zip(parts, known, strict=True)
-    ]
-    return da.concatenate(blocks, allow_unknown_chunksizes=True)

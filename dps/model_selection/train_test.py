@@ -11,18 +11,13 @@ from numpy.typing import NDArray
 from sklearn import model_selection
 from sklearn.utils import check_random_state
 
-from dps._kernels.order import shuffle
-from dps.data.alignment import parts_of
-from dps.data.batches import key_of
-from dps.data.partitions import as_pandas, is_dask, is_dask_frame, is_list
+from dps.data.batches import SPLITS, key_of, order_of
+from dps.data.collections import Parts, rows_of, take
+from dps.data.partitions import as_pandas, is_dask
 from dps.data.sealed import sealed
-from dps.data.targets import as_targets
-from dps.model_selection.folds import collection, take
 
 __all__ = ["train_test_split"]
 
-#: Keeps its numbers apart from those of training and of folds.
-_SPLIT = 4 << 32
 #: Rows that stand for all, where nobody knows how many there are.
 _MANY = 1 << 20
 _MOST = 1 << 31
@@ -55,11 +50,7 @@ class _Draw:
         labels : vector or None
             Each has its share on both sides.
         """
-        order = np.arange(rows)
-        shuffle(order, key_of(self.seed, 0, number, _SPLIT))
-        if labels is not None:
-            _, codes = np.unique(as_targets(labels), return_inverse=True)
-            order = order[np.argsort(codes[order], kind="stable")]
+        order = order_of(rows, self.seed, number, SPLITS, labels)
         # As evenly as whole numbers can be: the shares of partitions add up to that of all.
         taken = self.counts(first + np.arange(rows + 1))
         return [np.sort(order[np.diff(of_side) > 0]) for of_side in taken]
@@ -121,9 +112,9 @@ def train_test_split(
         )  # fmt: skip
         return found
     parts = [_parts(values, number) for number, values in enumerate(arrays)]
-    labels = [None] * len(parts[0]) if stratify is None else _parts(stratify, "stratify")
-    lengths = _lengths_of([*arrays, *([] if stratify is None else [stratify])])
-    for number, others in enumerate((*parts, labels)):
+    every = parts if stratify is None else [*parts, _parts(stratify, "stratify")]
+    lengths = _lengths_of(every)
+    for number, others in enumerate(every):
         if len(others) != len(parts[0]):
             name = "stratify" if number == len(parts) else f"array {number}"
             raise ValueError(
@@ -146,25 +137,24 @@ def train_test_split(
     if total > _MOST:  # products of two such numbers would not fit in 64 bits
         train, test, total = train * _MANY // total, test * _MANY // total, _MANY
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    return _Sides(_Draw(seed, total, train, test), lengths, labels).of(arrays, parts)
+    labels = [None] * len(parts[0]) if stratify is None else every[-1].tasks
+    return _Sides(_Draw(seed, total, train, test), lengths, labels).of(parts)
 
 
 def _is_share(size: Any) -> bool:
     return size is None or isinstance(size, float)
 
 
-def _parts(values: Any, name: int | str) -> list[Any]:
+def _parts(values: Any, name: int | str) -> Parts:
     if not is_dask(values):
         name = name if isinstance(name, str) else f"array {name}"
         raise TypeError(
             f"{name} is of the type {type(values).__name__} beside data of Dask: give all of Dask"
         )
-    if hasattr(values, "chunks") and values.ndim > 1 and len(values.chunks[1]) > 1:
-        values = values.rechunk({1: -1})
-    return parts_of(values)
+    return Parts(values)
 
 
-def _lengths_of(arrays: Sequence[Any]) -> list[int] | None:
+def _lengths_of(arrays: Sequence[Parts]) -> list[int] | None:
     """The known lengths of partitions; None if no array has any.
 
     Raises
@@ -173,16 +163,13 @@ def _lengths_of(arrays: Sequence[Any]) -> list[int] | None:
         Those of two arrays differ.
     """
     found: list[int] | None = None
-    for number, values in enumerate(arrays):
-        if is_list(values) or is_dask_frame(values) or np.isnan(values.chunks[0]).any():
-            continue
-        lengths = [int(length) for length in values.chunks[0]]
-        if found is not None and lengths != found:
+    for number, parts in enumerate(arrays):
+        if found is not None and parts.lengths not in (None, found):
             raise ValueError(
-                f"array {number} has partitions of {lengths} rows, one before it of {found}: "
+                f"array {number} has partitions of {parts.lengths} rows, one before it of {found}: "
                 "rechunk them alike"
             )
-        found = lengths
+        found = found or parts.lengths
     return found
 
 
@@ -202,36 +189,34 @@ class _Sides:
         self._draw, self._lengths, self._labels = draw, lengths, labels
         n = len(labels)
         if lengths is None:  # small partitions must not all round alike
-            self._firsts = [key_of(draw.seed, 1, number, _SPLIT) % _MANY for number in range(n)]
+            self._firsts = [key_of(draw.seed, 1, number, SPLITS) % _MANY for number in range(n)]
         else:
             self._firsts = [0, *np.cumsum(lengths).tolist()][:n]
 
-    def of(self, arrays: Sequence[Any], parts: Sequence[list[Any]]) -> list[Any]:
+    def of(self, arrays: Sequence[Parts]) -> list[Any]:
         """Train and test of each array."""
         import dask
 
         pick = dask.delayed(sealed(_pick), pure=False)
         draw = dask.delayed(self._draw)
         return [
-            self._like(
-                values, side,
+            parts.like(
                 [pick(draw, side, number, first, part, labels) for number, (part, first, labels)
-                 in enumerate(zip(of_values, self._firsts, self._labels, strict=True))],
+                 in enumerate(zip(parts.tasks, self._firsts, self._labels, strict=True))],
+                self._lengths_of(side),
             )
-            for values, of_values in zip(arrays, parts, strict=True)
+            for parts in arrays
             for side in (0, 1)
         ]  # fmt: skip
 
-    def _like(self, values: Any, side: int, parts: list[Any]) -> Any:
-        lengths = None
-        if self._lengths is not None:
-            edges = zip(self._firsts, self._lengths, strict=True)
-            count = self._draw.counts
-            lengths = [count(first + rows)[side] - count(first)[side] for first, rows in edges]
-        return collection(values, parts, lengths)
+    def _lengths_of(self, side: int) -> list[int] | None:
+        if self._lengths is None:
+            return None
+        edges = zip(self._firsts, self._lengths, strict=True)
+        count = self._draw.counts
+        return [count(first + rows)[side] - count(first)[side] for first, rows in edges]
 
 
 def _pick(draw: _Draw, side: int, number: int, first: int, part: Any, labels: Any) -> Any:
     """The task that has one side of a partition."""
-    rows = int(part.shape[0]) if hasattr(part, "shape") else len(part)
-    return take(part, draw.sides(number, first, rows, labels)[side])
+    return take(part, draw.sides(number, first, rows_of(part), labels)[side])

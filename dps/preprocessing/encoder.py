@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dps.data.frames import csr_blocks, of_each_partition
+from dps.data.collections import Parts
 from dps.data.keeping import give_back_unused
 from dps.data.partitions import is_dask, is_dask_frame, is_frame, is_list
 from dps.preprocessing.columns import ReadFrame
@@ -174,7 +174,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         """
         reader = self._begin(X)
         if is_dask(X):
-            return self._learn(of_each_partition(X, reader.survey))
+            return self._learn(Parts(X).computed(reader.survey, None))
         return self._learn([reader.survey(X)], whole=True)
 
     def transform(self, X: Any) -> Any:
@@ -193,7 +193,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         X = self._ordered(X)
         validate_data(self, X=_meta(X), skip_check_array=True, reset=False)
         if is_dask(X):
-            return csr_blocks(X, self._layout, self._layout.width, self.dtype_)
+            return Parts(X).csr(self._layout, self._layout.width, self.dtype_)
         return self._layout(X)
 
     def fit_transform(self, X: Any, y: Any = None, **_: Any) -> Any:
