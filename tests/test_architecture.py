@@ -62,7 +62,15 @@ BELOW = {
     "optimizers": {"_kernels"},
 }
 COMPILED = {"_kernels", "_runtime"}
-FOR_ALL = {"errors", "_native", "_parameters", "monitor.advice", "monitor.events", "monitor.words"}
+FOR_ALL = {
+    "errors",
+    "_checks",
+    "_native",
+    "_parameters",
+    "monitor.advice",
+    "monitor.events",
+    "monitor.words",
+}
 MAY_IMPORT_DASK = ("cluster/dask/", "data/", "transport/", "monitor/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE]
 

@@ -139,7 +139,7 @@ def test_an_encoder_that_is_given_is_cloned_and_searched(client: Client) -> None
     there = LinearClassifier(encoder=encoder, random_state=0, client=client)
     there.fit(lazy(gaps), lazy(Y))
     np.testing.assert_allclose(there.coef_, model.coef_, rtol=1e-3, atol=1e-4)
-    search = GridSearchCV(model, {"encoder__n_hash": [None, 8]}, cv=2).fit(gaps, Y)
+    search = GridSearchCV(model, {"encoder__n_buckets": [None, 8]}, cv=2).fit(gaps, Y)
     assert search.best_estimator_.encoder_.n_buckets in (None, 8)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict(gaps), model.predict(gaps))

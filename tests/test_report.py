@@ -36,7 +36,7 @@ def test_the_text_says_how_it_ended_where_time_went_and_what_to_change() -> None
         "LinearClassifier, sync by Adagrad: converged after 12 epochs and 4.00 s, loss 0.4654\n"
         "200 rows an epoch, 600 rows/s, 2 replicas, 1 shard\n"
         "\n"
-        "replica  worker        rows   time  compute  communicate  wait  load\n"
+        "replica  worker        rows    time  compute  communicate  wait  load\n"
         "      0  10.0.0.1:40  1.20k  4.00 s      25%          12%   62%    0%\n"
         "      1  10.0.0.2:41  1.20k  4.00 s      25%          12%   62%    0%\n"
         "    all               2.40k  8.00 s      25%          12%   62%    0%\n"

@@ -51,7 +51,7 @@ def test_a_server_is_a_row_of_all_its_shards() -> None:
     assert (server.n_shards, server.bytes, server.callers) == (2, 2048, 3)
     assert (server.rate("reads"), server.rate("pushes")) == (11.0, 2.0)
     page = shown(store)
-    for word in ("&lt;i&gt;ranker", "&lt;b&gt;0, &lt;b&gt;1", "2.0 KiB", "10.0.0.1:1"):
+    for word in ("&lt;i&gt;ranker", "&lt;b&gt;0, &lt;b&gt;1", "2.00 kiB", "10.0.0.1:1"):
         assert word in page
     assert "lost" not in page
 

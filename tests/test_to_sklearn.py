@@ -272,7 +272,7 @@ def test_what_scikit_learn_lacks_is_said(name: str) -> None:
 def test_a_layer_of_too_many_weights_is_refused() -> None:
     encoder = FrameEncoder(n_buckets=1 << 14)
     model = classifier(2, max_iter=1, encoder=encoder).fit(FRAME, LABELS["two"])
-    with pytest.raises(ValueError, match=r"16,386 columns.*smaller FrameEncoder"):
+    with pytest.raises(ValueError, match=r"16,386 columns.*encode with FrameEncoder"):
         model.to_sklearn()
 
 

@@ -128,8 +128,8 @@ cdef class MappedChannel(WholeChannel):
                     with gil:
                         raise TableFullError(
                             f"a table's part of {self.table.n_rows} rows has no room for another "
-                            "id near its place: raise max_embeddings to 1.5 times the rows that there "
-                            "will be, or use min_count or expire_after"
+                            "id near its place: raise max_embeddings to 1.5 times the rows that "
+                            "there will be, or use min_count or expire_after"
                         )
             keys[left] = row
             if left < i:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kind", "RecordReader", "RecordWriter", "dataclass_kind"]
+from dps._checks import check_fields
+
+__all__ = ["Kind", "RecordReader", "RecordWriter"]
 
 #: Dtypes of arrays: bool, integers, floats, dates, durations and texts of a fixed width.
 _DTYPES = "biufMmUS"
@@ -33,13 +36,31 @@ class Kind:
     write: Callable[[Any], Mapping[str, Any]]
     read: Callable[..., Any]  # from fields, as keywords, to a value; raises ValueError or TypeError
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        made: Any,
+        check: Callable[[Any], None] | None = None,
+        names: Iterable[str] | None = None,
+    ) -> Kind:
+        """The kind of a class's instances, whose attributes are its parameters, or some of them.
 
-def dataclass_kind(name: str, cls: Any, read: Callable[..., Any] | None = None) -> Kind:
-    """The kind of a dataclass's instances, all of whose fields are parameters."""
-    names = tuple(field.name for field in fields(cls))
-    return Kind(
-        name, cls, names, lambda value: {each: getattr(value, each) for each in names}, read or cls
-    )
+        What is read must be what these are hinted to be; the class, or `check`, says the rest.
+        """
+        names = tuple(signature(made).parameters if names is None else names)
+
+        def write(value: Any) -> dict[str, Any]:
+            return {each: getattr(value, each) for each in names}
+
+        def read(**values: Any) -> Any:
+            check_fields(made, values)
+            value = made(**values)
+            if check is not None:
+                check(value)
+            return value
+
+        return cls(name, made, names, write, read)
 
 
 class RecordWriter:

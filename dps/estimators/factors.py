@@ -109,6 +109,7 @@ def _of_held(estimator: Any, inputs: FactorInputs) -> Any:
     """The same of some rows of many: no name is made of those that are not there."""
     import pandas as pd
 
+    assert inputs.held is not None
     columns = np.searchsorted(inputs.first_rows, inputs.held, side="right") - 1
     knots = inputs.held - inputs.first_rows[columns]
     if estimator.encoder_ is None and inputs.places is None:

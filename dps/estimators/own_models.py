@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._checks import count
 from dps.estimators.encoding import Encoding
 from dps.estimators.prediction import Finish
 from dps.losses import Loss
@@ -25,6 +26,9 @@ __all__ = [
     "columns_of",
     "probabilities",
 ]
+
+
+_MOST_OUTPUTS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,17 @@ class Shape:
     # Where the columns lie that the model takes by name, or arrays; None where it takes rows.
     columns: Columns | Arrays | None
     seed: int
+
+    def __post_init__(self) -> None:
+        count(self.n_features, "n_features", 1)
+        count(self.seed, "seed")
+        if self.columns is not None and self.columns.width != self.n_features:
+            raise ValueError(f"columns are not those of {self.n_features} features: {self.columns}")
+        # Nothing else in a file says how many outputs a regression has.
+        if count(self.n_outputs, "n_outputs", 1) > _MOST_OUTPUTS:
+            raise ValueError(f"n_outputs is {self.n_outputs}, up to {_MOST_OUTPUTS} are possible")
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"the dtype is {self.dtype}")
 
     def made(self, make: Any, options: Mapping[str, Any]) -> Any:
         """What a user's class or function makes for such data."""

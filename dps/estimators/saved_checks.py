@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from dps._checks import count, floats
 from dps.losses import Multilabel
 from dps.preprocessing import FrameEncoder
 from dps.training.history import History
-from dps.training.saved import count, floats
 from dps.training.state import TrainState
 
 __all__ = ["checks_of"]

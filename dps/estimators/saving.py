@@ -14,7 +14,7 @@ from typing import Any
 
 from dps.data.directories import read_directory, write_directory
 from dps.data.packed import pack, unpack
-from dps.data.records import Kind, RecordReader, RecordWriter, dataclass_kind
+from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.estimators.registry import ESTIMATORS, find
 from dps.estimators.saved_checks import checks_of
 from dps.estimators.saved_models import own_kinds
@@ -168,7 +168,7 @@ def _kinds(estimator: Any) -> list[Kind]:
     if estimator._is_own:
         return [*kinds, *own_kinds(model, estimator._build)]
     if is_dataclass(model) and all(kind.type is not model for kind in kinds):
-        kinds.append(dataclass_kind("model", model))
+        kinds.append(Kind.of("model", model))
     return kinds
 
 

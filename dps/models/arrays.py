@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dps._checks import count
+
 __all__ = ["Arrays"]
 
 #: What is given back in a dtype of its own.
@@ -45,6 +47,13 @@ class Arrays:
     shapes: tuple[tuple[int, ...], ...]
     kinds: tuple[str, ...]
     names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        several = len(self.shapes) == len(self.kinds) and len(self.names) in (0, len(self.shapes))
+        if not several or not self.shapes or not {*self.kinds} <= {*"fib"}:
+            raise ValueError(f"there are no arrays of {self.shapes}, {self.kinds}, {self.names}")
+        for size in (size for shape in self.shapes for size in shape):
+            count(size, "a size of rows", 1)
 
     @classmethod
     def of(cls, X: Any) -> Arrays | None:

@@ -5,10 +5,13 @@ It must not know dataframes or encoders: who does says where each column lies.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse
+
+from dps._checks import count
 
 __all__ = ["Column", "Columns", "Padded"]
 
@@ -57,6 +60,10 @@ class Column:
     width: int
     n_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        for name, least in (("start", 0), ("width", 1), ("n_tokens", 0)):
+            count(getattr(self, name), name, least)
+
     @property
     def size(self) -> int:
         """How many codes there are, with that of unknown categories, or of no token; else 0."""
@@ -84,6 +91,17 @@ class Columns:
     """
 
     columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        starts = accumulate((column.width for column in self.columns), initial=0)
+        for column, start in zip(self.columns, starts, strict=False):
+            if column.start != start:
+                raise ValueError(f"{column!r} is no column that begins at {start}")
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix."""
+        return sum(column.width for column in self.columns)
 
     @property
     def sizes(self) -> dict[str, int]:

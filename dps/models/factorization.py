@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dps._checks import count, floats
 from dps._kernels.factorization import FactorizationGradient
 from dps._kernels.layers import ACTIVATIONS
 from dps.losses import Loss
@@ -36,15 +38,43 @@ class FactorInputs:
     n_features: int
     # (n_features,) which number a column is, or -1 where its values go in as they are; None: all
     # of them do.
-    places: Any = None
+    places: NDArray[Any] | None = None
     # Of each number: ascending, one at least. Between two of them weights and factors are linear.
     knots: tuple[Any, ...] = ()
-    fields: Any = None  # (n_features,) the field of each column, from 0 on; None: one field for all
+    fields: NDArray[Any] | None = (
+        None  # (n_features,) the field of each column, from 0 on; None: one field for all
+    )
     gain: float = 1.0  # factor of all values
     normalised: bool = False  # whether each row is scaled so that the gain is its length
     # (n,) the rows that there are, ascending, of a table whose rows came when they were touched,
     # and behind them one of zeros stands for all others; None: all.
-    held: Any = None
+    held: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        n = count(self.n_features, "n_features", 1)
+        for each in self.knots:
+            floats(each, "knots", max(1, np.size(each)))
+            if (np.diff(each) <= 0).any():
+                raise ValueError("knots are not ascending")
+        for name in ("places", "fields"):
+            array = getattr(self, name)
+            if array is not None and (array.dtype != np.int32 or array.shape != (n,)):
+                raise ValueError(f"{name} is of {array.dtype} and {array.shape}, not int32, ({n},)")
+        if self.places is not None:
+            given = np.sort(self.places[self.places != -1])
+            if not np.array_equal(given, np.arange(len(self.knots))):
+                raise ValueError("places are not those of each number once")
+        elif self.knots:
+            raise ValueError("there are knots, and no numbers")
+        if self.fields is not None and not (self.fields.min() >= 0 and self.fields.max() < n):
+            raise ValueError(f"fields hold a number that is not from 0 to {n - 1}")
+        if not 0 < self.gain < np.inf:
+            raise ValueError(f"gain is {self.gain!r}, and must be above 0")
+        held = self.held
+        if held is not None:
+            below = held.ndim == 1 and held.dtype == np.int64 and (held < self.n_rows).all()
+            if not below or (held[:1] < 0).any() or (np.diff(held) <= 0).any():
+                raise ValueError(f"held are not rows among {self.n_rows}, ascending")
 
     @property
     def n_fields(self) -> int:
@@ -197,16 +227,11 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
             raise ValueError(
                 f"a table of {inputs.n_rows} rows is too long: at most {_MOST_ROWS} can be numbered"
             )
+        self._set_outputs(hidden, n_outputs, dropout, dtype, output_shift, output_scale)
         self.inputs = inputs
-        self.n_factors = n_factors
-        self.hidden = hidden
-        self.n_outputs = n_outputs
+        self.n_factors = count(n_factors, "n_factors", 1)
         self.loss = loss
         self.activation = activation
-        self.dropout = dropout
-        self.dtype = np.dtype(dtype)
-        self.output_shift = np.zeros(n_outputs) if output_shift is None else output_shift
-        self.output_scale = np.ones(n_outputs) if output_scale is None else output_scale
         self.table = table
         tensors = [
             Tensor("table", (self.n_held, self.key_width), True),

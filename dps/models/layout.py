@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from math import prod
+from math import inf, prod
 from typing import Any
 
+from dps._checks import count
 from dps._kernels.optimizers import KINDS_OF_RUNS
 
 __all__ = ["Layout", "Table", "Tensor"]
@@ -86,6 +87,14 @@ class Table:
     min_count: int = 1
     expire: int = 0
     normal: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("rows", 1), ("width", 1), ("zeros", 0), ("min_count", 1), ("expire", 0)
+        ):  # fmt: skip
+            count(getattr(self, name), name, least)
+        if not 0 <= self.scale < inf:
+            raise ValueError(f"scale is {self.scale!r}, and must not be below 0")
 
 
 @dataclass(frozen=True)

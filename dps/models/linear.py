@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 import dps._kernels.linear as kernels
+from dps._checks import count, floats
 from dps._kernels.coordinates import Standardised
 from dps._kernels.linear_gradient import LinearGradient
 from dps._native import written_in_python
@@ -77,6 +78,13 @@ class LinearModel:
             )
         if centre is not None and not fit_intercept:
             raise ValueError("a LinearModel without an intercept has no centre")
+        count(n_features, "n_features", 1)
+        count(n_outputs, "n_outputs", 1)
+        for name, each in (("centre", centre), ("scale", scale)):
+            if each is not None:
+                floats(each, name, n_features)
+        if scale is not None and not (scale > 0).all():
+            raise ValueError("scale is not positive")
         tensors = [Tensor("coef", (n_features, n_outputs), penalised=True)]
         if fit_intercept:
             tensors.append(Tensor("intercept", (n_outputs,), penalised=False))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from dps._checks import count, floats
 from dps._kernels.rows import Gradient
 from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
@@ -30,11 +31,40 @@ class NativeModel(ABC, Generic[Kernel]):
 
     draws: ClassVar[bool] = False  # what is dropped is drawn in the kernel
 
+    hidden: tuple[int, ...]
+    dropout: float
     dtype: Any
+    output_shift: Any
+    output_scale: Any
     layout: Layout
     loss: Loss
     n_outputs: int
     _kernel: Kernel | None = None
+
+    def _set_outputs(
+        self, hidden: tuple[int, ...], n_outputs: int, dropout: float, dtype: Any, shift: Any,
+        scale: Any,
+    ) -> None:  # fmt: skip
+        """Take in what models with layers have in common.
+
+        Raises
+        ------
+        ValueError
+            One of them is none such.
+        """
+        for units in hidden:
+            count(units, "hidden", 1)
+        count(n_outputs, "n_outputs", 1)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout!r}, and must be in [0, 1)")
+        self.hidden, self.n_outputs, self.dropout = hidden, n_outputs, dropout
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype is {dtype}, and must be float32 or float64")
+        shift = np.zeros(n_outputs) if shift is None else np.asarray(shift, np.float64)
+        scale = np.ones(n_outputs) if scale is None else np.asarray(scale, np.float64)
+        self.output_shift = floats(shift, "output_shift", n_outputs)
+        self.output_scale = floats(scale, "output_scale", n_outputs)
 
     @abstractmethod
     def _make_kernel(self) -> Kernel:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csr_array
 
+from dps._checks import count, floats
 from dps._kernels.layers import ACTIVATIONS
 from dps._kernels.network import NetworkGradient
 from dps.losses import Loss
@@ -41,6 +42,22 @@ class Inputs:
     edges: tuple[Any, ...]  # ascending edges of each number's bins; one bin at least
     width: int  # of a number's embedding; 0: none
     plain_square: float  # mean over rows of the sum of squares of plain columns
+
+    def __post_init__(self) -> None:
+        numbers = len(self.edges)
+        floats(self.centre, "centre", numbers)
+        floats(self.spread, "spread", numbers)
+        for each in self.edges:
+            floats(each, "edges", max(2, np.size(each)))
+            if (np.diff(each) <= 0).any() and not (len(each) == 2 and each[0] == each[1]):
+                raise ValueError("edges are not ascending")
+        # Plain columns from -1 down, numbers from 0 up.
+        wanted, places = np.r_[numbers - np.size(self.places) : numbers], np.asarray(self.places)
+        if places.dtype != np.int64 or not np.array_equal(np.sort(places, axis=None), wanted):
+            raise ValueError("places are not those of each number and each plain column once")
+        count(self.width, "width")
+        if not 0 <= self.plain_square < np.inf:
+            raise ValueError(f"plain_square is {self.plain_square!r}, and must not be negative")
 
     @property
     def n_numbers(self) -> int:
@@ -142,15 +159,11 @@ class Network(NativeModel[NetworkGradient]):
             )
         if loss.native is None:
             raise ValueError(f"a network needs a loss with a kernel, and {loss!r} has none")
+        self._set_outputs(hidden, n_outputs, dropout, dtype, output_shift, output_scale)
         self.inputs = inputs
-        self.n_outputs = n_outputs
         self.loss = loss
         self.activation = activation
-        self.dropout = dropout
-        self.dtype = np.dtype(dtype)
         self.sizes = (inputs.n_plain + inputs.n_dense, *hidden, n_outputs)
-        self.output_shift = np.zeros(n_outputs) if output_shift is None else output_shift
-        self.output_scale = np.ones(n_outputs) if output_scale is None else output_scale
         tensors = []
         if inputs.n_numbers:
             if inputs.width:

@@ -6,18 +6,13 @@ from sound events alone. The schema of ``events`` is the rule; nothing here know
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Literal, NotRequired, Required, get_args, get_origin, get_type_hints
+from typing import Any
 
+from dps._checks import check_of
 from dps.monitor import events
 from dps.monitor.events import VERSION, Event
 
 __all__ = ["is_sound"]
-
-Check = Callable[[Any], bool]
 
 
 def is_sound(event: Any) -> bool:
@@ -39,48 +34,5 @@ def is_sound(event: Any) -> bool:
         return False
     kind = event.get("kind")
     if kind not in events.KINDS:  # of a newer dps, as far as every event says
-        return isinstance(kind, str) and _fields(Event)({**event, "kind": "started"})
-    return _fields(getattr(events, f"{kind.capitalize()}Event"))(event)
-
-
-@cache
-def _fields(schema: Any) -> Check:
-    """The check of a typed dict."""
-    hints = get_type_hints(schema, include_extras=True)
-    wanted = {name: _check(hint) for name, hint in hints.items()}
-    optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
-
-    def check(value: Any) -> bool:
-        return isinstance(value, dict) and all(
-            is_right(value[name]) if name in value else name in optional
-            for name, is_right in wanted.items()
-        )
-
-    return check
-
-
-def _check(hint: Any) -> Check:
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin in (NotRequired, Required):
-        return _check(inside[0])
-    if origin is Literal:
-        return lambda value: isinstance(value, str) and value in inside
-    if origin is UnionType:
-        parts = [_check(part) for part in inside]
-        return lambda value: any(part(value) for part in parts)
-    if origin is list:
-        item = _check(inside[0])
-        return lambda value: isinstance(value, list | tuple) and all(map(item, value))
-    if hint is NoneType:
-        return lambda value: value is None
-    if hint is bool or hint is str:
-        return lambda value: isinstance(value, hint)
-    if hint is int:
-        return _is_count
-    if hint is float:
-        return lambda value: type(value) is not bool and isinstance(value, Real)
-    return _fields(hint)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 0
+        return isinstance(kind, str) and check_of(Event)({**event, "kind": "started"})
+    return check_of(getattr(events, f"{kind.capitalize()}Event"))(event)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dps.data.directories import read_directory, write_directory
-from dps.data.records import RecordReader, RecordWriter, dataclass_kind
+from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.errors import NonFiniteError
 from dps.optimizers import OPTIMIZERS, Optimizer
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
@@ -65,10 +65,10 @@ class _Server:
 
 
 _KINDS = [
-    dataclass_kind("parameter_server", _Server),
-    dataclass_kind("tensor", _Tensor),
-    dataclass_kind("table", Table),
-    *(dataclass_kind(f"optimizer:{name}", cls) for name, cls in OPTIMIZERS.items()),
+    Kind.of("parameter_server", _Server),
+    Kind.of("tensor", _Tensor),
+    Kind.of("table", Table),
+    *(Kind.of(f"optimizer:{name}", cls) for name, cls in OPTIMIZERS.items()),
 ]
 
 

@@ -38,6 +38,7 @@ from dps.preprocessing.writers import (
 __all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot", "TokenSequence", "Unknown"]
 
 Unknown = Literal["ignore", "error", "infrequent_if_exist"]
+_MOST_BUCKETS = 1 << 30
 
 
 class Feature(Protocol):
@@ -71,6 +72,10 @@ class Number:
     place: int  # among the numbers of the frame
     fill: float  # in place of a missing one
     indicator: bool  # whether a column behind it says that it was missing
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.fill):
+            raise ValueError(f"fill is {self.fill!r}, which is no finite number")
 
     @property
     def width(self) -> int:
@@ -164,6 +169,9 @@ class _InBuckets:
     n_buckets: int
     indicator: bool
 
+    def __post_init__(self) -> None:
+        _check_buckets(self.n_buckets, 1)
+
     @property
     def width(self) -> int:
         """How many columns."""
@@ -215,6 +223,10 @@ class TokenSequence:
     # Of strings, which become the numbers of their buckets, from 1 on; 0: they are numbers.
     n_buckets: int
 
+    def __post_init__(self) -> None:
+        _check_buckets(self.most, 1)
+        _check_buckets(self.n_buckets, 0)
+
     @property
     def width(self) -> int:
         """How many columns."""
@@ -248,6 +260,11 @@ class Cross:
 
     members: tuple[Any, ...]
     n_buckets: int
+
+    def __post_init__(self) -> None:
+        if len(self.members) < 2:
+            raise ValueError(f"an interaction has members, and not {self.members!r}")
+        _check_buckets(self.n_buckets, 1)
 
     @property
     def width(self) -> int:
@@ -283,6 +300,11 @@ def _writer(feature: OneHot | Hashed, columns: dict[Any, Read], first: int, miss
     if isinstance(feature, OneHot):
         feature.check(column, places)
     return CodesWriter(feature.name, table_of_codes(places, first, missing))
+
+
+def _check_buckets(n_buckets: int, least: int) -> None:
+    if not least <= n_buckets <= _MOST_BUCKETS:
+        raise ValueError(f"n_buckets is {n_buckets!r}, up to {_MOST_BUCKETS} are possible")
 
 
 _WORDS = {Numbers: "numbers", Codes: "categories or strings", ListColumn: "lists"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, cast
 
 import numpy as np
 
-from dps.data.records import Kind, dataclass_kind
+from dps.data.records import Kind
 from dps.preprocessing.dates import PARTS
 from dps.preprocessing.encoder import FrameEncoder
 from dps.preprocessing.features import (
@@ -18,14 +18,12 @@ from dps.preprocessing.features import (
     Number,
     OneHot,
     TokenSequence,
-    Unknown,
 )
 from dps.preprocessing.layout import MOST_COLUMNS, Layout
 
 __all__ = ["encoder_kinds"]
 
 _FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
-_MOST_BUCKETS = 1 << 30
 
 
 def encoder_kinds() -> list[Kind]:
@@ -35,13 +33,13 @@ def encoder_kinds() -> list[Kind]:
     # Of what categories may be; an Index of texts is one of objects.
     indexes = (pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.IntervalIndex, pd.RangeIndex)
     return [
-        dataclass_kind("feature:number", Number, _number),
-        dataclass_kind("feature:one_hot", OneHot, _one_hot),
-        dataclass_kind("feature:hashed", Hashed, lambda **f: _in_buckets(Hashed, **f)),
-        dataclass_kind("feature:bag", Bag, lambda **f: _in_buckets(Bag, **f)),
-        dataclass_kind("feature:cross", Cross, _cross),
-        dataclass_kind("feature:sequence", TokenSequence, _sequence),
-        Kind("layout", Layout, _LAYOUT, _fields_of_layout, _layout),
+        Kind.of("feature:number", Number),
+        Kind.of("feature:one_hot", OneHot, _check_one_hot),
+        Kind.of("feature:hashed", Hashed),
+        Kind.of("feature:bag", Bag),
+        Kind.of("feature:cross", Cross),
+        Kind.of("feature:sequence", TokenSequence),
+        Kind.of("layout", Layout, _check_layout, _LAYOUT),
         Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
     ]
@@ -104,53 +102,15 @@ def _zone(name: Any) -> Any:
         raise ValueError(f"there is no time zone {name!r}") from error
 
 
-def _number(name: Any, place: Any, fill: Any, indicator: Any) -> Number:
-    if type(fill) is not float or not np.isfinite(fill):
-        raise ValueError(f"fill is {fill!r}, which is no finite number")
-    return Number(name, place, fill, _flag(indicator))
-
-
-def _one_hot(name: Any, categories: Any, indicator: Any, infrequent: Any, unknown: Any) -> OneHot:
+def _check_one_hot(feature: OneHot) -> None:
     import pandas as pd
 
+    categories, infrequent = feature.categories, feature.infrequent
     for index in (categories, categories if infrequent is None else infrequent):
         if not isinstance(index, pd.Index):
-            raise ValueError(f"categories of {name!r} are no index")
+            raise ValueError(f"categories of {feature.name!r} are no index")
     if infrequent is not None and not (len(infrequent) and categories.append(infrequent).is_unique):
-        raise ValueError(f"categories of {name!r} are none, or come twice")
-    if unknown not in get_args(Unknown):
-        raise ValueError(f"handle_unknown is {unknown!r}")
-    return OneHot(name, categories, _flag(indicator), infrequent, unknown)
-
-
-def _in_buckets(cls: Any, name: Any, n_buckets: Any, indicator: Any) -> Any:
-    return cls(name, _buckets(n_buckets), _flag(indicator))
-
-
-def _cross(members: Any, n_buckets: Any) -> Cross:
-    if not isinstance(members, tuple) or len(members) < 2:
-        raise ValueError(f"an interaction has members, and not {members!r}")
-    return Cross(members, _buckets(n_buckets))
-
-
-def _sequence(name: Any, most: Any, n_buckets: Any) -> TokenSequence:
-    return TokenSequence(name, _buckets(most), _buckets(n_buckets) if n_buckets else 0)
-
-
-def _flag(value: Any, name: str = "indicator") -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, and must be true or false")
-    return value
-
-
-def _buckets(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MOST_BUCKETS:
-        raise ValueError(f"n_buckets is {value!r}, and must be from 1 to {_MOST_BUCKETS}")
-    return value
-
-
-def _fields_of_layout(layout: Layout) -> dict[str, Any]:
-    return {name: getattr(layout, name) for name in _LAYOUT}
+        raise ValueError(f"categories of {feature.name!r} are none, or come twice")
 
 
 def _column_of(name: Any, columns: tuple[Any, ...], parts: bool) -> Any:
@@ -161,15 +121,14 @@ def _column_of(name: Any, columns: tuple[Any, ...], parts: bool) -> Any:
     return owners[0] if owners else name
 
 
-def _layout(columns: Any, features: Any, dtype: Any, missing: Any, parts: Any) -> Layout:
-    if not (isinstance(columns, tuple) and isinstance(features, tuple)):
-        raise ValueError("columns and features are no tuples")
+def _check_layout(layout: Layout) -> None:
+    columns, parts, features = layout.columns, layout.parts, cast(Sequence[Any], layout.features)
     if len(set(columns)) < len(columns):
         raise ValueError("a column comes twice")
     if not all(isinstance(feature, _FEATURES) for feature in features):
         raise ValueError("among the features is something else")
     named: Sequence[Any] = [f.name for f in features if not isinstance(f, Cross)]
-    of = [_column_of(name, columns, _flag(parts, "parts")) for name in named]
+    of = [_column_of(name, columns, parts) for name in named]
     if [*dict.fromkeys(of)] != [*columns] or (not parts and len(of) != len(columns)):
         raise ValueError(f"features are of {named}, and columns are {[*columns]}")
     members = {name for f in features if isinstance(f, Cross) for name in f.members}
@@ -178,12 +137,10 @@ def _layout(columns: Any, features: Any, dtype: Any, missing: Any, parts: Any) -
     places = [f.place for f in features if isinstance(f, Number)]
     if places != [*range(len(places))]:
         raise ValueError("numbers are not in the order of their columns")
-    if dtype not in ("float32", "float64") or missing not in ("error", "indicator", "mean"):
-        raise ValueError(f"dtype is {dtype!r} and missing {missing!r}")
-    layout = Layout(columns, features, dtype, missing, parts)
+    if layout.dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype is {layout.dtype!r}")
     if not 0 < layout.width <= MOST_COLUMNS:
         raise ValueError(f"there are {layout.width} encoded columns")
-    return layout
 
 
 def _fields_of_encoder(encoder: FrameEncoder) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps._checks import count
 from dps.data.directories import (
     MANIFEST,
     Part,
@@ -27,14 +28,14 @@ from dps.data.directories import (
     write_directory,
     write_part,
 )
-from dps.data.records import RecordReader, RecordWriter, dataclass_kind
+from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.models.layout import Table
 from dps.server.placement import Placement
 from dps.server.session import joined
 from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
 from dps.training.position import Interim, Within
-from dps.training.saved import KINDS, count
+from dps.training.saved import KINDS
 
 __all__ = [
     "Found",
@@ -114,45 +115,45 @@ class Found:
     interim: Interim | None
 
 
-def _stored(ranges: Any, parts: Any, version: Any) -> Stored:
-    if not (isinstance(ranges, tuple) and isinstance(parts, tuple) and len(ranges) == len(parts)):
+def _check_stored(stored: Stored) -> None:
+    if len(stored.ranges) != len(stored.parts):
         raise ValueError("the shards of a snapshot are not those of its files")
-    for array in ranges:
-        if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.shape[1:] != (2,):
+    for array in stored.ranges:
+        if array.dtype != np.int64 or array.shape[1:] != (2,):
             raise ValueError("the elements of a shard are no ranges")
-    every = np.concatenate([np.zeros((0, 2), np.int64), *ranges])
+    every = np.concatenate([np.zeros((0, 2), np.int64), *stored.ranges])
     every = every[np.argsort(every[:, 0], kind="stable")]
     ends = np.concatenate([[0], every[:, 1]])
     if not len(every) or (every[:, 0] != ends[:-1]).any() or (np.diff(ends) < 0).any():
         raise ValueError("the ranges of shards do not cover each element once")
-    if not all(each and all(isinstance(part, Part) for part in each) for each in parts):
+    if not all(stored.parts):
         raise ValueError("a shard has no files")
-    return Stored(ranges, parts, count(version, "version"))
+    count(stored.version, "version")
 
 
-def _part(name: Any, sha256: Any, bytes: Any) -> Part:
-    if not (isinstance(name, str) and re.fullmatch(r"part-[\w-]+\.safetensors", name)):
-        raise ValueError(f"a file cannot be called {name!r}")
-    return Part(name, sha256, count(bytes, "bytes"))
+def _check_part(part: Part) -> None:
+    if not re.fullmatch(r"part-[\w-]+\.safetensors", part.name):
+        raise ValueError(f"a file cannot be called {part.name!r}")
+    count(part.bytes, "bytes")
 
 
-def _within(steps: Any, epoch_steps: Any, ranks: Any, pieces: Any) -> Within:
-    if not 0 < count(steps, "steps") < count(epoch_steps, "epoch_steps"):
-        raise ValueError(f"{steps} of {epoch_steps} steps are no part of an epoch")
-    for array, dtype in ((ranks, np.float64), (pieces, np.int64)):
-        if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape[1:] != (4,):
+def _check_within(within: Within) -> None:
+    if not 0 < within.steps < within.epoch_steps:
+        raise ValueError(f"{within.steps} of {within.epoch_steps} steps are no part of an epoch")
+    ranks = within.ranks
+    for array, dtype in ((ranks, np.float64), (within.pieces, np.int64)):
+        if array.dtype != dtype or array.shape[1:] != (4,):
             raise ValueError("what ranks had done is no table of four columns")
     if not (np.isfinite(ranks).all() and (ranks[:, 1:] >= 0).all() and (ranks < _MUCH).all()):
         raise ValueError("what ranks had done is no numbers of rows and seconds")
-    return Within(steps, epoch_steps, ranks, pieces)
 
 
 _KINDS = (
     *KINDS,
-    dataclass_kind("part", Part, _part),
-    dataclass_kind("stored", Stored, _stored),
-    dataclass_kind("within", Within, _within),
-    dataclass_kind("checkpoint", _Saved),
+    Kind.of("part", Part, _check_part),
+    Kind.of("stored", Stored, _check_stored),
+    Kind.of("within", Within, _check_within),
+    Kind.of("checkpoint", _Saved),
 )
 
 

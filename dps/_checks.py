@@ -1,0 +1,131 @@
+"""What values must be: by type hints, as whole numbers, as arrays.
+
+Messages of a cluster and files are looked at by it, and so are models, whose kernels trust them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import numpy as np
+
+__all__ = ["Check", "check_fields", "check_of", "count", "floats"]
+
+Check = Callable[[Any], bool]
+#: Whole numbers that are none of anything are beyond it.
+_MOST = 1 << 62
+
+
+@cache
+def check_of(hint: Any) -> Check:
+    """Whether a value is what a type hint says.
+
+    Lists may be tuples, as msgpack brings them; true and false are no numbers.
+
+    Examples
+    --------
+    >>> check_of(dict | None)(None), check_of(tuple[int, ...])((1, True)), check_of(float)(3)
+    (True, False, True)
+    """
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (NotRequired, Required):
+        return check_of(inside[0])
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in inside
+    if origin in (UnionType, Union):
+        parts = [check_of(part) for part in inside]
+        return lambda value: any(part(value) for part in parts)
+    if origin is list or (origin is tuple and inside[-1] is Ellipsis):
+        item, kinds = check_of(inside[0]), (list, tuple) if origin is list else (tuple,)
+        return lambda value: isinstance(value, kinds) and all(map(item, value))
+    if hint is NoneType:
+        return lambda value: value is None
+    if hint is int:
+        return lambda v: type(v) is not bool and isinstance(v, Integral) and -_MOST < int(v) < _MOST
+    if hint is float:
+        return lambda value: type(value) is not bool and isinstance(value, Real)
+    if is_typeddict(hint):
+        return _fields_of(hint)
+    kind = origin or hint
+    if hint is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return lambda value: True
+    return lambda value: isinstance(value, kind)
+
+
+def _fields_of(schema: Any) -> Check:
+    """The check of a typed dict, which may have further fields."""
+    hints = get_type_hints(schema, include_extras=True)
+    wanted = {name: check_of(hint) for name, hint in hints.items()}
+    optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
+
+    def check(value: Any) -> bool:
+        return isinstance(value, dict) and all(
+            is_right(value[name]) if name in value else name in optional
+            for name, is_right in wanted.items()
+        )
+
+    return check
+
+
+@cache
+def _checks_of(cls: Any) -> dict[str, Check]:
+    hints = {**get_type_hints(cls.__init__), **get_type_hints(cls)}
+    return {name: check_of(hints.get(name, Any)) for name in signature(cls).parameters}
+
+
+def check_fields(cls: Any, values: dict[str, Any]) -> None:
+    """Raise unless values are what the parameters of a class are hinted to be.
+
+    Raises
+    ------
+    ValueError
+        Which one is not.
+    """
+    for name, is_right in _checks_of(cls).items():
+        if name in values and not is_right(values[name]):
+            raise ValueError(f"{name} is {values[name]!r}, which does not belong there")
+
+
+def floats(value: Any, name: str, *shape: int, finite: bool = True) -> Any:
+    """An array of float32 or float64 of a shape.
+
+    Raises
+    ------
+    ValueError
+        It is none, or holds NaN or infinity and must not.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} is no array of float32 or float64")
+    if value.shape != shape:
+        raise ValueError(f"{name} has the shape {value.shape}, where {shape} belongs")
+    if finite and not np.isfinite(value).all():
+        raise ValueError(f"{name} holds what is no finite number")
+    return value
+
+
+def count(value: Any, name: str, least: int = 0) -> int:
+    """A whole number.
+
+    Raises
+    ------
+    ValueError
+        It is none, or too small.
+    """
+    if not check_of(int)(value) or value < least:
+        raise ValueError(f"{name} is {value!r}, and must be a whole number from {least} on")
+    return int(value)
