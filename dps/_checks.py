@@ -32,10 +32,11 @@ _MOST = 1 << 62
 
 
 @cache
-def check_of(hint: Any) -> Check:
-    """Whether a value is what a type hint says.
+def check_of(hint: Any, least: int = -_MOST) -> Check:
+    """Whether a value is what a type hint says, and whole numbers are from `least` on.
 
-    Lists may be tuples, as msgpack brings them; true and false are no numbers.
+    Lists may be tuples, as msgpack brings them; true and false are no numbers. Whole numbers of a
+    typed dict count something, from 0.
 
     Examples
     --------
@@ -44,19 +45,21 @@ def check_of(hint: Any) -> Check:
     """
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (NotRequired, Required):
-        return check_of(inside[0])
+        return check_of(inside[0], least)
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in inside
     if origin in (UnionType, Union):
-        parts = [check_of(part) for part in inside]
+        parts = [check_of(part, least) for part in inside]
         return lambda value: any(part(value) for part in parts)
     if origin is list or (origin is tuple and inside[-1] is Ellipsis):
-        item, kinds = check_of(inside[0]), (list, tuple) if origin is list else (tuple,)
+        item, kinds = check_of(inside[0], least), (list, tuple) if origin is list else (tuple,)
         return lambda value: isinstance(value, kinds) and all(map(item, value))
     if hint is NoneType:
         return lambda value: value is None
     if hint is int:
-        return lambda v: type(v) is not bool and isinstance(v, Integral) and -_MOST < int(v) < _MOST
+        return lambda value: (
+            type(value) is not bool and isinstance(value, Integral) and least <= int(value) < _MOST
+        )
     if hint is float:
         return lambda value: type(value) is not bool and isinstance(value, Real)
     if is_typeddict(hint):
@@ -70,7 +73,7 @@ def check_of(hint: Any) -> Check:
 def _fields_of(schema: Any) -> Check:
     """The check of a typed dict, which may have further fields."""
     hints = get_type_hints(schema, include_extras=True)
-    wanted = {name: check_of(hint) for name, hint in hints.items()}
+    wanted = {name: check_of(hint, 0) for name, hint in hints.items()}
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
 
     def check(value: Any) -> bool:

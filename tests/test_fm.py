@@ -267,7 +267,7 @@ def test_what_trains_them_goes_by_how_much_of_the_table_batches_touch() -> None:
     [
         ({"n_factors": 0}, "'n_factors' parameter"),
         ({"activation": "gelu"}, "'activation' parameter"),
-        ({"learning_rate": "adaptive"}, "'learning_rate' parameter must be a float, a Schedule or a str"),
+        ({"learning_rate": "adaptive"}, "'learning_rate' parameter must be a float, a Schedule"),
         ({"optimizer": "lbfgs"}, "'optimizer' parameter must be"),
         ({"hidden_layer_sizes": (8, 0)}, "hidden_layer_sizes must be numbers above 0"),
     ],

@@ -168,7 +168,7 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Any]], Any], str]] = {
             *FEATURES, 2), "n_buckets",
     ),
     "infrequent categories that are none": (put([], *FEATURES, 1, "infrequent"), "no index"),
-    "unknown categories that become nothing": (put("exec", *FEATURES, 1, "unknown"), "handle_unk"),
+    "unknown categories that become nothing": (put("exec", *FEATURES, 1, "unknown"), "unknown"),
     "a feature of no column": (put("elsewhere", *FEATURES, 1, "name"), "columns"),
     "a feature that is none": (put(5, *FEATURES, 1), "something else"),
     "a layout of another width": (lambda c, _: c["fitted"]["encoder_"]["layout"]["features"][
