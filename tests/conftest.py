@@ -94,6 +94,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _options_are_put_back() -> Iterator[None]:
+    """Those of dps in Dask's configuration, see `configure`."""
+    before = dict(dask.config.get("dps", {}))
+    yield
+    dask.config.set({"dps": before})
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _beside(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -46,7 +46,7 @@ def test_a_replica_with_more_rows_is_named_with_the_remedy() -> None:
     others = [account(rank, compute=1.0, wait=3.0) for rank in range(3)]
     said = advice(*others, account(3, compute=4.0, rows=400))
     assert "for replica 3 on 10.0.0.1:3, which has 4.0 times the rows" in said
-    assert "rebalance=True" in said
+    assert "set dps.rebalance of dask.config to True" in said
 
 
 def test_a_slow_machine_is_named_where_rows_are_even() -> None:

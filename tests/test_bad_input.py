@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client, LocalCluster
 
 import dps
@@ -161,8 +162,6 @@ def test_features_that_differ_from_fit() -> None:
         ("batch_size", 0, "batch_size.*Got 0"),
         ("n_replicas", 0, "n_replicas.*Got 0"),
         ("n_shards", "many", "n_shards.*Got 'many'"),
-        ("rebalance", "maybe", "rebalance.*Got 'maybe'"),
-        ("timeout", 0, "timeout.*Got 0"),
         ("validation_fraction", 1.0, "validation_fraction.*Got 1.0"),
         ("class_weight", "fair", "class_weight.*Got 'fair'"),
         ("class_weight", {7: 2.0}, r"names \[7\], which are no classes of y: \[0, 1\]"),
@@ -197,12 +196,12 @@ def test_a_cluster_that_cannot_train() -> None:
     X, y = data()
     with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         client = Client(cluster, set_as_default=False)
-        fails("has no workers, and none has come for 0.5 s", X, y, client=client, timeout=0.5,
-              kind=ClusterError)  # fmt: skip
+        configure(timeout=0.5)
+        fails("has no workers, and none has come for 0.5 s", X, y, client=client, kind=ClusterError)
         client.close()
         fails("the client is closed: make a new Client", X, y, client=client, kind=ClusterError)
         address = cluster.scheduler_address
-    fails("no scheduler answers at client=", X, y, client=address, timeout=0.5, kind=ClusterError)
+    fails("no scheduler answers at client=", X, y, client=address, kind=ClusterError)
     fails("must be a distributed.Client, a cluster, .* got 7", X, y, client=7, kind=TypeError)
 
 
@@ -248,3 +247,16 @@ def test_a_dps_that_is_not_installed_here(client: Client, monkeypatch: pytest.Mo
     monkeypatch.setattr(calls, "_checked", {})
     monkeypatch.setattr(calls.importlib.metadata, "version", version)
     fails("is imported here without being installed", *data(), client=client, kind=VersionError)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("rebalance", "maybe", "True, False or 'auto'"),
+        ("cache", "tape", "'auto', 'memory', 'disk' or None"),
+        ("timeout", 0, "seconds above 0"),
+    ],
+)
+def test_options_of_dasks_configuration_are_checked(name: str, value: Any, wanted: str) -> None:
+    configure(**{name: value})
+    fails(f"dps.{name} of dask.config must be {wanted}, got {value!r}", *data())

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client
 
 import dps
@@ -202,7 +203,8 @@ def test_processes_keep_within_the_bound(access: str, client: Client) -> None:
     X, y = problem()
     halves = da.from_array(X, chunks=(700, 12)), da.from_array(y, chunks=700)
     mode = dps.Async(max_delay=3, access=access)
-    model = fitted(mode, halves, client=client, batch_size=5, n_shards=2, rebalance=False)
+    configure(rebalance=False)
+    model = fitted(mode, halves, client=client, batch_size=5, n_shards=2)
     steps = [rank.steps for rank in model.plan_.ranks]
     assert len(set(steps)) > 1
     for epoch in model.history_:

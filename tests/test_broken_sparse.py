@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client
 
 import dps
@@ -87,8 +88,9 @@ def test_a_fit_refuses_them(name: str) -> None:
     with pytest.raises(ValueError, match=f"X is a broken csr matrix: {message}"):
         dps.LinearClassifier().fit(X, Y)
     for cache in ("auto", "memory", "disk"):
+        configure(cache=cache)
         with pytest.raises(ValueError, match=f"X in partition 1 is a broken csr.*{message}"):
-            dps.LinearClassifier(cache=cache).fit(*lists(X))
+            dps.LinearClassifier().fit(*lists(X))
 
 
 @every_defect
@@ -135,8 +137,9 @@ def test_other_formats_are_looked_at_before_they_are_converted(format: str) -> N
     X = other_formats()[format]
     with pytest.raises(ValueError, match=f"X is a broken {format} matrix: .* index"):
         dps.LinearClassifier().fit(X, Y)
+    configure(cache="disk")
     with pytest.raises(ValueError, match=f"X in partition 1 is a broken {format} matrix"):
-        dps.LinearClassifier(cache="disk").fit(*lists(X))
+        dps.LinearClassifier().fit(*lists(X))
     defect = inspect_partition(X, Y, None, classification=True).defect
     assert defect is not None
     assert "index" in defect
@@ -171,7 +174,8 @@ def test_what_is_computed_again_is_checked_again(
         return X
 
     X = da.from_delayed(computed(), (ROWS, COLUMNS), meta=sound()[:0])
-    model = dps.LinearClassifier(client=client, cache=None, max_iter=5, tol=None, n_replicas=1)
+    configure(cache=None)
+    model = dps.LinearClassifier(client=client, max_iter=5, tol=None, n_replicas=1)
     again = f"partition 0 could not be read again.*{wrong}"
     with pytest.raises(ReplicaError, match=again):
         model.fit(X, da.from_array(Y, chunks=ROWS))

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client, LocalCluster
 
 import dps
@@ -203,7 +204,8 @@ def test_rebalanced_partitions_end_at_the_same_optimum(
     client: Client, lengths: tuple[int, ...]
 ) -> None:
     data, labels = (da.from_array(v, chunks=(lengths, *v.shape[1:])) for v in (X, Y))
-    model = dps.LinearClassifier(client=client, n_replicas=4, rebalance=True).fit(data, labels)
+    configure(rebalance=True)
+    model = dps.LinearClassifier(client=client, n_replicas=4).fit(data, labels)
     np.testing.assert_allclose(model.coef_, dps.LinearClassifier().fit(X, Y).coef_, atol=1e-3)
     assert len({rank.worker for rank in model.plan_.ranks}) == 4
     for record in model.history_:
@@ -218,12 +220,12 @@ def test_rows_that_move_are_held_out_and_mixed_as_if_they_had_not(
     data, targets, weight = ([dask.delayed(kind(v))] for kind, v in
                              ((make, X), (np.asarray, T), (np.asarray, WEIGHT)))  # fmt: skip
     options = {"early_stopping": True, "max_iter": 3, "tol": None, "random_state": 0, "alpha": 0.0}
-    here, there = (
-        dps.LinearRegressor(client=client, n_replicas=2, rebalance=moves, **options).fit(
-            data, targets, weight
-        )
-        for moves in (False, True)
-    )
+    models = []
+    for moves in (False, True):
+        configure(rebalance=moves)
+        model = dps.LinearRegressor(client=client, n_replicas=2, **options)
+        models.append(model.fit(data, targets, weight))
+    here, there = models
     assert [rank.pieces[0].moved for rank in there.plan_.ranks] == [False, True]
     assert there.plan_.rows == here.plan_.rows < ROWS
     # A batch is all rows, so only rounding tells whose gradient a row was in.

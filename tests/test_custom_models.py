@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.sparse
+from configure import configure
 from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
 from ranks import MODES
 from sklearn.base import clone
@@ -375,7 +376,8 @@ def test_lists_come_padded(cache, tmp_path):
     y += [3 * sum(row) for row in sizes]
     frame = pd.DataFrame({"words": words, "sizes": sizes})
     encoder = FrameEncoder(lists=8, n_buckets=64)
-    options = {**OPTIONS, "encoder": encoder, "max_iter": 40, "n_replicas": 2, "cache": cache}
+    options = {**OPTIONS, "encoder": encoder, "max_iter": 40, "n_replicas": 2}
+    configure(cache=cache)
     with dask.config.set({"dataframe.convert-string": False}):
         lazy = dd.from_pandas(frame, npartitions=3)
         target = dd.from_pandas(pd.Series(y), npartitions=3)

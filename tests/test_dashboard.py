@@ -26,6 +26,7 @@ import pytest
 from bokeh.core.validation import check_integrity
 from bokeh.document import Document
 from conditions import until
+from configure import configure
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
@@ -202,7 +203,8 @@ def test_dataframes_are_encoded_without_dps_on_the_scheduler(
     y = frame["number"].map_partitions(lambda values: values % 4 == 0, meta=("y", bool))
     with scheduler_without_dps.as_current(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = dps.LinearClassifier(cache=cache).fit(frame, y)
+        configure(cache=cache)
+        model = dps.LinearClassifier().fit(frame, y)
         assert model.score(frame, y) == 1.0
         probabilities = model.predict_proba(frame).compute()
         assert (probabilities["True"] > 0.5).sum() == 100
@@ -219,7 +221,8 @@ def test_slow_partitions_are_waited_for_without_dps_on_the_scheduler(
         return block
 
     rows = X.map_blocks(slow, meta=X._meta)
-    model = dps.LinearClassifier(client=scheduler_without_dps, timeout=3.0)
+    configure(timeout=3.0)
+    model = dps.LinearClassifier(client=scheduler_without_dps)
     assert model.fit(rows, Y).score(X, Y) > 0.75
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client, LocalCluster
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import OneHotEncoder
@@ -335,7 +336,8 @@ def test_dates_are_encoded_on_the_way(cache: Any, client: Client) -> None:
     frame = FRAME[["city"]].assign(when=hours)
     y = (hours.hour > 17).astype(int)
     data = dd.from_pandas(frame, npartitions=3), da.from_array(np.asarray(y), chunks=ROWS // 3)
-    model = LinearClassifier(client=client, cache=cache)
+    configure(cache=cache)
+    model = LinearClassifier(client=client)
     with pytest.raises(ValueError, match=r"\['when'\] of X hold dates.*FrameEncoder\(dates="):
         model.fit(*data)
     model.set_params(encoder=FrameEncoder(dates="parts")).fit(*data)

@@ -32,6 +32,7 @@ import pytest
 import scipy.sparse
 from cases import slow
 from conditions import until
+from configure import configure
 from distributed import Client, LocalCluster, Status, get_worker
 from endless import EndlessFit, end_all, fits_end_when_told
 from raising import Holding, Raising, Speechless, TwoArguments
@@ -246,7 +247,11 @@ def fits_in_every_way(
     by_keys: dict[str, Any] = {"data": wide, "optimizer": "momentum", "batch_size": 8}
     ways = [*modes, "lbfgs"]
     fits = [Fit(client, **options_of(way), **options) for way in ways]
-    fits += [Fit(client, optimizer="adagrad", cache=cache, **options) for cache in ("disk", None)]
+    for cache in ("disk", None, "auto"):
+        configure(cache=cache)
+        if cache != "auto":
+            fits.append(Fit(client, optimizer="adagrad", **options))
+            fits[-1].begin()  # and so has looked at what is configured
     fits += [Fit(client, mode=mode, **by_keys, **options) for mode in ("sync", "async")]
     for fit in fits:
         fit.begin()
@@ -282,7 +287,8 @@ def test_every_fit_goes_on_without_a_worker_that_is_frozen(which: int, client: C
     address = sorted(pids)[which]
     # They are all in one process then: the event loop of more of them would be too slow to answer.
     modes = ["sync", "async", dps.AllReduce(algorithm="ring"), dps.Sync(access="stream")]
-    fits = fits_in_every_way(client, modes, timeout=5.0)
+    configure(timeout=5.0)
+    fits = fits_in_every_way(client, modes)
     os.kill(pids[address], signal.SIGSTOP)
     try:
         for fit in fits:
@@ -302,7 +308,7 @@ def test_every_fit_goes_on_without_a_worker_that_is_frozen(which: int, client: C
 @pytest.mark.usefixtures("_fits_tell")
 def test_a_worker_that_is_frozen_for_a_while_disturbs_no_fit(client: Client) -> None:
     pids = client.run(os.getpid)
-    fits = fits_in_every_way(client, timeout=60.0)
+    fits = fits_in_every_way(client)
     for address in sorted(pids):
         os.kill(pids[address], signal.SIGSTOP)
         try:
@@ -321,8 +327,9 @@ def test_a_worker_that_is_frozen_for_a_while_disturbs_no_fit(client: Client) -> 
 def test_a_pass_over_the_data_may_take_longer_than_the_timeout(client: Client) -> None:
     X, y = classification()
     X, y = X.rechunk((500, 10)), y.rechunk(500)  # 8 calls of the loss a rank take 0.8 seconds
+    configure(timeout=0.6)
     model = dps.LinearClassifier(
-        optimizer="lbfgs", loss=slow_loss(), max_iter=1, timeout=0.6, tol=None,
+        optimizer="lbfgs", loss=slow_loss(), max_iter=1, tol=None,
         mode=dps.Sync(access="stream"), client=client,
     )  # fmt: skip
     assert model.fit(X, y).n_iter_ == 1
@@ -379,7 +386,8 @@ def scheduler_apart(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Po
 @pytest.mark.usefixtures("_fits_tell")
 def test_a_killed_scheduler_ends_the_fit(tmp_path: Path) -> None:
     with scheduler_apart(tmp_path) as (client, processes):
-        fit = Fit(client, timeout=2.0)
+        configure(timeout=2.0)
+        fit = Fit(client)
         fit.begin()
         processes[0].kill()
         error = fit.fails(30)
@@ -646,8 +654,9 @@ def test_workers_that_dask_has_paused_are_named() -> None:
         Client(cluster, set_as_default=False) as client,
     ):
         (address,) = client.run(pause)
+        configure(timeout=3.0)
         with pytest.raises(ClusterError, match="has paused 1 of 1 workers, whose memory") as caught:
-            dps.LinearClassifier(client=client, timeout=3.0).fit(*drawn_on_workers(8000))
+            dps.LinearClassifier(client=client).fit(*drawn_on_workers(8000))
         assert address in str(caught.value)
 
 
@@ -668,8 +677,9 @@ def killed_fit(client: Client, number: int) -> None:
     rng = random.Random(number)
     pids = client.run(os.getpid)
     killed = rng.choice(sorted(pids))
+    configure(timeout=20.0)
     made = dps.LinearClassifier(
-        mode=list(MODES)[number % len(MODES)], client=client, random_state=0, timeout=20.0
+        mode=list(MODES)[number % len(MODES)], client=client, random_state=0
     )
     fit = EndlessFit(made, *drawn_on_workers(8000))
     kill = threading.Timer(rng.random() * 0.7, os.kill, (pids[killed], signal.SIGKILL))

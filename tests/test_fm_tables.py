@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import configure
 
 import dps
 from dps import FMClassifier, FMRegressor, LinearClassifier
@@ -156,8 +157,9 @@ def test_steps_without_rows_push_nothing_of_the_rows_that_were_validated(
 
     labels = np.arange(8000) % 2
     X, y = lazy(rows(200, 40), rows(3, 40)), da.from_array(labels[:203], chunks=((200, 3),))
+    configure(rebalance=False)
     model = FMClassifier(
-        2, max_iter=3, batch_size=2, n_replicas=2, rebalance=False, optimizer="adagrad",
+        2, max_iter=3, batch_size=2, n_replicas=2, optimizer="adagrad",
         average=False, early_stopping=True, mode=mode, max_embeddings=table, client=client,
         random_state=0,
     ).fit(X, y, X_val=lazy(rows(4000, 3000)), y_val=da.from_array(labels[:4000]))  # fmt: skip

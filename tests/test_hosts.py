@@ -22,6 +22,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from conditions import until
+from configure import configure
 from distributed import Client
 from endless import EndlessFit, fits_end_when_told
 from ranks import MODES
@@ -329,9 +330,10 @@ def test_a_slow_rank_is_waited_for_on_every_host(
     """Its pass takes twice the timeout, at defaults: a shard a host."""
     hosts: ClusterOfHosts = request.getfixturevalue(place)
     workers = [worker for host in hosts.hosts for worker in sorted(hosts.of(host))]
+    configure(timeout=0.8, rebalance=False)
     model = LinearClassifier(
-        mode=mode, client=hosts.client, optimizer="lbfgs", loss=Slow(0.2), timeout=0.8, tol=None,
-        max_iter=1, rebalance=False, n_replicas=len(workers),
+        mode=mode, client=hosts.client, optimizer="lbfgs", loss=Slow(0.2), tol=None,
+        max_iter=1, n_replicas=len(workers),
     )  # fmt: skip
     model.fit(*uneven(hosts.client, workers, late))
     assert model.n_iter_ == 1
@@ -343,7 +345,8 @@ def test_hosts_of_several_ranks_give_the_same_bits_on_any_shards_in_both_modes(
     way: str, crowd: ClusterOfHosts
 ) -> None:
     data, parameters = WAYS[way]
-    chosen = parameters | {"n_replicas": 4, "rebalance": False}
+    configure(rebalance=False)
+    chosen = parameters | {"n_replicas": 4}
     first, *others = (
         trained(crowd.client, data(8000) if way != "by keys" else data(), mode=mode,
                 n_shards=n_shards, **chosen)
@@ -365,7 +368,8 @@ def test_local_steps_on_two_hosts_are_the_same_on_any_shards(
 ) -> None:
     hosts: ClusterOfHosts = request.getfixturevalue(place)
     data, parameters = WAYS[way]
-    chosen = parameters | {"n_replicas": len(hosts.workers), "rebalance": False}
+    configure(rebalance=False)
+    chosen = parameters | {"n_replicas": len(hosts.workers)}
     one, other = (
         trained(hosts.client, data(), mode=AllReduce(period=4), n_shards=n_shards, **chosen)
         for n_shards in (1, 3)
@@ -390,11 +394,12 @@ def test_bytes_between_hosts_go_by_the_period(pair: ClusterOfHosts) -> None:
     y = da.from_array(rng.integers(0, 2, 640), chunks=320)
     placed = tuple(pair.client.persist([X, y]))
     sent = []
+    configure(rebalance=False)
     for period in (1, 16):
         before = np.array([host.sent for host in pair.hosts])
         trained(
             pair.client, placed, mode=AllReduce(period=period), optimizer="sgd", batch_size=10,
-            max_iter=4, n_shards=2, shuffle=False, rebalance=False,
+            max_iter=4, n_shards=2, shuffle=False,
         )  # fmt: skip
         sent.append(np.array([host.sent for host in pair.hosts]) - before)
     # Half of a gradient goes to the other host, and half of the mean that is made here.
@@ -542,9 +547,10 @@ def test_fits_go_on_without_a_host_that_is_cut_off_which_stops_by_itself(
 
 def test_a_ring_goes_round_where_connections_have_no_socket() -> None:
     with cluster_of_hosts(2, protocol="ws") as made:
+        configure(timeout=6.0)
         found = [
             trained(
-                made.client, dense(), optimizer="momentum", batch_size=800, timeout=6.0,
+                made.client, dense(), optimizer="momentum", batch_size=800,
                 mode=AllReduce(algorithm=algorithm),
             ).coef_
             for algorithm in ("ring", "direct")

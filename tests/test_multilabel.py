@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 import sklearn.metrics
 import sklearn.neural_network
+from configure import configure
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,7 +135,8 @@ def test_a_frame_is_predicted_as_a_frame() -> None:
 
 def test_stochastic_steps_streams_scores_and_searches() -> None:
     lazy = da.from_array(X, chunks=(400, 6)), da.from_array(Y, chunks=(400, 3))
-    model = network(cache="disk", scoring="accuracy", n_replicas=2).fit(*lazy, X_val=X, y_val=Y)
+    configure(cache="disk")
+    model = network(scoring="accuracy", n_replicas=2).fit(*lazy, X_val=X, y_val=Y)
     best = max(epoch["validation_score"] for epoch in model.history_)
     assert best == pytest.approx(model.score(X, Y))
     several = RowScore(lambda y_true, y_pred: (y_true == y_pred).sum(axis=1))

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.optimize
+from configure import configure
 from distributed import Client
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import mean_squared_error
@@ -75,7 +76,8 @@ def test_it_fits_streams_several_outputs_and_a_warm_start(labels: bool, tmp_path
     y = (y > 0).astype(int) if labels else y
     kind = dps.MLPClassifier if labels else dps.MLPRegressor
     lazy = da.from_array(X, chunks=(150, 4)), da.from_array(y, chunks=(150, 3))
-    model = kind(**OPTIONS, cache="disk", max_iter=40, warm_start=True).fit(*lazy)
+    configure(cache="disk")
+    model = kind(**OPTIONS, max_iter=40, warm_start=True).fit(*lazy)
     assert model.score(X, y) > 0.8
     model.save(tmp_path / "model")
     again = dps.load(tmp_path / "model")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import pairs
+from configure import configure
 from distributed import Client, get_worker
 from own_models import Line
 from uneven import Slow, uneven
@@ -24,9 +25,10 @@ MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
 def fit(client: Client, workers: Any, late: int, mode: Any, **options: Any) -> Any:
     """A pass takes the slow rank 1.6 seconds, and nobody may be silent for longer than 0.8."""
     X, y = uneven(client, workers, late)
+    configure(timeout=0.8, rebalance=False)
     model = dps.LinearClassifier(
-        mode=mode, client=client, optimizer="lbfgs", loss=Slow(0.2), timeout=0.8, max_iter=1,
-        tol=None, rebalance=False, **options,
+        mode=mode, client=client, optimizer="lbfgs", loss=Slow(0.2), max_iter=1,
+        tol=None, **options,
     )  # fmt: skip
     return model.fit(X, y)
 
@@ -85,17 +87,17 @@ def test_a_model_that_hangs_on_a_worker_ends_the_fit_in_time(mode: str, client: 
     dps.ModelRegressor(make, **options).fit(X, y)  # imports, and asks for versions
     make = partial(HangsHere, worker=workers[1], seconds=6.0)
     before = time.monotonic()
+    configure(timeout=1.0)
     with pytest.raises(StalledError, match=workers[1]):
-        dps.ModelRegressor(make, timeout=1.0, **options).fit(X, y)
+        dps.ModelRegressor(make, **options).fit(X, y)
     assert time.monotonic() - before < 3
 
 
 def test_a_model_that_hangs_ends_the_fit_in_time_and_leaves_a_thread(caplog: Any) -> None:
     X = np.random.default_rng(0).normal(size=(40, 3))
     before = time.monotonic()
-    model = dps.ModelRegressor(
-        Hangs, timeout=1.0, n_replicas=2, batch_size=40, tol=None, random_state=0
-    )
+    configure(timeout=1.0)
+    model = dps.ModelRegressor(Hangs, n_replicas=2, batch_size=40, tol=None, random_state=0)
     try:
         with pytest.raises(StalledError, match="no progress for 1 s"):
             model.fit(X, X[:, 0])

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import configure
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -278,9 +279,10 @@ def test_encoded_rows_are_exchanged_before_some_are_kept_for_validation(client: 
         pd.DataFrame({"a": Z[:, 0], "b": np.where(Z[:, 1] > 0, "x", "y"), "y": LABELS}),
         npartitions=3,
     )
+    configure(rebalance=True)
     model = dps.LinearClassifier(
         shuffle="global", early_stopping=True, max_iter=3, n_replicas=2, random_state=0,
-        rebalance=True, client=client, tol=None,
+        client=client, tol=None,
     ).fit(frame[["a", "b"]], frame["y"])  # fmt: skip
     rows = [rank.rows for rank in model.plan_.ranks]
     assert abs(sum(rows) - 1800) < 70  # five standard deviations

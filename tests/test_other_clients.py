@@ -8,6 +8,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+from configure import configure
 from distributed import Client, worker_client
 
 import dps
@@ -82,8 +83,7 @@ def test_a_client_that_is_closed_during_a_fit_ends_it_with_an_error_that_says_so
             def on_fit_task_end(self, estimator: Any, context: Any) -> None:
                 other.close()
 
-        model = dps.LinearClassifier(
-            client=other, optimizer="sgd", max_iter=10**6, tol=None, timeout=20
-        )
+        configure(timeout=20)
+        model = dps.LinearClassifier(client=other, optimizer="sgd", max_iter=10**6, tol=None)
         with pytest.raises(ClusterError, match="the client is"):
             model.set_callbacks(Closing()).fit(X, Y)

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conditions import until
+from configure import configure
 from distributed import Client, LocalCluster, futures_of, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
@@ -279,9 +280,10 @@ def test_encoded_rows_are_made_again(
     frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
     frame["kind"] = np.where(X[:, 4] > 0, "plus", "minus")
     data = dd.from_pandas(frame, npartitions=6), dd.from_pandas(pd.Series(y), npartitions=6)
-    undisturbed = classifier(client, cache=cache).fit(*data)
+    configure(cache=cache)
+    undisturbed = classifier(client).fit(*data)
     losses = killing_after(monkeypatch, 2, lambda: kill(client, max(client.nthreads())))
-    model = classifier(client, cache=cache).fit(*data)
+    model = classifier(client).fit(*data)
     assert len(losses) == 1
     assert_exact(model)
     np.testing.assert_allclose(model.coef_, undisturbed.coef_, atol=0.05)
@@ -438,7 +440,8 @@ def test_persisted_rows_do_not_wait_for_the_workers_that_stayed_in_an_earlier_fi
         for worker in there:
             kill(client, worker)
         until(lambda: not set(there) & set(client.nthreads()), "both are gone")
-        model = classifier(client, max_iter=2, timeout=10.0).fit(X, y)
+        configure(timeout=10.0)
+        model = classifier(client, max_iter=2).fit(X, y)
         assert_exact(model)
 
 
@@ -455,7 +458,8 @@ def test_rows_do_not_wait_for_a_worker_that_is_gone_and_that_a_task_was_pinned_t
     data = (
         da.from_delayed(part, of.shape, of.dtype) for part, of in zip(parts, (X, y), strict=False)
     )
-    model = classifier(client, max_iter=2, timeout=5.0)
+    configure(timeout=5.0)
+    model = classifier(client, max_iter=2)
     assert_exact(model.fit(*(each.rechunk((500, *each.shape[1:])) for each in data)))
 
 
@@ -509,9 +513,8 @@ def test_a_worker_that_is_retired_is_left_out(
         begin_to_retire()
     else:
         killing_after(monkeypatch, 1, begin_to_retire)
-    model = classifier(
-        client, cache="disk", n_shards=1, batch_size=250, max_iter=15, timeout=20
-    ).fit(X, y)
+    configure(cache="disk", timeout=20)
+    model = classifier(client, n_shards=1, batch_size=250, max_iter=15).fit(X, y)
     assert_exact(model)
     leaving[0].join(20)
     assert victims[0] not in client.nthreads()
@@ -529,7 +532,8 @@ def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch)
         Client(made, set_as_default=False) as client,
     ):
         killing_after(monkeypatch, 2, lambda: made.scale(3))
-        model = classifier(client, mode=mode, max_iter=40, rebalance=True, n_replicas=3)
+        configure(rebalance=True)
+        model = classifier(client, mode=mode, max_iter=40, n_replicas=3)
         model.fit(*rows())
         assert_exact(model)
         assert set(model.plan_.workers) == set(client.nthreads())
@@ -580,7 +584,8 @@ def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -
 
         thawing = threading.Thread(target=thaw)
         thawing.start()
-        model = classifier(client, max_iter=100, rebalance=True, n_replicas=2, timeout=2)
+        configure(rebalance=True, timeout=2)
+        model = classifier(client, max_iter=100, n_replicas=2)
         model.fit(*rows())
         thawing.join()
         assert_exact(model)
@@ -718,7 +723,8 @@ def test_what_a_frozen_worker_was_to_send_is_made_again_where_it_was_awaited() -
         read = dask.delayed(lambda part: part.values)
         parts = [da.from_delayed(read(part), (ROWS // 4, 10), X.dtype) for part in sent]
         try:
-            model = classifier(client, timeout=3.0)
+            configure(timeout=3.0)
+            model = classifier(client)
             model.fit(da.concatenate(parts), da.from_array(y, chunks=ROWS // 4))
             assert_exact(model)
             assert there in str(model.fit_report_)

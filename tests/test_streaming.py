@@ -25,6 +25,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from cases import pairs
+from configure import configure
 from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,7 +108,8 @@ def fitted(make: Any, client: Any, cache: str | None, **options: Any) -> dps.Lin
     options = {"max_iter": 4, "tol": None, "batch_size": 100, "random_state": 3, **options}
     if options.get("optimizer") == "lbfgs":
         options |= {"tol": 1e-9, "batch_size": "auto", "max_iter": 100}
-    model = dps.LinearClassifier(client=client, cache=cache, **options)
+    configure(cache=cache)
+    model = dps.LinearClassifier(client=client, **options)
     return model.fit(*make())
 
 
@@ -371,8 +373,9 @@ def test_an_exchange_asks_for_memory(client: Client) -> None:
 
 
 def test_moved_rows_of_a_stream_lie_in_memory(client: Client) -> None:
+    configure(rebalance=True)
     models = [
-        fitted(CONTAINERS["array"], client, cache, rebalance=True, n_replicas=3, optimizer="lbfgs")
+        fitted(CONTAINERS["array"], client, cache, n_replicas=3, optimizer="lbfgs")
         for cache in ("memory", "disk")
     ]
     assert models[0].plan_ == models[1].plan_

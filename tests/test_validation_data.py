@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import sklearn
+from configure import configure
 from dask import delayed
 from distributed import Client
 from sklearn.metrics import log_loss, mean_squared_error
@@ -162,10 +163,12 @@ def test_they_are_streamed_too(cache: str | None, options: Any) -> None:
     ((train, y), (val, y_val)) = (
         containers(*data, 3)["array"] for data in ((X, Y), (X_VAL, Y_VAL))
     )
-    one, other = (
-        classifier(cache=kept, tol=None, **options).fit(train, y, X_val=val, y_val=y_val)
-        for kept in ("memory", cache)
-    )
+    models = []
+    for kept in ("memory", cache):
+        configure(cache=kept)
+        model = classifier(tol=None, **options)
+        models.append(model.fit(train, y, X_val=val, y_val=y_val))
+    one, other = models
     assert [epoch["validation_loss"] for epoch in other.history_] == pytest.approx(
         [epoch["validation_loss"] for epoch in one.history_]
     )
@@ -176,7 +179,8 @@ def test_they_may_be_split_from_what_is_streamed(client: Client) -> None:
     train, val = train_test_split(data, test_size=0.25, random_state=0)
     given = {"X_val": val[list("abcde")], "y_val": val["y"]}
     for over in (None, client):  # a warning says where nothing can be computed again
-        model = classifier(cache=None, client=over, optimizer="lbfgs")
+        configure(cache=None)
+        model = classifier(client=over, optimizer="lbfgs")
         model.fit(train[list("abcde")], train["y"], **given)
         expected = log_loss(val["y"].compute(), model.predict_proba(given["X_val"]).compute())
         assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
@@ -196,7 +200,8 @@ def test_rows_of_a_worker_that_does_not_train_go_to_those_that_do(client: Client
     (train, y), (val, y_val) = (containers(*data, 2)["array"] for data in ((X, Y), (X_VAL, Y_VAL)))
     train, y = client.persist([train, y], workers=[first])
     val, y_val = client.persist([val, y_val], workers=[second])
-    model = classifier(client=client, n_replicas="auto", rebalance=False)
+    configure(rebalance=False)
+    model = classifier(client=client, n_replicas="auto")
     model.fit(train, y, X_val=val, y_val=y_val)
     assert model.plan_.workers == [first]
     moved = [piece.rows for rank in model.plan_.ranks for piece in rank.pieces if piece.moved]
@@ -205,7 +210,7 @@ def test_rows_of_a_worker_that_does_not_train_go_to_those_that_do(client: Client
     assert model.history_[-1]["validation_loss"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("options", [{"shuffle": "global"}, {"rebalance": True}])
+@pytest.mark.parametrize("options", [{"shuffle": "global"}, {}])
 @pytest.mark.parametrize("kind", ["array", "numpy"])
 def test_rows_that_move_leave_them_where_they_are(
     options: dict[str, Any], kind: str, client: Client
@@ -215,6 +220,7 @@ def test_rows_that_move_leave_them_where_they_are(
     if kind == "array":
         train, y = client.persist([train, y], workers=[first])
         val, y_val = client.persist([val, y_val], workers=[second])
+    configure(rebalance=not options or "auto")
     model = classifier(client=client, optimizer="adam", n_replicas=4, **options)
     model.fit(train, y, WEIGHT, X_val=val, y_val=y_val, sample_weight_val=WEIGHT_VAL)
     assert len({rank.worker for rank in model.plan_.ranks}) == 2

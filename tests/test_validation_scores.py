@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn.metrics
+from configure import configure
 from distributed import Client
 from numpy.testing import assert_allclose
 
@@ -97,7 +98,8 @@ def test_a_scorer_of_all_rows_has_those_of_every_replica(kind: str, client: Clie
         rows = dask.array.from_array(wide, chunks=(100, 5000), asarray=False)
     scores = []
     for scoring in ("accuracy", sklearn.metrics.make_scorer(hits), "roc_auc"):
-        model = dps.LinearClassifier(scoring=scoring, cache=cache, client=client, **options)
+        configure(cache=cache)
+        model = dps.LinearClassifier(scoring=scoring, client=client, **options)
         model.fit(rows, labels)
         scores.append([epoch["validation_score"] for epoch in model.history_])
     assert_allclose(scores[0], scores[1])

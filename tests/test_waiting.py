@@ -14,6 +14,7 @@ import dask
 import numpy as np
 import pytest
 from conditions import until
+from configure import configure
 from distributed import Client, Event, LocalCluster, Status, get_client
 
 import dps
@@ -52,7 +53,8 @@ def parts(seconds: float = 0.0, n: int = 4) -> tuple[Any, Any]:
 
 
 def fit(client: Client, data: Any, timeout: float = 2.0) -> dps.LinearClassifier:
-    return dps.LinearClassifier(client=client, timeout=timeout, max_iter=2, tol=None).fit(*data)
+    configure(timeout=timeout)
+    return dps.LinearClassifier(client=client, max_iter=2, tol=None).fit(*data)
 
 
 @contextmanager
@@ -85,8 +87,9 @@ def test_partitions_may_take_longer_than_the_timeout(client: Client) -> None:
 @pytest.mark.slow
 def test_a_far_rank_may_take_longer_than_the_timeout_to_read_in_async(client: Client) -> None:
     """The answer to its last push is under way meanwhile."""
+    configure(timeout=2.0, cache=None)
     model = dps.LinearClassifier(
-        client=client, timeout=2.0, max_iter=1, tol=None, cache=None, shuffle=False, batch_size=50,
+        client=client, max_iter=1, tol=None, shuffle=False, batch_size=50,
         mode=dps.Async(access="stream"), optimizer="sgd",
     )  # fmt: skip
     model.fit(*parts(seconds=2.5))

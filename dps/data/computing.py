@@ -99,7 +99,7 @@ def keeping_of(
             _log.info("%s: Dask computes them together, and spills what does not fit", why)
             return Keeping(fit, cache)
         warnings.warn(
-            f"{why}: they are kept as with cache='auto', since cache=None would do all that work "
+            f"{why}: they are kept as by default, since dps.cache=None would do all that work "
             "again for each",
             UserWarning,
             stacklevel=2,

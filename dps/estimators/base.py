@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps import metrics
 from dps.cluster.choice import client_of, here
+from dps.cluster.options import Options
 from dps.data.alignment import in_memory
 from dps.data.inspection import Inspection
 from dps.data.partitions import as_pandas, is_dask, meta_of
@@ -73,14 +74,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     mode: Any = "sync"
     n_replicas: Any = "auto"
     n_shards: Any = "auto"
-    rebalance: bool | str = "auto"
-    cache: str | None = "auto"
     on_data_loss: str = "error"
     max_losses: int | None = None
     checkpoint: Checkpoint | None = None
     client: Any = None
     server: Any = None
-    timeout: float = 60.0
 
     _classification: ClassVar[bool]
     #: Of the models it trains, for files; and what a fit leaves in these of its own.
@@ -109,14 +107,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "mode": [str, Mode],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_shards": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "rebalance": ["boolean", StrOptions({"auto"})],
-        "cache": [StrOptions({"auto", "memory", "disk"}), None],
         "on_data_loss": [StrOptions({"error", "drop"})],
         "max_losses": [Interval(Integral, 0, None, closed="left"), None],
         "checkpoint": [Checkpoint, None],
         "client": "no_validation",
         "server": "no_validation",
-        "timeout": [Interval(Real, 0, None, closed="neither")],
     }
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -307,7 +302,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
         y, sample_weight = as_pandas(y), as_pandas(sample_weight)
         with (
-            client_of(self.client, self.timeout) as client,
+            client_of(self.client, Options.now().timeout) as client,
             server_of(self.server, client) as server,
         ):
             fit_on(client, self, X, y, sample_weight, server=server, validation=held, **options)
@@ -344,7 +339,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         y, weight = as_pandas(y), as_pandas(weight)
         if not (is_dask(y) or is_dask(weight)):
             return y, weight
-        with client_of(self.client, self.timeout) as client:
+        with client_of(self.client, Options.now().timeout) as client:
             return in_memory(y, "y", client), in_memory(weight, "sample_weight", client)
 
     def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
@@ -355,7 +350,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
             y, weight = self._in_memory(y, weight)
             return float(getattr(sklearn.metrics, metric)(y, predicted, sample_weight=weight))
-        with client_of(self.client, self.timeout) as client:
+        with client_of(self.client, Options.now().timeout) as client:
             score = getattr(metrics, metric)
             return float(score(y, predicted, sample_weight=weight, client=client))
 

@@ -66,15 +66,6 @@ mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
 n_replicas, n_shards : int or "auto", default="auto"
     One replica a thread of each worker that holds data, where there is work for it;
     one shard a host.
-rebalance : bool or "auto", default="auto"
-    Whether rows may be copied to less loaded workers, as few as possible, so that
-    replicas finish together. "auto" does so for stochastic steps, of which there may be
-    10 epochs or more, where the slowest replica would have over a fifth more rows than
-    it needs to have, and much data.
-cache : {"auto", "memory", "disk"} or None, default="auto"
-    Where data is kept that Dask has not persisted: "auto" fills half of a worker's memory,
-    then its local directory, and computes again in each epoch what does not fit there. None
-    keeps nothing. What is not in memory is read, and encoded, in a thread beside training.
 on_data_loss : {"error", "drop"}, default="error"
     What follows when a worker dies with rows that nobody can compute again, since they were
     scattered, or exchanged with ``shuffle="global"``. All others are made again.
@@ -85,13 +76,13 @@ checkpoint : Checkpoint or None, default=None
     crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.
 client : Client of distributed, cluster, address of a scheduler or None, default=None
     None: the active client, if there is one. With a cluster or an address a client is connected
-    for each fit.
+    for each fit. How it is used, Dask's configuration says: ``dps.cache``, where data is kept,
+    ``dps.rebalance``, whether rows move, and ``dps.timeout``, seconds without progress that are
+    an error (docs/data.md, docs/reliability.md).
 server : ParameterServer, str or None, default=None
     A server, or its name, into whose tensors the model is written while it learns, some times a
     second after closed epochs, for others to read (docs/parameter_servers.md). Tensors that are
     not there are made. One model in each server.
-timeout : float, default=60.0
-    Seconds without progress that are an error.
 """
 
 #: What every fit leaves.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.choice import cluster_for
+from dps.cluster.options import Options
 from dps.data.blocks import as_rows
 from dps.data.inspection import (
     DataSummary,
@@ -118,6 +119,7 @@ def fit(
         tol=None if partial else estimator.tol,
         seed=resumption.seed,
         partial=partial,
+        options=Options.now(),
     )
     watching = FitCallbacks(estimator, X, y, sample_weight, survey.max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
@@ -147,11 +149,11 @@ def fit(
         partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
         if survey.columns is not None:
             validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
-    cluster = cluster_for(client, survey.fit, estimator.timeout)
+    cluster = cluster_for(client, survey.fit, survey.options.timeout)
     interrupts = Interrupts()
     try:
         most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        cluster.load(partitions, prepare, estimator.cache, most, validating)
+        cluster.load(partitions, prepare, survey.options.cache, most, validating)
         trained = cluster.n_trained
         if encoding is not None:
             encoding.complete(cluster, trained)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.cluster.base import Cluster
+from dps.cluster.options import Options
 from dps.data.columns import Columns
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
@@ -43,6 +44,7 @@ class Survey:
     tol: float | None
     seed: int
     partial: bool  # whether it is one epoch, of many
+    options: Options
     encoding: Encoding | None = None  # how a dataframe is encoded, if it is
     columns: Columns | None = None  # those that are trained on, where not all are
     #: Fitted attributes that planning decides, such as ``alpha_``.
@@ -126,7 +128,7 @@ class Survey:
             batch_size=estimator.batch_size if batch_size is None else batch_size,
             execution=Execution(
                 estimator.n_replicas if n_replicas is None else n_replicas,
-                estimator.n_shards, estimator.rebalance, float(estimator.timeout),
+                estimator.n_shards, self.options.rebalance, float(self.options.timeout),
                 estimator.on_data_loss == "drop", estimator.max_losses,
             ),
             seed=self.seed,

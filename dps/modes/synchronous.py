@@ -123,7 +123,8 @@ class Sync(PausingMode):
         if self.backups and min(rows) < steps[0]:
             raise ValueError(
                 f"backups={self.backups} needs rows of every replica in each step, and one has "
-                f"{min(rows)} rows for {steps[0]} steps: use rebalance=True, or a larger batch_size"
+                f"{min(rows)} rows for {steps[0]} steps: set dps.rebalance of "
+                "dask.config to True, or use a larger batch_size"
             )
         return steps
 

@@ -169,7 +169,7 @@ def _waited_for(accounts: Sequence[Account], at_steps: bool) -> str | None:
     if slowest.rows > _UNEVEN * rows:
         return (
             f"{name}, which has {slowest.rows / max(1, rows):.1f} times the rows of the others: "
-            "use rebalance=True, or repartition the data."
+            "set dps.rebalance of dask.config to True, or repartition the data."
         )
     if slowest.compute + slowest.load > _UNEVEN * usual:
         remedy = ", or use mode=dps.Sync(backups=1) or mode='async'" if at_steps else ""

@@ -86,7 +86,7 @@ class Watch:
             elif now - seen[1] > self._timeout:
                 raise StalledError(
                     f"no progress for {self._timeout:g} s; "
-                    "raise `timeout` if a step may take longer",
+                    "raise dps.timeout of dask.config if a step may take longer",
                     rank=self._ranks[rank],
                     step=progress[0] + 1,
                 )

@@ -261,7 +261,7 @@ class Watcher:
             self._running.explain(self._plan.ranks[last].worker)
             raise StalledError(
                 f"no progress for {timeout:g} s; is the worker frozen or overloaded? "
-                "raise `timeout` if a step may take longer",
+                "raise dps.timeout of dask.config if a step may take longer",
                 worker=self._plan.ranks[last].worker,
                 rank=last,
                 step=status.steps[last] + 1,

@@ -28,6 +28,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 from distributed import Client, wait
@@ -116,11 +117,12 @@ def stochastic(
     """A fit by steps of so many rows of each replica."""
     ranks = len(client.nthreads())
     of_an_update = {"sync": ranks * rows, "async": rows, "allreduce": ranks * rows}
-    return LinearClassifier(
+    model = LinearClassifier(
         mode=mode, client=client, batch_size=of_an_update[mode], max_iter=epochs, tol=None,
-        random_state=0, n_replicas=ranks, rebalance=False,
-        **({"optimizer": "sgd", "learning_rate": RATE} | more),
-    ).fit(*data)  # fmt: skip
+        random_state=0, n_replicas=ranks, **({"optimizer": "sgd", "learning_rate": RATE} | more),
+    )  # fmt: skip
+    with dask.config.set({"dps.rebalance": False}):
+        return model.fit(*data)
 
 
 def steps_of_an_epoch(model: LinearClassifier) -> int:

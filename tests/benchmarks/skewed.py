@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+import dask
 import numpy as np
 from distributed import Client, wait
 
@@ -62,9 +63,14 @@ def main() -> None:
         skewed = lie(client, {0: [part * 18], 1: [part] * 2})
         one = lie(client, {0: [total]})
 
-        def fit(data: Any, **how: Any) -> Any:
-            how = {"optimizer": "adagrad", "max_iter": 5, "tol": None, "rebalance": False} | how
-            return lambda turn: LinearClassifier(random_state=turn, **how).fit(*data)
+        def fit(data: Any, rebalance: bool = False, **how: Any) -> Any:
+            how = {"optimizer": "adagrad", "max_iter": 5, "tol": None} | how
+
+            def fitted(turn: int) -> LinearClassifier:
+                with dask.config.set({"dps.rebalance": rebalance}):
+                    return LinearClassifier(random_state=turn, **how).fit(*data)
+
+            return fitted
 
         found = take_turns(
             {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import dask
 import dask.array as da
 import numpy as np
 
@@ -36,8 +37,10 @@ def fits(steps: int, rows: int, beyond: list[str]) -> Iterator[tuple[str, ...]]:
             mode = Async(max_delay=max_delay, access=access)
             model = LinearClassifier(
                 mode=mode, optimizer="sgd", learning_rate=1e-3, batch_size=BATCH, tol=None,
-                max_iter=epochs, rebalance=False, client=client, random_state=0, timeout=600.0,
-            ).fit(*data)  # fmt: skip
+                max_iter=epochs, client=client, random_state=0,
+            )  # fmt: skip
+            with dask.config.set({"dps.rebalance": False, "dps.timeout": 600.0}):
+                model.fit(*data)
             ranks = model.plan_.ranks
             allowed = mode.max_staleness(len(ranks))
             assert allowed is not None

@@ -99,10 +99,11 @@ def read_and_encode(folder: Path, encoder: FrameEncoder) -> int:
     return total
 
 
-def fit(folder: Path, **options: Any) -> LinearClassifier:
+def fit(folder: Path, cache: str | None = "auto", **options: Any) -> LinearClassifier:
     frame = dd.read_parquet(folder)
     model = LinearClassifier(random_state=0, **options)
-    return model.fit(known(frame), late(frame))
+    with dask.config.set({"dps.cache": cache}):
+        return model.fit(known(frame), late(frame))
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
+from configure import configure
 from distributed import Client, LocalCluster
 from uneven import Slow
 
@@ -175,10 +176,10 @@ class Case:
             more["loss"] = Slow(seconds=0.01)
         if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
             more["max_embeddings"] = 4096
+        configure(cache=self.cache, timeout=4.0 if self.fault == "freeze for good" else 30.0)
         return MODELS[self.model](
             client=client, mode=MODES[self.mode](), max_iter=EPOCHS, tol=None, random_state=0,
-            early_stopping=self.early, cache=self.cache, verbose=0,
-            timeout=4.0 if self.fault == "freeze for good" else 30.0,
+            early_stopping=self.early, verbose=0,
             on_data_loss="drop" if self.drops else "error", **more,
         )  # fmt: skip
 

@@ -264,7 +264,7 @@ def watched(
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{what} has not ended for {timeout:g} s; is a worker frozen or overloaded? "
-                    "raise `timeout` if it may take longer"
+                    "raise its timeout, dps.timeout of dask.config for fits, if it may take longer"
                 )
     except (OSError, *CANCELLED) as error:
         until_known(check)

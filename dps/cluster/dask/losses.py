@@ -83,7 +83,7 @@ def restored(work: FitWork, given: Mapping[int, Partition]) -> set[int]:
         if time.monotonic() - since > work.timeout:
             raise ClusterError(
                 f"Dask has not computed {coming} partitions again that a worker had for "
-                f"{work.timeout:g} s: raise `timeout` if that may take longer"
+                f"{work.timeout:g} s: raise dps.timeout of dask.config if that may take longer"
             )
         time.sleep(_TICK)
     return set()

@@ -46,7 +46,7 @@ class TaskProgress:
             worker, since = max(gone.items(), key=lambda item: item[1])
             return ClusterError(
                 f"{begins}nothing has been heard of a worker for {since:.0f} s; is it frozen or "
-                "overloaded? end or restart it, or raise `timeout`",
+                "overloaded? end or restart it, or raise dps.timeout of dask.config",
                 worker=worker,
             )
         if self.paused:
@@ -59,8 +59,8 @@ class TaskProgress:
             worker, keys = min(self.busy.items())
             return ClusterError(
                 f"{begins}all threads of a worker are at other tasks ({', '.join(keys[:3])}); "
-                "give workers more threads, raise `timeout`, or, if fit is called in that task, "
-                "leave `client` out, or call distributed.secede() before",
+                "give workers more threads, raise dps.timeout of dask.config, or, if fit is called in "
+                "that task, leave `client` out, or call distributed.secede() before",
                 worker=worker,
             )
         return ClusterError(f"{begins}are there workers that may run them?")

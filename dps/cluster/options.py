@@ -1,0 +1,55 @@
+"""How fits run on a cluster, as Dask's configuration says under ``dps``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from typing import Literal, get_type_hints
+
+from dps._checks import check_of
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``dask.config.set({"dps.timeout": 10})`` and the like ask for; docs/data.md has them.
+
+    Examples
+    --------
+    >>> import dask
+    >>> with dask.config.set({"dps.cache": "disk"}):
+    ...     Options.now()
+    Options(rebalance='auto', cache='disk', timeout=60.0)
+    """
+
+    rebalance: bool | Literal["auto"] = "auto"  # whether rows may be copied to other workers
+    # Where data is kept that Dask has not persisted; None keeps nothing.
+    cache: Literal["auto", "memory", "disk"] | None = "auto"
+    timeout: float = 60.0  # seconds without progress that are an error
+
+    @classmethod
+    def now(cls) -> Options:
+        """Those of this process; who has not imported Dask has set none.
+
+        Raises
+        ------
+        ValueError
+            One is not what it may be.
+        """
+        config = sys.modules.get("dask.config")
+        if config is None:
+            return cls()
+        return cls(**{each.name: config.get(f"dps.{each.name}", each.default)
+                      for each in fields(cls)})  # fmt: skip
+
+    def __post_init__(self) -> None:
+        wanted = {
+            "rebalance": "True, False or 'auto'",
+            "cache": "'auto', 'memory', 'disk' or None",
+            "timeout": "seconds above 0",
+        }
+        for name, hint in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if not check_of(hint)(value) or (name == "timeout" and not value > 0):
+                raise ValueError(f"dps.{name} of dask.config must be {wanted[name]}, got {value!r}")
