@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from distributed import Client
+from inside import carry_of
 
 import dps
 from dps import AllReduce, Async, Hybrid, Sync
@@ -205,9 +206,9 @@ def test_a_fit_that_goes_on_in_allreduce_has_the_bits_of_sync(
     assert begun.modes == [Sync(), AllReduce()]
     assert auto.plan_.mode == AllReduce()
     assert [r["rows"] for r in auto.history_] == [r["rows"] for r in whole.history_]
-    np.testing.assert_array_equal(auto._carry.params, whole._carry.params)
-    np.testing.assert_array_equal(auto._carry.state, whole._carry.state)
-    assert auto._carry.version == whole._carry.version
+    np.testing.assert_array_equal(carry_of(auto).params, carry_of(whole).params)
+    np.testing.assert_array_equal(carry_of(auto).state, carry_of(whole).state)
+    assert carry_of(auto).version == carry_of(whole).version
     chosen = "mode='auto' chose allreduce: it was told to"
     assert auto.fit_report_.chosen == chosen
     assert chosen in str(auto.fit_report_)
@@ -244,7 +245,7 @@ def test_an_even_fit_is_left_alone(decides: Callable[[Mode], None], begun: Begun
     auto = fitted("auto", optimizer="adam")
     assert begun.modes == [Sync()]
     assert len(begun.seen) == 1
-    np.testing.assert_array_equal(auto._carry.params, whole._carry.params)
+    np.testing.assert_array_equal(carry_of(auto).params, carry_of(whole).params)
     assert auto.fit_report_.chosen == "mode='auto' chose sync: it was told to"
     assert auto.plan_ == whole.plan_
     assert not whole.fit_report_.chosen

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import slow
+from inside import carry_of
 from own_models import Centred, Softmax
 
 import dps
@@ -90,15 +91,15 @@ def test_a_fit_that_is_resumed_ends_in_the_bits_of_one_that_nobody_disturbed(
     assert [r["epoch"] for r in parts.history_] == list(range(1, EPOCHS + 1))
     for one, other in zip(whole.history_, parts.history_, strict=True):
         assert (one["loss"], one["rows"]) == (other["loss"], other["rows"])
-    np.testing.assert_array_equal(whole._carry.params, parts._carry.params)
-    np.testing.assert_array_equal(whole._carry.state, parts._carry.state)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(parts).params)
+    np.testing.assert_array_equal(carry_of(whole).state, carry_of(parts).state)
     if case == "own":
         with pytest.raises(ValueError, match=r"model was own_models.Centred, and is own_mod"):
             parts.set_params(model=Softmax).fit(X, y, resume=True)
         return
     np.testing.assert_array_equal(whole.predict_proba(X), parts.predict_proba(X))
     again = made(kind, tmp_path, **options).fit(X, y, resume=True)  # of which nothing is left
-    np.testing.assert_array_equal(whole._carry.params, again._carry.params)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(again).params)
     assert "after 7 epochs" in str(again.fit_report_)
 
 
@@ -174,8 +175,8 @@ def test_a_fit_is_resumed_in_the_middle_of_an_epoch(
     assert begun == [found.interim.within.steps] * 2 + [0] * 2
     for one, two in zip(whole.history_, parts.history_, strict=True):
         assert (one["loss"], one["rows"]) == (two["loss"], two["rows"])
-    np.testing.assert_array_equal(whole._carry.params, parts._carry.params)
-    np.testing.assert_array_equal(whole._carry.state, parts._carry.state)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(parts).params)
+    np.testing.assert_array_equal(carry_of(whole).state, carry_of(parts).state)
     begun.clear()
     options["n_replicas"] = 3  # who have other rows begin the epoch again
     made(dps.LinearClassifier, tmp_path / "another", mode=mode, **options).fit(X, y, resume=True)
@@ -221,8 +222,8 @@ def test_a_client_that_is_killed_is_resumed_in_another_process_with_the_same_bit
     whole = made(dps.LinearClassifier, **SLOW, mode=mode).fit(X, y)
     resumed = dps.load(path.with_suffix(".model"))
     assert resumed.n_iter_ == SLOW["max_iter"]
-    np.testing.assert_array_equal(whole._carry.params, resumed._carry.params)
-    np.testing.assert_array_equal(whole._carry.state, resumed._carry.state)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(resumed).params)
+    np.testing.assert_array_equal(carry_of(whole).state, carry_of(resumed).state)
 
 
 @pytest.mark.parametrize("point", ["part", "manifest", "clear"])
@@ -460,7 +461,7 @@ def test_a_snapshot_that_is_gone_is_no_error_and_a_newer_one_is_taken(
     found = files.newest(str(tmp_path))
     assert found is not None
     assert len(found.history) == 20
-    np.testing.assert_array_equal(found.last.values[0], model._carry.params)
+    np.testing.assert_array_equal(found.last.values[0], carry_of(model).params)
 
 
 def test_on_a_cluster_shards_write_and_another_number_of_workers_goes_on(
@@ -493,7 +494,7 @@ def test_a_large_table_is_written_from_where_it_lies_and_read_again(
     whole = made(dps.FMClassifier, **options).fit(X, y)
     made(dps.FMClassifier, tmp_path, **options | {"max_iter": 4}).fit(X, y)
     parts = made(dps.FMClassifier, tmp_path, **options).fit(X, y, resume=True)
-    np.testing.assert_array_equal(whole._carry.params, parts._carry.params)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(parts).params)
 
 
 def test_columns_of_a_dataframe_are_learned_again_and_must_be_the_same(tmp_path: Path) -> None:

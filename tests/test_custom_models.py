@@ -14,6 +14,7 @@ import pytest
 import scipy.optimize
 import scipy.sparse
 from configure import configure
+from inside import carry_of, params_of
 from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
 from ranks import MODES
 from sklearn.base import clone
@@ -159,7 +160,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
     first = fit("sync", 1)
     for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2)):
         again = fit(mode, shards)
-        assert again._params.tobytes() == first._params.tobytes()
+        assert params_of(again).tobytes() == params_of(first).tobytes()
         assert again.history_[-1]["loss"] == first.history_[-1]["loss"]
     apart = fit("async", 2)
     assert apart.loss_ == pytest.approx(first.loss_, rel=0.15)  # its start is 1.8 times as much
@@ -180,7 +181,7 @@ def test_processes_end_with_the_bits_of_threads(client):
     here = ModelClassifier(Centred, n_replicas=2, **OPTIONS)
     here.fit(*(da.from_array(a, chunks=(300, *a.shape[1:])) for a in (X, y)))
     assert len(bits) == 1
-    assert np.allclose(np.frombuffer(*bits), here._params, atol=0.2)  # other rows in a batch
+    assert np.allclose(np.frombuffer(*bits), params_of(here), atol=0.2)  # other rows in a batch
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -188,7 +189,7 @@ def test_processes_end_with_the_bits_of_threads(client):
 def test_buffers_are_those_of_all_batches(mode, n_replicas):
     X, y = example()
     model = ModelClassifier(Centred, mode=mode, n_replicas=n_replicas, **OPTIONS).fit(X, y)
-    updates = model._carry.version
+    updates = carry_of(model).version
     lost = 0.05 * updates if mode == "async" and n_replicas > 1 else 0  # nobody waits for the other
     assert model.params_["batches"] == pytest.approx(updates, abs=lost)
     np.testing.assert_allclose(model.params_["mean"], X.mean(axis=0), atol=0.3)
@@ -215,7 +216,7 @@ def test_buffers_are_no_affair_of_optimizers_or_of_the_way_that_gradients_take()
         {"mode": AllReduce(algorithm="ring")},
     ):
         model = ModelClassifier(Centred, **{**options, **changed}).fit(X, y)
-        np.testing.assert_allclose(model._params, first._params, rtol=1e-10)
+        np.testing.assert_allclose(params_of(model), params_of(first), rtol=1e-10)
     for penalised in ({"alpha": 0.1}, {"optimizer": AdamW()}, {"optimizer": Averaged(SGD())}):
         for mode in ("sync", "allreduce"):
             model = ModelClassifier(Centred, **{**options, **penalised, "mode": mode}).fit(X, y)
@@ -245,7 +246,7 @@ def test_the_epoch_that_is_kept_has_its_own_buffers():
     losses = [epoch["validation_loss"] for epoch in model.history_]
     best = int(np.argmin(losses)) + 1
     assert best < model.n_iter_
-    assert model.params_["batches"] == model._carry.version  # updates behind the epoch
+    assert model.params_["batches"] == carry_of(model).version  # updates behind the epoch
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -256,7 +257,7 @@ def test_every_optimizer_trains_them(name):
     first, other = (
         ModelClassifier(Centred, mode=mode, **options).fit(X, y) for mode in ("sync", "allreduce")
     )
-    assert first._params.tobytes() == other._params.tobytes()
+    assert params_of(first).tobytes() == params_of(other).tobytes()
     assert first.score(X, y) > 0.65
 
 
@@ -265,7 +266,7 @@ def test_weights_and_classes_count_as_rows_do():
     options = {**OPTIONS, "batch_size": 800, "shuffle": False}
     twice = ModelClassifier(Softmax, **options).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
     heavy = ModelClassifier(Softmax, **options).fit(X, y, sample_weight=np.full(400, 2.0))
-    np.testing.assert_allclose(twice._params, heavy._params, atol=1e-12)
+    np.testing.assert_allclose(params_of(twice), params_of(heavy), atol=1e-12)
     lifted = ModelClassifier(Softmax, class_weight={"a": 5.0}, **options).fit(X, y)
     assert (lifted.predict(X) == "a").sum() > (heavy.predict(X) == "a").sum()
 
@@ -323,7 +324,7 @@ def test_columns_come_by_name_with_codes_for_categories():
     check(ByName({"area": 0, "kind": 4}, 1), codes, value)
     lazy = dd.from_pandas(frame, npartitions=3)
     there = ModelRegressor(ByName, **options).fit(lazy, dd.from_pandas(value, npartitions=3))
-    np.testing.assert_allclose(there._params, model._params, atol=0.1)
+    np.testing.assert_allclose(params_of(there), params_of(model), atol=0.1)
     again = model.predict(lazy[["rooms", "kind", "area"]])  # found by name, and lazy
     np.testing.assert_allclose(again.compute(), model.predict(frame))
     odd = frame.assign(kind="zzz")

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from dask.distributed import Client
+from inside import params_of
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV
@@ -41,7 +42,7 @@ def likes(n: int, seed: int = 0) -> tuple[pd.DataFrame, Any]:
 
 
 def bits(model: Any) -> bytes:
-    made: bytes = model._params.tobytes()
+    made: bytes = params_of(model).tobytes()
     return made
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from configure import configure
+from inside import carry_of
 
 import dps
 from dps import FMClassifier, FMRegressor, LinearClassifier
@@ -191,10 +192,10 @@ def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
 
 def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> None:
     model = FMClassifier(**OPTIONS).fit(SPARSE, LIKED)
-    machine, rows = model._carry.model, dps.models.CSRRows(
+    machine, rows = carry_of(model).model, dps.models.CSRRows(
         SPARSE.data, SPARSE.indices, SPARSE.indptr, SPARSE.shape[1]
     )  # fmt: skip
-    params = model._carry.params
+    params = carry_of(model).params
     with pytest.raises(ValueError, match="take steps by keys"):
         machine.loss_gradient(params, rows, LIKED.astype(params.dtype), None, np.zeros_like(params))
     with pytest.raises(ValueError, match="not all rows"):

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from dask.distributed import Client
+from inside import params_of
 from sklearn.datasets import load_digits, load_iris, make_friedman1
 from sklearn.metrics import accuracy_score, log_loss, root_mean_squared_error
 from sklearn.model_selection import GridSearchCV
@@ -31,7 +32,7 @@ QUICK: dict[str, Any] = {"max_iter": 8, "random_state": 0, "hidden_layer_sizes":
 
 
 def bits(model: Any) -> bytes:
-    made: bytes = model._params.tobytes()
+    made: bytes = params_of(model).tobytes()
     return made
 
 

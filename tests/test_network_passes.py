@@ -11,6 +11,7 @@ import pytest
 import scipy.optimize
 from configure import configure
 from distributed import Client
+from inside import params_of
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import mean_squared_error
 
@@ -40,7 +41,7 @@ def objective(model: Any, y: Any, params: Any) -> tuple[float, Any]:
 def test_without_hidden_layers_it_ends_at_the_optimum() -> None:
     options = OPTIONS | {"hidden_layer_sizes": (), "embedding_size": 0, "alpha": 1.0}
     model = dps.MLPRegressor(**options).fit(X, Y)
-    start = np.asarray(model._params, np.float64)
+    start = np.asarray(params_of(model), np.float64)
     best = scipy.optimize.minimize(
         lambda params: objective(model, Y, params), 0 * start, jac=True, method="BFGS"
     )
@@ -53,7 +54,7 @@ def test_each_pass_lowers_the_objective(activation: str) -> None:
     for passes in (1, 3, 10, 60):
         model = dps.MLPRegressor(**OPTIONS, activation=activation, max_iter=passes).fit(X, Y)
         assert model.n_iter_ <= passes
-        losses.append(objective(model, Y, np.asarray(model._params, np.float64))[0])
+        losses.append(objective(model, Y, np.asarray(params_of(model), np.float64))[0])
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] / 3
     assert all(epoch["full_batch"] for epoch in model.history_)

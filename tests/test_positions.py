@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from inside import carry_of
 
 import dps
 from dps.estimators import fitting
@@ -87,8 +88,8 @@ def test_a_fit_in_two_parts_has_the_bits_of_one(
     assert [r["epoch"] for r in parts.history_] == list(range(1, EPOCHS + 1))
     for one, other in zip(whole.history_, parts.history_, strict=True):
         assert (one["loss"], one["rows"]) == (other["loss"], other["rows"])
-    np.testing.assert_array_equal(whole._carry.params, parts._carry.params)
-    np.testing.assert_array_equal(whole._carry.state, parts._carry.state)
+    np.testing.assert_array_equal(carry_of(whole).params, carry_of(parts).params)
+    np.testing.assert_array_equal(carry_of(whole).state, carry_of(parts).state)
     np.testing.assert_array_equal(whole.predict_proba(X), parts.predict_proba(X))
 
 

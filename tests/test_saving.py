@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from inside import carry_of
 from sklearn.base import clone
 
 import dps
@@ -93,7 +94,10 @@ def targets(model: Any) -> Any:
 
 
 def same_state(one: Any, other: Any) -> bool:
-    pairs = [(one._carry.params, other._carry.params), (one._carry.state, other._carry.state)]
+    pairs = [
+        (carry_of(one).params, carry_of(other).params),
+        (carry_of(one).state, carry_of(other).state),
+    ]
     return all(a.tobytes() == b.tobytes() and a.dtype == b.dtype for a, b in pairs)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
+from inside import carry_of
 from own_models import Softmax
 from scipy import sparse
 from sklearn.base import clone
@@ -65,7 +66,7 @@ def watch(name: str, wanted: int) -> list[tuple[int, Any, Any]]:
             epochs = served.epochs
             if epochs and (not found or epochs > found[-1][0]):
                 model = served.model
-                found.append((model._carry.epochs, model.coef_, model.intercept_))
+                found.append((carry_of(model).epochs, model.coef_, model.intercept_))
                 server.assign("seen", len(found))
     server.disconnect()
     return found

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from inside import carry_of, params_of
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -138,7 +139,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(make):
 
     first = fit("sync", 1)
     for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2), ("sync", 1)):
-        assert fit(mode, shards)._params.tobytes() == first._params.tobytes()
+        assert fit(mode, shards)._params.tobytes() == params_of(first).tobytes()
     losses = []
     for model in (first, fit("async", 2)):
         with torch.no_grad():
@@ -203,9 +204,9 @@ def test_buffers_are_kept_with_the_epoch_that_is_kept():
     model = TorchClassifier(normed, early_stopping=True, n_replicas=2, **options).fit(X, y)
     tracked = model.module_[1].num_batches_tracked
     assert tracked.dtype == torch.int64
-    assert int(tracked) == model._carry.version
+    assert int(tracked) == carry_of(model).version
     model.partial_fit(X, y)
-    assert int(model.module_[1].num_batches_tracked) == model._carry.version > int(tracked)
+    assert int(model.module_[1].num_batches_tracked) == carry_of(model).version > int(tracked)
 
 
 def test_dropout_follows_from_the_seed_alone_and_leaves_the_generator():
@@ -219,7 +220,7 @@ def test_dropout_follows_from_the_seed_alone_and_leaves_the_generator():
     assert bits[0] == bits[1]
     assert torch.equal(torch.get_rng_state(), before)
     other = TorchClassifier(dropped, n_replicas=2, **{**OPTIONS, "random_state": 1}).fit(X, y)
-    assert other._params.tobytes() != bits[0]
+    assert params_of(other).tobytes() != bits[0]
     assert (other.predict_proba(X) == other.predict_proba(X)).all()  # nothing is dropped
 
 
@@ -274,7 +275,7 @@ def test_weights_and_classes_count_as_rows_do():
     module, options = fixed(plain), {**OPTIONS, "batch_size": 800, "shuffle": False}
     twice = TorchClassifier(module, **options).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
     heavy = TorchClassifier(module, **options).fit(X, y, sample_weight=np.full(400, 2.0))
-    np.testing.assert_allclose(twice._params, heavy._params, atol=1e-4)
+    np.testing.assert_allclose(params_of(twice), params_of(heavy), atol=1e-4)
     lifted = TorchClassifier(module, class_weight={"a": 9.0}, **options).fit(X, y)
     assert (lifted.predict(X) == "a").sum() > (heavy.predict(X) == "a").sum()
     mean = TorchClassifier(module, lambda o, t: nn.functional.cross_entropy(o, t), **options)
@@ -289,7 +290,7 @@ def test_sparse_rows_reach_modules_as_they_ask_for_them():
     options = {**OPTIONS, "n_replicas": 2}
     dense = TorchClassifier(plain, **options).fit(sparse, y)
     thin = TorchClassifier(plain, takes="sparse", **options).fit(sparse, y)
-    np.testing.assert_allclose(thin._params, dense._params, atol=1e-3)
+    np.testing.assert_allclose(params_of(thin), params_of(dense), atol=1e-3)
     np.testing.assert_allclose(thin.predict_proba(sparse), dense.predict_proba(sparse), atol=1e-3)
 
 
@@ -440,7 +441,7 @@ def test_a_saved_module_is_given_again_and_carries_on(tmp_path):
         for key, values in model.module_.state_dict().items():
             assert torch.equal(again.module_.state_dict()[key], values)
         carried = again.partial_fit(X, y)
-        assert carried._params.tobytes() == model.partial_fit(X, y)._params.tobytes()
+        assert params_of(carried).tobytes() == model.partial_fit(X, y)._params.tobytes()
     with pytest.raises(ValueError, match="what is given has other tensors"):
         dps.load(tmp_path / "0", module=plain)
 
@@ -493,7 +494,7 @@ def test_images_train_as_flat_rows_that_are_unflattened(chunks, tmp_path):
     model = TorchClassifier(flat[1], n_replicas=2, **OPTIONS)
     model.fit(*given, X_val=X[:50], y_val=y[:50])
     if chunks is None:
-        assert model._params.tobytes() == expected._params.tobytes()
+        assert params_of(model).tobytes() == params_of(expected).tobytes()
     assert model.score(*given) > 0.9
     assert model.n_features_in_ == 30
     wanted = np.asarray(model.predict_proba(given[0]))
