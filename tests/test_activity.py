@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from compiled import pushed_late
+from configure import configure
 from ranks import MODES, Group
 
 import dps
@@ -197,9 +198,10 @@ def test_a_fit_says_what_each_replica_did(
 ) -> None:
     if not native:
         in_python(monkeypatch)
+    configure(n_shards=n_shards)
     began = time.monotonic()
     dps.LinearClassifier(
-        mode=mode, optimizer="sgd", batch_size=30, n_replicas=3, n_shards=n_shards, max_iter=4,
+        mode=mode, optimizer="sgd", batch_size=30, n_replicas=3, max_iter=4,
         tol=None, random_state=0,
     ).fit(*data())  # fmt: skip
     seconds = time.monotonic() - began

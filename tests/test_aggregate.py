@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+from configure import placed
 from distributed import Client
 
 import dps
@@ -230,7 +231,7 @@ def problem(sparse: bool = False, rows: int = 900) -> tuple[Any, Any]:
 def fitted(mode: Any, data: Any, **options: Any) -> dps.LinearClassifier:
     given = {"optimizer": "momentum", "max_iter": 4, "tol": None, "random_state": 0}
     given = {**given, "n_replicas": 4, "batch_size": 8, "n_shards": 3}
-    return dps.LinearClassifier(mode=mode, **{**given, **options}).fit(*data)
+    return dps.LinearClassifier(mode=mode, **placed({**given, **options})).fit(*data)
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from configure import configure, placed
 from distributed import Client
 from ranks import Group, at_once
 
@@ -222,7 +223,7 @@ def data(sparse: bool) -> tuple[Any, Any]:
 def fitted(mode: Any, X: Any, y: Any, **options: Any) -> Any:
     return dps.LinearClassifier(
         mode=mode, max_iter=4, tol=None, random_state=0,
-        **{"n_replicas": 4, "batch_size": 64, **options},
+        **placed({"n_replicas": 4, "batch_size": 64, **options}),
     ).fit(X, y)  # fmt: skip
 
 
@@ -272,8 +273,9 @@ def test_rows_of_a_table_are_made_by_whoever_closes_a_step() -> None:
     rng = np.random.default_rng(0)
     X = scipy.sparse.random_array((1000, 500), density=0.01, format="csr", rng=rng)
     y = (X @ rng.normal(size=500) > 0).astype(int)
+    configure(n_shards=2)
     model = dps.FMClassifier(
-        mode=Sync(backups=1), n_replicas=3, n_shards=2, max_embeddings=4000, max_iter=3,
+        mode=Sync(backups=1), n_replicas=3, max_embeddings=4000, max_iter=3,
         random_state=0, tol=None, batch_size=64,
     ).fit(X, y)  # fmt: skip
     check(model, Sync(backups=1))

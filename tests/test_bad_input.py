@@ -161,7 +161,6 @@ def test_features_that_differ_from_fit() -> None:
         ("max_iter", 0, "max_iter.*Got 0"),
         ("batch_size", 0, "batch_size.*Got 0"),
         ("n_replicas", 0, "n_replicas.*Got 0"),
-        ("n_shards", "many", "n_shards.*Got 'many'"),
         ("validation_fraction", 1.0, "validation_fraction.*Got 1.0"),
         ("class_weight", "fair", "class_weight.*Got 'fair'"),
         ("class_weight", {7: 2.0}, r"names \[7\], which are no classes of y: \[0, 1\]"),
@@ -252,6 +251,7 @@ def test_a_dps_that_is_not_installed_here(client: Client, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
+        ("n_shards", 0, "a number above 0 or 'auto'"),
         ("rebalance", "maybe", "True, False or 'auto'"),
         ("cache", "tape", "'auto', 'memory', 'disk' or None"),
         ("timeout", 0, "seconds above 0"),

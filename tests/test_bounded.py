@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
-from configure import configure
+from configure import configure, placed
 from distributed import Client
 
 import dps
@@ -156,7 +156,7 @@ def problem(rows: int = 960, sparse: bool = False) -> tuple[Any, Any]:
 
 def fitted(mode: Any, data: Any, **options: Any) -> dps.LinearClassifier:
     given = {"optimizer": "sgd", "max_iter": 3, "tol": None, "random_state": 0, "n_replicas": 4}
-    return dps.LinearClassifier(mode=mode, **{**given, **options}).fit(*data)
+    return dps.LinearClassifier(mode=mode, **placed({**given, **options})).fit(*data)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "by keys"])

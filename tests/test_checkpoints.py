@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import scipy.sparse
 from cases import slow
+from configure import placed
 from inside import carry_of
 from own_models import Centred, Softmax
 
@@ -56,7 +58,7 @@ def manifests(path: Path) -> list[Path]:
 def made(kind: Any, path: Any = None, **options: Any) -> Any:
     checkpoint = None if path is None else dps.Checkpoint(path, every=0)
     given = {"max_iter": EPOCHS, "tol": None, "random_state": 0, "n_replicas": 2}
-    return kind(**given | {"checkpoint": checkpoint} | options)
+    return kind(**placed(given | {"checkpoint": checkpoint} | options))
 
 
 CASES = {
@@ -268,7 +270,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options = {"early_stopping": True, "max_iter": epochs, "n_iter_no_change": 20}
         checkpoint = dps.Checkpoint(path, every="1h")
         estimator = made(dps.LinearClassifier, optimizer="sgd", learning_rate=2.0, **options)
-        estimator.set_params(checkpoint=checkpoint, n_shards=2).fit(*data(), resume=True)
+        estimator.set_params(checkpoint=checkpoint)
+        with dask.config.set({"dps.n_shards": 2}):
+            estimator.fit(*data(), resume=True)
     assert len(manifests(path)) == 2
     return path
 

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from compiled import compensate_delay
+from configure import placed
 
 import dps
 from dps._kernels.optimizers import KINDS_OF_RUNS
@@ -150,7 +151,8 @@ def test_the_kernel_is_its_formula(n: int, dtype: str) -> None:
 
 def fitted(mode: Mode | str, data: Any, **options: Any) -> dps.LinearClassifier:
     given = {"optimizer": "momentum", "max_iter": 3, "tol": None, "random_state": 0}
-    return dps.LinearClassifier(mode=mode, batch_size=8, **{**given, **options}).fit(*data)
+    given = placed({**given, **options})
+    return dps.LinearClassifier(mode=mode, batch_size=8, **given).fit(*data)
 
 
 def problem(sparse: bool) -> tuple[Any, Any]:

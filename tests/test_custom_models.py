@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.sparse
-from configure import configure
+from configure import configure, placed
 from inside import carry_of, params_of
 from own_models import ByName, Centred, Line, Noisy, Ordinal, Softmax, Wide
 from ranks import MODES
@@ -155,7 +155,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(kind):
 
     def fit(mode: str, shards: int, given: Any = data) -> Any:
         options = {**OPTIONS, "mode": mode, "n_shards": shards, "n_replicas": 2}
-        return ModelClassifier(kind, **options).fit(*given)
+        return ModelClassifier(kind, **placed(options)).fit(*given)
 
     first = fit("sync", 1)
     for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2)):
@@ -173,7 +173,9 @@ def test_processes_end_with_the_bits_of_threads(client):
     X, y = example()
     chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
     bits = {
-        ModelClassifier(Centred, mode=mode, n_shards=2, n_replicas=2, client=client, **OPTIONS)
+        ModelClassifier(
+            Centred, mode=mode, n_replicas=2, client=client, **placed({**OPTIONS, "n_shards": 2})
+        )
         .fit(*chunked)
         ._params.tobytes()
         for mode in ("sync", "allreduce", Sync(access="stream"))

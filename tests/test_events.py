@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 from conditions import until
+from configure import configure
 from distributed import Client, LocalCluster, get_worker, span
 from distributed.security import Security
 from ranks import MODES
@@ -101,8 +102,9 @@ def check_schema(event: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", list(MODES))
 def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: str) -> None:
     X, y = problem()
+    configure(n_shards=2)
     model = dps.LinearClassifier(
-        mode=MODES[mode](access=access), client=client, optimizer="sgd", n_replicas=2, n_shards=2,
+        mode=MODES[mode](access=access), client=client, optimizer="sgd", n_replicas=2,
         max_iter=3, tol=None, batch_size=400, early_stopping=True, random_state=0,
     ).fit(X, y)  # fmt: skip
     replicas = told.final("replicas")
@@ -258,8 +260,9 @@ def metrics(client: Client) -> list[str]:
 def test_prometheus_reads_replicas_and_shards(client: Client, told: Told) -> None:
     pytest.importorskip("prometheus_client")
     X, y = problem()
+    configure(n_shards=2)
     model = dps.LinearClassifier(
-        mode="async", client=client, optimizer="sgd", n_replicas=2, n_shards=2, max_iter=3,
+        mode="async", client=client, optimizer="sgd", n_replicas=2, max_iter=3,
         tol=None, batch_size=100,
     ).fit(X, y)  # fmt: skip
     fit = told.last("started")["fit"]

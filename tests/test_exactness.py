@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import pairs
+from configure import placed
 from distributed import Client
 
 import dps
@@ -135,7 +136,7 @@ def estimator(**parameters: Any) -> dps.LinearClassifier:
         "alpha": ALPHA, "learning_rate": RATE, "max_iter": EPOCHS, "tol": None, "shuffle": False,
         "batch_size": 32, "optimizer": "momentum", "random_state": 0, "standardize": False,
     }  # fmt: skip
-    return dps.LinearClassifier(**{**options, **parameters})
+    return dps.LinearClassifier(**placed({**options, **parameters}))
 
 
 def flat(model: dps.LinearClassifier) -> Any:
@@ -198,7 +199,8 @@ def test_sync_is_sequential_training_bit_for_bit(
 
 
 def by_lbfgs(**parameters: Any) -> dps.LinearClassifier:
-    return dps.LinearClassifier(optimizer="lbfgs", alpha=ALPHA, tol=1e-6, **parameters)
+    given = placed(parameters)
+    return dps.LinearClassifier(optimizer="lbfgs", alpha=ALPHA, tol=1e-6, **given)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conditions import until
+from configure import configure
 from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
@@ -198,9 +199,8 @@ def windows(dask_worker: Any) -> int:
 def test_a_fit_over_streams_leaves_no_memory_on_workers(client: Client) -> None:
     X = np.random.default_rng(0).random((400, 3))
     mode = dps.Sync(access="stream")
-    dps.LinearClassifier(client=client, mode=mode, n_shards=2, max_iter=2, tol=None).fit(
-        X, X.sum(axis=1) > 1.5
-    )
+    configure(n_shards=2)
+    dps.LinearClassifier(client=client, mode=mode, max_iter=2, tol=None).fit(X, X.sum(axis=1) > 1.5)
     until(lambda: not any(client.run(windows).values()), "no window is left")
 
 

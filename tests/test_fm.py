@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import placed
 from dask.distributed import Client
 from inside import params_of
 from sklearn.datasets import load_iris, make_friedman1
@@ -56,7 +57,7 @@ def test_all_ways_to_train_in_step_give_the_same_bits(client: Client, layers: An
         {"mode": dps.Sync(access="stream"), "n_shards": 2, "client": client},
     ]
     made = [
-        bits(dps.FMRegressor(**QUICK, hidden_layer_sizes=layers, n_replicas=2, **way)
+        bits(dps.FMRegressor(**QUICK, hidden_layer_sizes=layers, n_replicas=2, **placed(way))
              .fit(rows, labels)) for way in ways
     ]  # fmt: skip
     assert made == made[:1] * len(made)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from configure import configure
+from configure import configure, placed
 from inside import carry_of
 
 import dps
@@ -71,10 +71,14 @@ def test_rows_are_those_that_were_touched_and_have_names(trained: FMClassifier) 
 def test_shards_and_replicas_elsewhere_do_not_change_a_bit(layers: Any, client: Any) -> None:
     options = {**OPTIONS, "hidden_layer_sizes": layers, "dropout": 0.0}
     wanted = facts(FMClassifier(**options).fit(FRAME, LIKED))
-    assert facts(FMClassifier(**options, n_shards=3).fit(FRAME, LIKED)) == wanted
+    assert facts(FMClassifier(**placed({**options, "n_shards": 3})).fit(FRAME, LIKED)) == wanted
     lazy = dd.from_pandas(FRAME, 2), dd.from_pandas(pd.Series(LIKED), 2)
     found = [
-        facts(FMClassifier(**options, mode=mode, client=client, n_shards=shards).fit(*lazy))
+        facts(
+            FMClassifier(mode=mode, client=client, **placed({**options, "n_shards": shards})).fit(
+                *lazy
+            )
+        )
         for mode, shards in ((dps.Sync(), 1), (dps.Sync(access="stream"), 2))
     ]
     assert found[0] == found[1]
@@ -111,7 +115,8 @@ def test_training_goes_on_with_rows_state_and_versions_on_any_shards(tmp_path: A
     later["who"] = pd.Categorical(np.arange(N) % FIELD, range(FIELD))  # among them new ones
     one = first.partial_fit(later, LIKED)
     assert sorted(one.embeddings().loc["who"].index) == list(range(FIELD))
-    other = loaded.set_params(n_shards=3).partial_fit(later, LIKED)
+    configure(n_shards=3)
+    other = loaded.partial_fit(later, LIKED)
     assert facts(other)[:2] == facts(one)[:2]
 
 

@@ -22,7 +22,7 @@ import pytest
 import scipy.sparse
 from cases import pairs
 from conditions import until
-from configure import configure
+from configure import configure, placed
 from distributed import Client
 from endless import EndlessFit, fits_end_when_told
 from ranks import MODES
@@ -82,7 +82,7 @@ def sparse(rows: int = 400) -> tuple[Any, Any]:
 
 def trained(client: Client, data: tuple[Any, Any], **parameters: Any) -> LinearClassifier:
     chosen = {"n_replicas": 2, "random_state": 0, "max_iter": 3, "tol": None} | parameters
-    return LinearClassifier(client=client, **chosen).fit(*data)
+    return LinearClassifier(client=client, **placed(chosen)).fit(*data)
 
 
 WAYS = {
@@ -213,8 +213,8 @@ def test_a_network_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts, client
     for mode, n_shards in (("sync", 1), ("sync", 3), ("allreduce", 2)):
         two, one = (
             MLPClassifier(
-                mode=mode, n_shards=n_shards, client=place, n_replicas=2, max_iter=2,
-                random_state=0,
+                mode=mode, client=place, n_replicas=2, max_iter=2, random_state=0,
+                **placed({"n_shards": n_shards}),
             ).fit(X, y)
             for place in (pair.client, client)
         )  # fmt: skip
@@ -243,8 +243,9 @@ def test_a_factorization_machine_on_two_hosts_has_the_bits_of_one(
     chosen = {"n_factors": 3, "max_iter": 2, "batch_size": 20, "random_state": 0} | parameters
     modes = [("sync", 1), ("sync", 3)] + ([("allreduce", 2)] if way != "a table" else [])
     made = [
-        FMClassifier(mode=mode, n_shards=n_shards, client=place, n_replicas=2, **chosen)
-        .fit(*data())
+        FMClassifier(
+            mode=mode, client=place, n_replicas=2, **placed({**chosen, "n_shards": n_shards})
+        ).fit(*data())
         for mode, n_shards in modes
         for place in (pair.client, client)
     ]  # fmt: skip
@@ -272,8 +273,8 @@ def test_a_module_of_pytorch_on_two_hosts_has_the_bits_of_one(
     X, y = dense()
     made = [
         TorchClassifier(
-            module, mode=mode, n_shards=n_shards, client=place, n_replicas=2, max_iter=2, tol=None,
-            random_state=0,
+            module, mode=mode, client=place, n_replicas=2, max_iter=2, tol=None, random_state=0,
+            **placed({"n_shards": n_shards}),
         ).fit(X, y)
         for mode, n_shards in (("sync", 1), ("sync", 3), ("allreduce", 2))
         for place in (pair.client, client)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import pairs
+from configure import placed
 
 import dps
 from dps import LinearClassifier, LinearRegressor
@@ -46,7 +47,7 @@ def fit(data, by_keys, monkeypatch, **options):
     X, y = data
     kind = LinearRegressor if options.get("loss") == "squared_error" else LinearClassifier
     defaults = {"random_state": 0, "max_iter": 3, "tol": None, "batch_size": 16, "alpha": 1e-3}
-    return kind(**{**defaults, **options}).fit(X, y)
+    return kind(**placed({**defaults, **options})).fit(X, y)
 
 
 def test_the_data_of_these_tests_goes_by_keys_by_itself(data, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from compiled import displacement, multiple
+from configure import placed
 from distributed import Client
 from own_models import Softmax
 from ranks import Group, at_once
@@ -159,7 +160,7 @@ def data(sparse: bool = False) -> tuple[Any, Any]:
 def fitted(mode: Any, X: Any, y: Any, **options: Any) -> Any:
     return dps.LinearClassifier(
         mode=mode, max_iter=2, tol=None, random_state=0,
-        **{"n_replicas": 3, "batch_size": 32, **options},
+        **placed({"n_replicas": 3, "batch_size": 32, **options}),
     ).fit(X, y)  # fmt: skip
 
 

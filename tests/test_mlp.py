@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import placed
 from dask.distributed import Client
 from inside import params_of
 from sklearn.datasets import load_digits, load_iris, make_friedman1
@@ -44,7 +45,7 @@ def test_all_ways_to_train_in_step_give_the_same_bits(client: Client) -> None:
             ("sync", 1), ("sync", 3), ("allreduce", 2), (dps.Sync(access="stream"), 2),
         )
     ]  # fmt: skip
-    made = [bits(dps.MLPRegressor(**QUICK, **way).fit(*data)) for way in ways]
+    made = [bits(dps.MLPRegressor(**QUICK, **placed(way)).fit(*data)) for way in ways]
     assert made == made[:1] * len(made)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import pairs
-from configure import configure
+from configure import configure, placed
 from distributed import Client, get_worker
 from own_models import Line
 from uneven import Slow, uneven
@@ -28,7 +28,7 @@ def fit(client: Client, workers: Any, late: int, mode: Any, **options: Any) -> A
     configure(timeout=0.8, rebalance=False)
     model = dps.LinearClassifier(
         mode=mode, client=client, optimizer="lbfgs", loss=Slow(0.2), max_iter=1,
-        tol=None, **options,
+        tol=None, **placed(options),
     )  # fmt: skip
     return model.fit(X, y)
 

@@ -513,8 +513,8 @@ def test_a_worker_that_is_retired_is_left_out(
         begin_to_retire()
     else:
         killing_after(monkeypatch, 1, begin_to_retire)
-    configure(cache="disk", timeout=20)
-    model = classifier(client, n_shards=1, batch_size=250, max_iter=15).fit(X, y)
+    configure(cache="disk", timeout=20, n_shards=1)
+    model = classifier(client, batch_size=250, max_iter=15).fit(X, y)
     assert_exact(model)
     leaving[0].join(20)
     assert victims[0] not in client.nthreads()

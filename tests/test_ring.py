@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conditions import until
+from configure import configure, placed
 from distributed import Client, LocalCluster
 from ranks import Group, LoopbackLink, at_once
 
@@ -212,9 +213,10 @@ def test_options_that_contradict_a_ring_are_refused() -> None:
         AllReduce(algorithm="ring", access="stream")
     X = np.random.default_rng(0).normal(size=(60, 3))
     options: Any = {"mode": RING, "optimizer": "sgd", "n_replicas": 3, "max_iter": 2, "tol": None}
-    with pytest.raises(ValueError, match="shard for each of its 3 members, got n_shards=2"):
-        dps.LinearClassifier(n_shards=2, **options).fit(X, X[:, 0] > 0)
+    with pytest.raises(ValueError, match=r"shard for each of its 3 members, got dps\.n_shards=2"):
+        dps.LinearClassifier(**placed({**options, "n_shards": 2})).fit(X, X[:, 0] > 0)
     options["n_replicas"] = 5
+    configure(n_shards="auto")
     with pytest.raises(ValueError, match="5 members, and there are 4: use algorithm='direct'"):
         dps.LinearClassifier(**options).fit(X, X[:, 0] > 0)
 

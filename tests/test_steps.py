@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from cases import pairs
+from configure import placed
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks import MODES
@@ -37,7 +38,7 @@ def problem(rows: int = 397, features: int = 37, classes: int = 2, dtype: Any = 
 def train(mode: Any, X: Any, y: Any, weight: Any = None, **options: Any) -> Any:
     model = dps.LinearClassifier(
         mode=mode, alpha=0.01, learning_rate=0.1, max_iter=3, tol=None, random_state=3,
-        **{"optimizer": "sgd", "batch_size": 32, "n_replicas": 3, **options},
+        **placed({"optimizer": "sgd", "batch_size": 32, "n_replicas": 3, **options}),
     ).fit(X, y, weight)  # fmt: skip
     return model
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from configure import placed
 from inside import carry_of, params_of
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -135,7 +136,7 @@ def test_modes_that_wait_end_with_the_same_bits_and_async_near_them(make):
 
     def fit(mode: str, shards: int) -> Any:
         options = {**OPTIONS, "n_shards": shards, "n_replicas": 2, "max_iter": 8}
-        return TorchClassifier(make, mode=mode, **options).fit(*data)
+        return TorchClassifier(make, mode=mode, **placed(options)).fit(*data)
 
     first = fit("sync", 1)
     for mode, shards in (("sync", 3), ("allreduce", 1), ("allreduce", 2), ("sync", 1)):
@@ -153,7 +154,9 @@ def test_processes_end_with_the_same_bits(client):
     X, y = example()
     chunked = [client.persist(da.from_array(a, chunks=(300, *a.shape[1:]))) for a in (X, y)]
     bits = {
-        TorchClassifier(normed, mode=mode, n_replicas=2, n_shards=n, client=client, **OPTIONS)
+        TorchClassifier(
+            normed, mode=mode, n_replicas=2, client=client, **placed({**OPTIONS, "n_shards": n})
+        )
         .fit(*chunked)
         ._params.tobytes()
         for mode, n in (("sync", 1), ("sync", 2), ("allreduce", 1))

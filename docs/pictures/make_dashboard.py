@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 from browser import Browser, wait
 from distributed import Client, LocalCluster
@@ -64,7 +65,8 @@ def main() -> None:
         classifier().fit(X, y)
         steps = {"optimizer": "adagrad", "learning_rate": 0.01, "tol": None}
         classifier(max_iter=20, **steps).fit(X, y)
-        shown = classifier(mode="async", n_shards=2, max_iter=30, **steps)
+        dask.config.set({"dps.n_shards": 2})
+        shown = classifier(mode="async", max_iter=30, **steps)
         fit = threading.Thread(target=shown.fit, args=(X, y))
         fit.start()
         browser.open(

@@ -20,9 +20,10 @@ class Options:
     >>> import dask
     >>> with dask.config.set({"dps.cache": "disk"}):
     ...     Options.now()
-    Options(rebalance='auto', cache='disk', timeout=60.0)
+    Options(n_shards='auto', rebalance='auto', cache='disk', timeout=60.0)
     """
 
+    n_shards: int | Literal["auto"] = "auto"  # that hold the parameters; "auto": one a host
     rebalance: bool | Literal["auto"] = "auto"  # whether rows may be copied to other workers
     # Where data is kept that Dask has not persisted; None keeps nothing.
     cache: Literal["auto", "memory", "disk"] | None = "auto"
@@ -45,11 +46,13 @@ class Options:
 
     def __post_init__(self) -> None:
         wanted = {
+            "n_shards": "a number above 0 or 'auto'",
             "rebalance": "True, False or 'auto'",
             "cache": "'auto', 'memory', 'disk' or None",
             "timeout": "seconds above 0",
         }
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if not check_of(hint)(value) or (name == "timeout" and not value > 0):
+            small = type(value) in (int, float) and not value > 0
+            if small or not check_of(hint)(value):
                 raise ValueError(f"dps.{name} of dask.config must be {wanted[name]}, got {value!r}")

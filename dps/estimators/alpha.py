@@ -70,7 +70,7 @@ def choose_alpha(
         rows, held = ((_scaled(X, summary.standards[1]), y, w) for X, y, w in (rows, held))
     model = clone(estimator).set_params(
         alpha="auto", standardize=estimator.standardize and not sparse, mode="sync", shuffle=True,
-        n_replicas=1, n_shards="auto", encoder="auto",
+        n_replicas=1, encoder="auto",
         checkpoint=None, client=None, server=None, scoring="loss", verbose=0, random_state=seed,
         tol=None if estimator.tol is None else _ROUGH * estimator.tol,
         # A start helps L-BFGS, and hinders the steps that text takes.

@@ -63,9 +63,8 @@ batch_size : int or "auto", default="auto"
 mode : {"sync", "async", "allreduce", "hybrid", "auto"} or Mode, default="sync"
     When a gradient is applied, and who waits for whom. "auto" measures the first steps, taken
     in sync, and goes on in the mode that they speak for; ``fit_report_`` says why.
-n_replicas, n_shards : int or "auto", default="auto"
-    One replica a thread of each worker that holds data, where there is work for it;
-    one shard a host.
+n_replicas : int or "auto", default="auto"
+    One a thread of each worker that holds data, where there is work for it.
 on_data_loss : {"error", "drop"}, default="error"
     What follows when a worker dies with rows that nobody can compute again, since they were
     scattered, or exchanged with ``shuffle="global"``. All others are made again.
@@ -76,8 +75,9 @@ checkpoint : Checkpoint or None, default=None
     crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.
 client : Client of distributed, cluster, address of a scheduler or None, default=None
     None: the active client, if there is one. With a cluster or an address a client is connected
-    for each fit. How it is used, Dask's configuration says: ``dps.cache``, where data is kept,
-    ``dps.rebalance``, whether rows move, and ``dps.timeout``, seconds without progress that are
+    for each fit. How it is used, Dask's configuration says: ``dps.n_shards``, how many shards hold
+    the parameters (a shard a host), ``dps.cache``, where data is kept, ``dps.rebalance``, whether
+    rows move, and ``dps.timeout``, seconds without progress that are
     an error (docs/data.md, docs/reliability.md).
 server : ParameterServer, str or None, default=None
     A server, or its name, into whose tensors the model is written while it learns, some times a

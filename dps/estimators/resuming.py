@@ -33,7 +33,7 @@ __all__ = ["Resumption"]
 
 #: Where it runs, what it says, and when it ends: may be another when it goes on.
 _FREE = {
-    "n_replicas", "n_shards", "client", "verbose", "warm_start",
+    "n_replicas", "client", "verbose", "warm_start",
     "checkpoint", "max_iter", "tol", "n_iter_no_change", "random_state", "encoder",
     "on_data_loss", "max_losses",
 }  # fmt: skip

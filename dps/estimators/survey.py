@@ -128,7 +128,7 @@ class Survey:
             batch_size=estimator.batch_size if batch_size is None else batch_size,
             execution=Execution(
                 estimator.n_replicas if n_replicas is None else n_replicas,
-                estimator.n_shards, self.options.rebalance, float(self.options.timeout),
+                self.options.n_shards, self.options.rebalance, float(self.options.timeout),
                 estimator.on_data_loss == "drop", estimator.max_losses,
             ),
             seed=self.seed,

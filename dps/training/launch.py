@@ -362,7 +362,7 @@ def _of_ring(job: Job, plan: Plan, hosts: Hosts) -> tuple[str, ...]:
     if job.execution.n_shards not in ("auto", len(workers)):
         raise ValueError(
             f"algorithm='ring' has a shard for each of its {len(workers)} members, got "
-            f"n_shards={job.execution.n_shards!r}: leave it at 'auto'"
+            f"dps.n_shards={job.execution.n_shards!r} of dask.config: leave it at 'auto'"
         )
     if size < len(workers):
         raise ValueError(
