@@ -28,6 +28,7 @@ from typing import Any
 import dask
 import psutil
 from distributed import Client, LocalCluster
+from distributed.core import Status
 from distributed.security import Security
 
 #: A host's end of its cable.
@@ -307,6 +308,15 @@ class ClusterOfHosts:
             return host.start(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
 
 
+def _close(cluster: LocalCluster) -> None:
+    """Close a cluster, also where a web socket of Dask's is closed between two frames."""
+    try:
+        cluster.close()
+    except TypeError:  # "object of type 'NoneType' has no len()"
+        cluster.status = Status.closed
+        cluster._loop_runner.stop()
+
+
 @contextmanager
 def cluster_of_hosts(
     n_hosts: int, workers: int = 1, security: Security | None = None, protocol: str | None = None
@@ -335,7 +345,7 @@ def cluster_of_hosts(
             n_workers=0, host=made.address, security=security, dashboard_address=":0",
             protocol=protocol,
         )  # fmt: skip
-        client = stack.enter_context(scheduler)
+        stack.callback(_close, scheduler)
         client = stack.enter_context(Client(scheduler, security=security, set_as_default=False))
         cluster = ClusterOfHosts(made, client, folder)
         if protocol is not None:  # which listens everywhere, and says so of the machine's address
