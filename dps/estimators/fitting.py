@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,87 +123,33 @@ def fit(
     )
     watching = FitCallbacks(estimator, X, y, sample_weight, survey.max_iter)
     # Everything that can be wrong with parameters is found before any data moves.
-    classification, loss = estimator._classification, survey.loss
     score = None
     if estimator.scoring != "loss":
         from dps.scores.gathered import get_score  # and with it scikit-learn's metrics
 
-        score = get_score(estimator.scoring, loss)
+        score = get_score(estimator.scoring, survey.loss)
     estimator._check(survey)
-    encoding = survey.encoding = encoding_for(estimator, X, start is not None, gaps)
-    prepare, given = None, X
-    if encoding is not None:
-        X = framed(select(estimator, encoding.encoder, X, reset and not encoding.fitted))
-        if is_dask(X):
-            prepare = encoding.prepare(X)
-        else:
-            X = encoding.encode(X)
-    partitions, whole = partitions_for(
-        estimator, client, X, y, sample_weight, classification=classification, reset=reset,
-        encoded=encoding is not None,
-    )  # fmt: skip
-    validating: list[Partition] = []
-    if validation is not None:
-        validating = validation.partitions(estimator, client, given, encoding, len(partitions))
-    if whole:
-        partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
-        if survey.columns is not None:
-            validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
-    cluster = cluster_for(client, survey.fit, survey.options.timeout)
+    survey.encoding = encoding_for(estimator, X, start is not None, gaps)
+    data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
+    cluster = survey.cluster = cluster_for(client, survey.fit, survey.options.timeout)
     interrupts = Interrupts()
     try:
-        most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-        cluster.load(partitions, prepare, survey.options.cache, most, validating)
-        trained = cluster.n_trained
-        if encoding is not None:
-            encoding.complete(cluster, trained)
-        found = cluster.map(
-            inspect_partition,
-            range(trained),
-            classification=classification,
-            loss=loss,
-            wanted=estimator._inspection(survey),
-        )
-        summary = combine(found, classification=classification, whole=whole)
-        if is_list(X) or (is_dask(X) and summary.columns is not None):
-            check_found(estimator, summary, reset and is_list(X))
-        if validating:
-            n_validating = len(cluster.holders) - trained
-            summary, seen = look_at_validation(
-                cluster, summary, loss, classification, n_validating, len(validating) == 1
-            )
-        cluster.replace(_as_rows, summary.unreadable)
-        survey.cluster, survey.summary = cluster, summary
-        survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
-        if validating:
-            check_targets(seen, survey.targets)
-        if not classification:
-            check_size(summary, np.float64)
-        job = estimator.plan(survey)
-        if not classification:
-            check_size(summary, job.model.dtype)
-        job = resumption.job(job, survey)
+        _look(survey, data, reset, classes)
+        job = resumption.job(_planned(survey), survey)
         if score is not None:
-            if not (job.stopping.validate or validating or partial):
+            if not (job.stopping.validate or data.validating or partial):
                 raise ValueError(
                     f"scoring={estimator.scoring!r} needs rows for validation: give X_val and "
                     "y_val to fit, or early_stopping=True"
                 )
             scored = score.about(job.targets, survey.n_outputs)
             job = replace(job, stopping=replace(job.stopping, score=scored))
-        fixed = {"encoder_": None if encoding is None else encoding.encoder, **survey.attributes}
-        if classification:
-            fixed |= {"classes_": job.targets.classes, "multilabel_": job.targets.multilabel}
-        if start is None and not estimator._is_own:
-            standards = summary.standards if encoding is None else None
-            fixed["_means"] = None if standards is None else standards[0]
-        publisher = None
-        fitted = functools.partial(_fitted, survey, job, fixed)
+        publisher, fitted = None, functools.partial(_fitted, survey, job)
         if server is not None:
             restored = functools.partial(_restored, survey, job)
             publisher = Publisher(server, estimator, job, restored, fitted)
         job = watching.watch(job, fitted, publisher)
-        result = train(job, summary, cluster, interrupts.hold)
+        result = train(job, survey.summary, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
             failed = _first_failure(watching.close, cluster.close)
@@ -229,6 +175,87 @@ def fit(
         _warn_unless_converged(result, survey.tol, survey.max_iter)
 
 
+class _Data(NamedTuple):
+    """What a user has brought, in aligned partitions; nothing is computed yet."""
+
+    X: Any  # as it was given, or as the frame that is encoded
+    partitions: list[Partition]
+    validating: list[Partition]
+    whole: bool  # whether it came in one piece
+    prepare: Callable[[Any, int], Any] | None  # what is done to each partition when it is loaded
+
+
+def _partitioned(
+    survey: Survey,
+    client: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    reset: bool,
+    validation: ValidationData | None,
+) -> _Data:
+    """Take in data: names of columns, kinds and known lengths are looked at, values are not."""
+    estimator, encoding = survey.estimator, survey.encoding
+    prepare, given = None, X
+    if encoding is not None:
+        X = framed(select(estimator, encoding.encoder, X, reset and not encoding.fitted))
+        if is_dask(X):
+            prepare = encoding.prepare(X)
+        else:
+            X = encoding.encode(X)
+    partitions, whole = partitions_for(
+        estimator, client, X, y, sample_weight, classification=estimator._classification,
+        reset=reset, encoded=encoding is not None,
+    )  # fmt: skip
+    validating: list[Partition] = []
+    if validation is not None:
+        validating = validation.partitions(estimator, client, given, encoding, len(partitions))
+    if whole:
+        partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
+        if survey.columns is not None:
+            validating = [replace(part, X=survey.columns.of(part.X)) for part in validating]
+    return _Data(X, partitions, validating, whole, prepare)
+
+
+def _look(survey: Survey, data: _Data, reset: bool, classes: NDArray[Any] | None) -> None:
+    """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
+    estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
+    classification = estimator._classification
+    most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
+    cluster.load(data.partitions, data.prepare, survey.options.cache, most, data.validating)
+    trained = cluster.n_trained
+    if survey.encoding is not None:
+        survey.encoding.complete(cluster, trained)
+    found = cluster.map(
+        inspect_partition, range(trained), classification=classification, loss=loss,
+        wanted=estimator._inspection(survey),
+    )  # fmt: skip
+    summary = combine(found, classification=classification, whole=data.whole)
+    if is_list(data.X) or (is_dask(data.X) and summary.columns is not None):
+        check_found(estimator, summary, reset and is_list(data.X))
+    if data.validating:
+        n_validating = len(cluster.holders) - trained
+        summary, seen = look_at_validation(
+            cluster, summary, loss, classification, n_validating, len(data.validating) == 1
+        )
+    cluster.replace(_as_rows, summary.unreadable)
+    survey.summary = summary
+    survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
+    if data.validating:
+        check_targets(seen, survey.targets)
+
+
+def _planned(survey: Survey) -> Job:
+    """The estimator's plan; squares of a regression's targets are in its dtype."""
+    regression = not survey.estimator._classification
+    if regression:
+        check_size(survey.summary, np.float64)
+    job: Job = survey.estimator.plan(survey)
+    if regression:
+        check_size(survey.summary, job.model.dtype)
+    return job
+
+
 def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) -> None:
     if tol is not None and result.history[-1].last and not result.history[-1].converged:
         warnings.warn(
@@ -240,16 +267,19 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
 
 
 def _fitted(
-    survey: Survey,
-    job: Job,
-    fixed: dict[str, Any],
-    trained: Trained,
-    history: Sequence[EpochRecord],
+    survey: Survey, job: Job, trained: Trained, history: Sequence[EpochRecord]
 ) -> dict[str, Any]:
     """The attributes of a fit that ended with such parameters, after such epochs.
 
     It goes on from the parameters; the fit itself, when it has ended, from the optimizer's state.
     """
+    estimator, encoding = survey.estimator, survey.encoding
+    found = {"encoder_": None if encoding is None else encoding.encoder, **survey.attributes}
+    if estimator._classification:
+        found |= {"classes_": job.targets.classes, "multilabel_": job.targets.multilabel}
+    if survey.start is None and not estimator._is_own:
+        standards = survey.summary.standards if encoding is None else None
+        found["_means"] = None if standards is None else standards[0]
     model, params = _restored(survey, job, trained)
     carry, last = TrainState(params, model), history[-1]
     if job.model.layout.table is not None:  # which goes on with room for more rows
@@ -257,8 +287,8 @@ def _fitted(
     monitored = "validation_loss" if job.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
     return {
-        **fixed,
-        **survey.estimator._attributes(model, params),
+        **found,
+        **estimator._attributes(model, params),
         "n_iter_": len(history),
         "loss_": last.loss,
         "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
