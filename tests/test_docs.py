@@ -114,7 +114,7 @@ def test_every_recipe_for_an_extension_runs(monkeypatch: pytest.MonkeyPatch) -> 
         f"check_sample_weight_equivalence_on_{kind}_data": "steps are stochastic"
         for kind in ("dense", "sparse")
     }
-    estimator = module.BilinearRegressor(tol=None, max_iter=100)
+    estimator = module.BilinearRegressor(tol=None, max_iter=60, n_replicas=1)
     check_estimator(estimator, expected_failed_checks=by_steps, on_skip=None)
 
 

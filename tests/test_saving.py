@@ -17,6 +17,7 @@ from sklearn.base import clone
 
 import dps
 from dps.data import directories
+from dps.estimators import registry
 from dps.losses import Huber, LogLoss, Quantile
 from dps.optimizers import Adam, Cosine, Momentum
 from dps.preprocessing import FrameEncoder
@@ -197,6 +198,18 @@ def test_what_cannot_be_written_is_named_and_nothing_is_written(tmp_path: Path) 
     with pytest.raises(TypeError, match=r"_carry.model.loss is Mine"):
         fitted.save(path)
     assert not path.exists()
+
+
+def test_an_estimator_of_ones_own_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ESTIMATORS", dict(registry.ESTIMATORS))
+
+    def made(name: str) -> Any:
+        return registry.estimator()(type(name, (dps.LinearClassifier,), {"__module__": __name__}))
+
+    with pytest.raises(ValueError, match="linear has a LinearClassifier: use another name"):
+        made("LinearClassifier")
+    assert made("Mine") is not made("Mine")  # as in a notebook's cell that is run once more
+    assert made("Mine")(alpha=2.0).get_params()["alpha"] == 2.0
 
 
 def test_a_directory_of_memory_and_one_with_a_protocol_will_do(tmp_path: Path) -> None:

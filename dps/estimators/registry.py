@@ -37,13 +37,14 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
     Raises
     ------
     ValueError
-        dps has an estimator of that name.
+        There is an estimator of that name elsewhere.
     """
 
     def made(cls: _Class) -> _Class:
         known = ESTIMATORS.get(cls.__name__)
-        if known is not None and known.__module__ != cls.__module__:
-            raise ValueError(f"{known.__module__} has a {cls.__name__}: use another name")
+        place = dps.HOMES.get(cls.__name__) if known is None else known.__module__
+        if place not in (None, cls.__module__) and not cls.__module__.startswith("dps."):
+            raise ValueError(f"{place} has a {cls.__name__}: use another name")
         text = inspect.cleandoc(cls.__doc__ or "")  # a dataclass without one makes its own
         new: Any = dataclass(eq=False, repr=False, kw_only=True)(cls)
         for name, piece in {**pieces, **SHARED}.items():
