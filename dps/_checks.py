@@ -24,8 +24,6 @@ from typing import (
 
 import numpy as np
 
-__all__ = ["Check", "check_fields", "check_of", "count", "floats"]
-
 Check = Callable[[Any], bool]
 #: Whole numbers that are none of anything are beyond it.
 _MOST = 1 << 62

@@ -1,7 +1,5 @@
 """Things that exist twice: in Python, and in a kernel for native loops."""
 
-__all__ = ["written_in_python"]
-
 
 def written_in_python(cls: type, method: str, kernel: str) -> bool:
     """Whether a class has a method that is not the twin of the kernel it has.

@@ -6,8 +6,6 @@ Owns the sentence of scikit-learn's parameter errors. It must not know what the 
 from numbers import Integral, Real
 from typing import Any, Literal
 
-__all__ = ["check_integer", "check_real"]
-
 Closed = Literal["both", "left", "right", "neither"]
 
 

@@ -22,8 +22,6 @@ from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
 from dps.server.snapshots import Kept
 
-__all__ = ["GRACE_SECONDS", "Cluster", "ReplicaTask", "Running", "until_known"]
-
 #: Seconds that stopping, releasing and news of a death may take.
 GRACE_SECONDS = 2.0
 

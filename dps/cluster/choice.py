@@ -13,8 +13,6 @@ from dps.cluster.base import Cluster
 from dps.cluster.threads import ThreadCluster
 from dps.errors import ClusterError
 
-__all__ = ["client_of", "cluster_for", "here", "in_this_process"]
-
 _here: ContextVar[bool] = ContextVar("here", default=False)
 #: Seconds within which a scheduler answers that is there.
 _ANSWERS = 10.0

@@ -8,8 +8,6 @@ from typing import Literal, get_type_hints
 
 from dps._checks import check_of
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True)
 class Options:

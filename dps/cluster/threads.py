@@ -21,8 +21,6 @@ from dps.server.placement import Placement
 from dps.server.session import Local, Session, Stores
 from dps.server.shard import ParameterShard
 
-__all__ = ["LOCAL", "ThreadCluster"]
-
 _log = logging.getLogger("dps")
 
 #: The name of this process where a plan names a worker.

@@ -16,8 +16,6 @@ from dps.data.collections import Parts
 from dps.data.partitions import Partition, is_dask, is_list
 from dps.data.results import results_of
 
-__all__ = ["in_memory", "partitions_of"]
-
 
 def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) -> list[Partition]:
     """Align what is Dask's partition by partition.

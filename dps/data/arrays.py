@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dps.data.partitions import is_dask
 
-__all__ = ["side_by_side"]
-
 
 def side_by_side(X: Any) -> Any:
     """The matrix that stands for arrays: of NumPy, or of Dask where one of them is.

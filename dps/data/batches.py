@@ -13,21 +13,6 @@ from dps._kernels.order import shuffle
 from dps.data.blocks import Block
 from dps.data.targets import as_targets
 
-__all__ = [
-    "EXCHANGED",
-    "FOLDS",
-    "HELD_OUT",
-    "SPLITS",
-    "Batches",
-    "BlockSource",
-    "Group",
-    "Part",
-    "held_out_rows",
-    "key_of",
-    "order_of",
-    "spread",
-]
-
 
 class BlockSource(Protocol):
     """Where a rank's blocks come from, epoch by epoch."""

@@ -19,8 +19,6 @@ from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows
 from dps.models.base import CSRRows, DenseRows, Rows
 
-__all__ = ["Block", "Features", "as_rows", "features_of"]
-
 
 class Features(Protocol):
     """The X of a block."""
@@ -39,7 +37,7 @@ class Features(Protocol):
 
 
 @dataclass(frozen=True)
-class DenseFeatures:
+class _DenseFeatures:
     """C-contiguous rows of the model's dtype."""
 
     values: NDArray[np.floating]
@@ -52,8 +50,8 @@ class DenseFeatures:
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.dense(self.values, y, weight)
 
-    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
-        return DenseFeatures(self.values[rows])
+    def copied(self, rows: NDArray[np.int64]) -> _DenseFeatures:
+        return _DenseFeatures(self.values[rows])
 
 
 @dataclass(frozen=True)
@@ -66,20 +64,23 @@ class SparseFeatures:
     n_features: int
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64] | None) -> Rows:
+        """See `Features`."""
         if order is None:
             return CSRRows(self.data, self.indices, self.indptr[start : stop + 1], self.n_features)
         return CSRRows(self.data, self.indices, self.indptr, self.n_features, order[start:stop])
 
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
+        """See `Features`."""
         return BlockRows.csr(self.data, self.indices, self.indptr, self.n_features, y, weight)
 
     def copied(self, rows: NDArray[np.int64]) -> SparseFeatures:
+        """See `Features`."""
         shape = len(self.indptr) - 1, self.n_features
         some = scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape)[rows]
         return SparseFeatures(some.data, some.indices, some.indptr, self.n_features)
 
 
-class UnalignedFeatures:
+class _UnalignedFeatures:
     """C-contiguous rows of the model's dtype that begin at any byte, as they come over TCP.
 
     Rows are copied whole into a scratch block, which stays in cache.
@@ -103,11 +104,11 @@ class UnalignedFeatures:
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.dense(self._values, y, weight)
 
-    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
+    def copied(self, rows: NDArray[np.int64]) -> _DenseFeatures:
         return _copied(self, rows)
 
 
-class ConvertedFeatures:
+class _ConvertedFeatures:
     """Columns of any number type, converted a batch at a time."""
 
     def __init__(self, columns: list[NDArray[Any]], dtype: np.dtype[Any]) -> None:
@@ -124,14 +125,14 @@ class ConvertedFeatures:
     def block(self, y: NDArray[np.floating], weight: NDArray[np.floating] | None) -> BlockRows:
         return BlockRows.columns(self._table, y, weight)
 
-    def copied(self, rows: NDArray[np.int64]) -> DenseFeatures:
+    def copied(self, rows: NDArray[np.int64]) -> _DenseFeatures:
         return _copied(self, rows)
 
 
-def _copied(features: Features, rows: NDArray[np.int64]) -> DenseFeatures:
+def _copied(features: Features, rows: NDArray[np.int64]) -> _DenseFeatures:
     some = features.rows(0, len(rows), rows)
     assert isinstance(some, DenseRows)
-    return DenseFeatures(some.values.copy())
+    return _DenseFeatures(some.values.copy())
 
 
 def as_rows(X: Any) -> Any:
@@ -194,10 +195,10 @@ def features_of(X: Any, dtype: Any) -> Features:
             X.shape[1],
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        return ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
+        return _ConvertedFeatures([X.iloc[:, j].to_numpy() for j in range(X.shape[1])], dtype)
     if X.dtype == dtype and X.flags.c_contiguous and X.shape[1]:
-        return DenseFeatures(X) if X.flags.aligned else UnalignedFeatures(X)
-    return ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)
+        return _DenseFeatures(X) if X.flags.aligned else _UnalignedFeatures(X)
+    return _ConvertedFeatures([X[:, j] for j in range(X.shape[1])], dtype)
 
 
 @dataclass(frozen=True)

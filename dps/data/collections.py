@@ -16,8 +16,6 @@ from dps.data.partitions import is_dask_frame, is_list, is_part
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
 
-__all__ = ["Parts", "blocks_of", "rows_of", "take"]
-
 
 class Parts:
     """The partitions of what is Dask's; nothing is computed.

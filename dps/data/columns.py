@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from dps._kernels.columns import renumber
 from dps.data.inspection import WIDE
 
-__all__ = ["Columns", "occurring"]
-
 #: Rows that say more than this of a column, on average, are likely to have all columns.
 _OFTEN = 32
 #: Stored values up to which a second copy of their columns is little memory.

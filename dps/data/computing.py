@@ -19,8 +19,6 @@ from dps.data.recipes import Recipe, recipes_of
 from dps.data.sealed import identity, sealed
 from dps.errors import ClusterError
 
-__all__ = ["computed", "delayed_keep", "keeping_of", "recipes_of_absent"]
-
 _log = logging.getLogger("dps")
 
 

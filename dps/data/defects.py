@@ -15,19 +15,6 @@ from numpy.typing import NDArray
 from dps.data.partitions import check_columns
 from dps.losses import Loss
 
-__all__ = [
-    "ENCODE_MISSING",
-    "defect_of_domain",
-    "defect_of_features",
-    "defect_of_lengths",
-    "defect_of_structure",
-    "defect_of_targets",
-    "defect_of_weights",
-    "gaps_message",
-    "is_of_gaps",
-    "places",
-]
-
 #: What makes numbers of missing ones.
 ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
 

@@ -21,19 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MANIFEST",
-    "Part",
-    "arrays_of",
-    "file_system",
-    "names_in",
-    "read_directory",
-    "read_part",
-    "write_directory",
-    "write_file",
-    "write_part",
-]
-
 #: Of the way in which files are laid out; what a manifest says inside has no other.
 _VERSION = 1
 _FORMAT = "dps"

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DiskArray", "DiskFile", "file_of", "forget_files"]
-
 #: Of a disk, what is left to others: this part of it, up to so many bytes.
 _LEFT, _MOST_LEFT = 0.05, 4 << 30
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from dps.data.batches import EXCHANGED, order_of
 from dps.data.targets import as_targets
 
-__all__ = ["RandomSplit", "count_rows", "join_rows", "take_rows"]
-
 
 @dataclass(frozen=True)
 class RandomSplit:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Hashes", "buckets_of", "hashes_of", "texts_of"]
-
 
 @dataclass(frozen=True)
 class Hashes:

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dps.data.batches import held_out_rows
 
-__all__ = ["HeldOut"]
-
 
 @dataclass(frozen=True)
 class HeldOut:

@@ -38,18 +38,6 @@ from dps.data.spread import (
 from dps.data.targets import as_targets
 from dps.losses import Loss
 
-__all__ = [
-    "NARROW",
-    "WIDE",
-    "DataSummary",
-    "Inspection",
-    "PartitionSummary",
-    "check_size",
-    "check_weight",
-    "combine",
-    "inspect_partition",
-]
-
 #: Columns from which sparse rows may say little of each.
 WIDE = 4096
 #: Columns up to which sparse rows are looked at as rows of numbers.

@@ -21,16 +21,6 @@ from dps.data.disk import file_of
 from dps.data.recipes import Recipe
 from dps.data.streams import Stream, Values, kept_of
 
-__all__ = [
-    "Keeping",
-    "Recomputed",
-    "absent_bytes",
-    "give_back_unused",
-    "keep_partition",
-    "make_again",
-    "remake_partition",
-]
-
 #: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
 _FILLED = 0.5
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Counts", "combine_counts", "count_labels"]
-
 #: Sorted distinct labels, and the rows and the weight of each.
 Counts = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dps.data.directories import arrays_of
 
-__all__ = ["pack", "unpack"]
-
 
 def pack(content: Any, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Content as JSON, and arrays as safetensors behind it.

@@ -13,20 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Partition",
-    "Piece",
-    "check_columns",
-    "check_names",
-    "columns_without_numbers",
-    "is_dask",
-    "is_dask_frame",
-    "is_frame",
-    "is_list",
-    "is_part",
-    "meta_of",
-]
-
 
 @dataclass(frozen=True)
 class Partition:

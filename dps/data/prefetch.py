@@ -11,8 +11,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextvars import copy_context
 from typing import TypeVar
 
-__all__ = ["ahead"]
-
 T = TypeVar("T")
 _LOOK_EVERY = 0.5  # seconds
 _MOMENT = 2.0

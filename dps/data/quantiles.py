@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from dps.data.spread import some_of
 
-__all__ = ["Points", "combine_points", "points_of"]
-
 #: Rows of a partition that are looked at, and points of a column that are kept.
 _SAMPLED, _KEPT = 1 << 15, 256
 

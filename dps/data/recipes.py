@@ -13,8 +13,6 @@ from typing import Any
 from dps.data.partitions import Partition, is_part
 from dps.data.streams import Values
 
-__all__ = ["Recipe", "recipes_of"]
-
 
 @dataclass(frozen=True)
 class Recipe:

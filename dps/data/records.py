@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from dps._checks import check_fields
 
-__all__ = ["Kind", "RecordReader", "RecordWriter"]
-
 #: Dtypes of arrays: bool, integers, floats, dates, durations and texts of a fixed width.
 _DTYPES = "biufMmUS"
 _LAST_CHARACTER = 0x10FFFF

@@ -8,8 +8,6 @@ from typing import Any
 
 from dps.errors import ClusterError
 
-__all__ = ["LOST", "results_of"]
-
 #: Why something is not computed that needs what Dask held.
 LOST = (
     "data is no longer on the cluster that was persisted or scattered: the client that made it is "

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["identity", "sealed"]
-
 
 class sealed:
     """A function that who passes it on does not need to be able to import.

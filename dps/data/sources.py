@@ -20,8 +20,6 @@ from dps.data.batches import Group, Part, key_of, spread
 from dps.data.blocks import Block
 from dps.data.prefetch import ahead
 
-__all__ = ["Cut", "LoadedCut", "Source", "StreamedCut", "cut_at"]
-
 #: Cuts whose rows are mixed in a batch, at the most: enough that data sorted by date or label
 #: trains as well as shuffled data, few enough that a batch is not cut into crumbs.
 _MIXED = 16

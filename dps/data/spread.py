@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 from dps._kernels.moments import column_moments
 from dps.data.blocks import SparseFeatures, features_of
 
-__all__ = [
-    "ColumnSums",
-    "Moments",
-    "Spread",
-    "combine_spreads",
-    "far_means",
-    "moments_of",
-    "some_of",
-    "spread_of",
-    "standards",
-]
-
 #: Stored values of a partition that are looked at.
 _SAMPLED = 1 << 19
 #: Rows from which a mean is guessed, about which squares are summed.

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Protocol
 from dps.data.tables import Store, Table, table_of, table_of_targets
 from dps.errors import ReplicaError
 
-__all__ = ["Kept", "Origin", "Stream", "Values", "is_whole", "kept_of", "open_partition"]
-
 #: X, y and weight of a partition.
 Values = tuple[Any, Any, Any]
 

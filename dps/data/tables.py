@@ -21,10 +21,8 @@ from dps.data.defects import defect_of_structure
 from dps.data.partitions import is_frame
 from dps.data.targets import as_targets
 
-__all__ = ["Field", "Flat", "Ragged", "Store", "Table", "table_of", "table_of_targets"]
 
-
-class Sliced(Protocol):
+class _Sliced(Protocol):
     """An array, or one that lies elsewhere and is fetched slice by slice."""
 
     @property
@@ -36,14 +34,14 @@ class Sliced(Protocol):
 
 
 #: Puts an array somewhere, and gives back what fetches slices of it.
-Store = Callable[[NDArray[Any]], Sliced]
+Store = Callable[[NDArray[Any]], _Sliced]
 
 
 @dataclass(frozen=True)
 class Flat:
     """A value, or a row of values, for each row."""
 
-    values: Sliced
+    values: _Sliced
 
     @property
     def nbytes(self) -> int:
@@ -68,8 +66,8 @@ class Flat:
 class Ragged:
     """As many values for each row as it has."""
 
-    starts: Sliced  # (n + 1,) where the values of each row begin and end
-    values: tuple[Sliced, ...]  # of equal lengths
+    starts: _Sliced  # (n + 1,) where the values of each row begin and end
+    values: tuple[_Sliced, ...]  # of equal lengths
 
     @property
     def nbytes(self) -> int:
@@ -165,7 +163,7 @@ def table_of_targets(y: Any) -> Table:
     return Table(len(targets), (Flat(codes.astype(np.int32)),), partial(_picked, values))
 
 
-def _resident(values: Sliced) -> int:
+def _resident(values: _Sliced) -> int:
     return values.nbytes if isinstance(values, np.ndarray) else 0
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dps.losses import Loss, Multilabel
 
-__all__ = ["TargetEncoding", "as_targets", "class_weights"]
-
 
 def as_targets(y: Any) -> NDArray[Any]:
     """A partition's y as an array, one column as a vector.

@@ -25,8 +25,6 @@ from dps.data.inspection import WIDE, DataSummary
 from dps.data.spread import some_of
 from dps.data.targets import as_targets
 
-__all__ = ["choose_alpha", "search"]
-
 #: Stored values of X that are looked at, over all partitions.
 _SAMPLED = 1 << 21
 #: Share of the rows that are held out, and the fewest of both parts.

@@ -47,8 +47,6 @@ from dps.training.job import Job
 from dps.training.report import FitReport
 from dps.training.state import TrainState
 
-__all__ = ["DistributedEstimator"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):

@@ -30,21 +30,6 @@ from dps.training.defaults import (
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
 
-__all__ = [
-    "asks_for_steps",
-    "check_known",
-    "check_stochastic",
-    "choose_batch_size",
-    "choose_full_batch",
-    "choose_optimizer",
-    "choose_replicas",
-    "choose_schedule",
-    "l1_ratio",
-    "refuse_passes",
-    "schedule_of",
-    "takes_steps",
-]
-
 #: Stored values of a batch, as a multiple of the parameters, that are worth sharing out.
 _WORTH = 4
 

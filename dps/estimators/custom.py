@@ -35,8 +35,6 @@ from dps.optimizers.schedules import Schedule
 from dps.training.job import Job
 from dps.training.state import check_unchanged
 
-__all__ = ["ModelClassifier", "ModelRegressor", "Stepped"]
-
 #: Parameters up to which "auto" is L-BFGS.
 _FEW = 1000
 #: Adam's learning rate as published; nothing is known of the scale of a model's parameters.

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SHARED"]
-
 #: What rows are trained on, and when it ends.
 _ROWS = """
 shuffle : bool or "global", default=True

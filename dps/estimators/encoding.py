@@ -23,8 +23,6 @@ from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
 
-__all__ = ["Encoding", "coefficient_names", "encoding_for", "framed", "select"]
-
 
 @dataclass
 class Encoding:

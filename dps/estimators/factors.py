@@ -13,8 +13,6 @@ from dps.estimators.encoding import Encoding, coefficient_names
 from dps.models import FactorInputs
 from dps.preprocessing.features import OneHot
 
-__all__ = ["inputs_of", "row_names"]
-
 #: Knots of a number, and rows that each of them has at least.
 _KNOTS, _ROWS_A_KNOT = 20, 50
 #: Square length that rows are given: of as many ones.

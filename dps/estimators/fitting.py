@@ -48,8 +48,6 @@ from dps.training.report import report_of
 from dps.training.state import TrainState
 from dps.training.trainer import train
 
-__all__ = ["fit_on"]
-
 
 def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> None:
     """Fit, see `fit`; numbers of which some are missing are encoded then."""

@@ -39,8 +39,6 @@ from dps.training.launch import touches_little
 from dps.training.state import TrainState, check_unchanged
 from dps.training.stopping import StoppingRule
 
-__all__ = ["FMClassifier", "FMRegressor"]
-
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
 #: Moments of AdamW, and its rate.

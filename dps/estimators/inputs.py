@@ -27,8 +27,6 @@ from dps.data.partitions import (
     meta_of,
 )
 
-__all__ = ["check_found", "partitions_for", "plain"]
-
 
 def partitions_for(
     estimator: Any,

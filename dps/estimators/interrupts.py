@@ -9,8 +9,6 @@ import signal
 import threading
 from typing import Any, Self
 
-__all__ = ["Interrupts"]
-
 
 class Interrupts:
     """Holds one Ctrl-C back, from `hold` on and to the end of the block.

@@ -54,8 +54,6 @@ from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
 from dps.training.state import TrainState, starting_state
 
-__all__ = ["LinearClassifier", "LinearRegressor"]
-
 _LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
@@ -115,13 +113,16 @@ class LinearRaw:
 
     @property
     def n_features(self) -> int:
+        """Columns that a block must have."""
         return len(self.coef)
 
     @property
     def dtype(self) -> Any:
+        """Of the parameters."""
         return self.coef.dtype
 
     def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
         raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
         return raw + self.intercept
 

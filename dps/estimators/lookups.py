@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dps.data.sealed import identity, sealed
 
-__all__ = ["Part", "TablePredictor", "TableRaw"]
-
 #: Bytes of a table that goes to every worker, and of a piece of one that does not.
 _WHOLE, _PIECE = 64 << 20, 16 << 20
 

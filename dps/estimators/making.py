@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 
-__all__ = ["Maker", "takes_options"]
-
 
 class Maker(BaseEstimator):
     """An estimator whose model is made by a class or function that is given to it."""

@@ -45,8 +45,6 @@ from dps.training.job import Job
 from dps.training.state import check_unchanged
 from dps.training.stopping import StoppingRule
 
-__all__ = ["MLPClassifier", "MLPRegressor"]
-
 #: Learning rates of AdamW, in the network's own units.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dps.losses import Loss, MarginLoss, Multilabel
 
-__all__ = ["check_columns_of_labels", "labels_of_columns"]
-
 
 def labels_of_columns(
     estimator: Any, loss: Loss, n_columns: int, classes: NDArray[Any] | None

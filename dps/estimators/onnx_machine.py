@@ -16,8 +16,6 @@ from dps.losses import LogLoss, Softmax
 from dps.losses.regression import LogLinkLoss
 from dps.models import FactorizationMachine
 
-__all__ = ["onnx_machine"]
-
 #: Elements of a table that a file may have: 512 MiB of float32.
 _MOST_ELEMENTS = 1 << 27
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}

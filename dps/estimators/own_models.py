@@ -18,16 +18,6 @@ from dps.losses.classification import LogLoss, Softmax
 from dps.models import Arrays, Column, Columns
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 
-__all__ = [
-    "ModelLoss",
-    "ModelLossOfLabels",
-    "ModelLossOfNumbers",
-    "Shape",
-    "columns_of",
-    "probabilities",
-]
-
-
 _MOST_OUTPUTS = 1 << 24
 
 

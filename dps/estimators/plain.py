@@ -27,8 +27,6 @@ from dps.losses import (
     SquaredHinge,
 )
 
-__all__ = ["behind_encoder", "filled", "plain_linear"]
-
 #: Makes an estimator that is not fitted.
 _Make = Callable[[Any, dict[str, Any]], Any]
 

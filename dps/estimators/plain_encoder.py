@@ -15,8 +15,6 @@ from dps.data.defects import places
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.features import Number, OneHot
 
-__all__ = ["onnx_types", "plain_encoder"]
-
 #: Stands for a missing number, and is larger than any that there is, in float32, too.
 _FAR = 1e38
 

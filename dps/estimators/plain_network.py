@@ -18,8 +18,6 @@ from dps.losses import LOSSES, LogLoss, Loss
 from dps.losses.regression import LogLinkLoss
 from dps.models.network import RANGE, Inputs, Network
 
-__all__ = ["plain_network"]
-
 #: Elements of the layer of ramps: 1 GiB.
 _MOST_ELEMENTS = 1 << 27
 

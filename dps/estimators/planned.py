@@ -35,23 +35,6 @@ from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import batch_rows
 
-__all__ = [
-    "PASSES",
-    "Planned",
-    "auto_batch",
-    "auto_epochs",
-    "averaged",
-    "check_passes",
-    "hidden_units",
-    "optimizer_of",
-    "outputs_of",
-    "passes",
-    "planned_schedule",
-    "rows_to_train_on",
-    "scaling_of",
-    "single_will_do",
-]
-
 #: Steps that "auto" plans, in so many epochs; rows a batch, and batches an epoch.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 2500, 12, 100
 _SMALLEST, _LARGEST, _BATCHES = 32, 256, 50

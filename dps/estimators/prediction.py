@@ -23,16 +23,6 @@ from dps.data.partitions import check_columns, is_dask, is_list
 from dps.data.sealed import identity, sealed
 from dps.estimators.lookups import TablePredictor
 
-__all__ = [
-    "EncodedPredictor",
-    "Finish",
-    "FittedModel",
-    "Predictor",
-    "Raw",
-    "RawPredictor",
-    "apply_to",
-]
-
 #: From raw outputs (n, n_outputs) to what is predicted.
 Finish = Callable[[NDArray[np.floating]], NDArray[Any]]
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dps.training.history import EpochRecord
 
-__all__ = ["Progress", "showing"]
-
 #: Is told of closed epochs, in order.
 Progress = Callable[[Sequence[EpochRecord]], None]
 

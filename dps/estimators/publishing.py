@@ -32,8 +32,6 @@ from dps.parameter_server import ParameterServer
 from dps.training.history import EpochRecord
 from dps.training.job import Job, Trained
 
-__all__ = ["NOTE", "TRAINING", "Publisher", "row_of", "server_of"]
-
 TRAINING, NOTE = "training_", "estimator"
 #: How much longer than a write took to do without another: whoever writes also watches the fit.
 _REST = 4.0

@@ -11,8 +11,6 @@ import dps
 from dps.estimators.docs import SHARED
 from dps.estimators.making import Maker, takes_options
 
-__all__ = ["ESTIMATORS", "estimator", "find"]
-
 _Class = TypeVar("_Class", bound=type)
 
 #: Estimators by the names of their classes, as files have them.

@@ -29,8 +29,6 @@ from dps.training.position import Position
 from dps.training.saved import KINDS, kinds_by_name
 from dps.training.state import TrainState
 
-__all__ = ["Resumption"]
-
 #: Where it runs, what it says, and when it ends: may be another when it goes on.
 _FREE = {
     "n_replicas", "client", "verbose", "warm_start",

@@ -14,8 +14,6 @@ from dps.preprocessing import FrameEncoder
 from dps.training.history import History
 from dps.training.state import TrainState
 
-__all__ = ["checks_of"]
-
 #: Raises unless an attribute goes with what else the estimator has been given.
 Check = Callable[[Any, Any], None]
 

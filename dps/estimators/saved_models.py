@@ -12,8 +12,6 @@ from dps.data.records import Kind
 from dps.estimators.own_models import Shape
 from dps.models import Arrays, Column, Columns
 
-__all__ = ["own_kinds"]
-
 
 def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:
     """Kinds of such models, and of what they are made for.

@@ -21,8 +21,6 @@ from dps.estimators.saved_models import own_kinds
 from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
-__all__ = ["load", "packed", "save", "unpacked"]
-
 #: What not every fit leaves.
 _OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "_means"}
 #: Says in a record why there is none.

@@ -20,8 +20,6 @@ from dps.estimators.saving import unpacked
 from dps.parameter_server import ParameterServer
 from dps.training.state import TrainState
 
-__all__ = ["ServedModel"]
-
 #: Seconds for which a snapshot may be written, and between looks at it.
 _PATIENCE, _PAUSE = 10.0, 0.002
 

@@ -28,8 +28,6 @@ from dps.training.position import Beginning, Position
 from dps.training.state import TrainState, starting_state
 from dps.training.stopping import StoppingRule
 
-__all__ = ["Survey"]
-
 
 @dataclass(eq=False)
 class Survey:

@@ -18,8 +18,6 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.prediction import Finish
 from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
-__all__ = ["AnyClassifier", "AnyRegressor", "Classifier", "Regressor"]
-
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
     first: NDArray[np.floating] = mean(raw)[:, 0]

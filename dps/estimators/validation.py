@@ -24,8 +24,6 @@ from dps.estimators.encoding import Encoding, framed, select
 from dps.estimators.inputs import partitions_for
 from dps.losses import Loss
 
-__all__ = ["ValidationData", "check_targets", "look_at_validation"]
-
 #: Rows of local validation data beside a Dask collection that are worth a partition.
 _FEWEST = 4096
 

@@ -25,8 +25,6 @@ from dps.server import operations
 from dps.server.placement import Placement
 from dps.transport import HostLink, Link
 
-__all__ = ["Channel", "ChannelSpec", "Decide", "HostPlace", "raise_unless_ran"]
-
 #: From the last closed record (or None) and all ranks' reports of an epoch, the new record,
 #: whether it is the last, and after how many epochs the snapshot was taken that is to stay.
 Decide = Callable[

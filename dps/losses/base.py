@@ -13,8 +13,6 @@ import numpy as np
 from dps._kernels.losses import LossKernel
 from dps._native import written_in_python
 
-__all__ = ["Loss", "as_columns"]
-
 Task = Literal["classification", "regression"]
 
 

@@ -8,18 +8,6 @@ import numpy as np
 from dps._kernels.losses import LossKernel
 from dps.losses.base import Loss, Task, as_columns
 
-__all__ = [
-    "Columnwise",
-    "Hinge",
-    "LogLoss",
-    "MarginLoss",
-    "ModifiedHuber",
-    "Multilabel",
-    "OneVsRest",
-    "Softmax",
-    "SquaredHinge",
-]
-
 
 @dataclass(frozen=True)
 class MarginLoss(Loss):

@@ -9,16 +9,6 @@ from dps._kernels.losses import LossKernel
 from dps._parameters import check_real
 from dps.losses.base import Loss, Task
 
-__all__ = [
-    "EpsilonInsensitive",
-    "Gamma",
-    "Huber",
-    "LogLinkLoss",
-    "Poisson",
-    "Quantile",
-    "SquaredError",
-]
-
 
 @dataclass(frozen=True)
 class SquaredError(Loss):

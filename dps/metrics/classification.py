@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dps.metrics.sums import of_partitions, same_shape
 from dps.scores.formulas import equal, negative_logs
 
-__all__ = ["accuracy_score", "brier_score_loss", "log_loss"]
-
 
 def accuracy_score(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None

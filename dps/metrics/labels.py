@@ -14,14 +14,6 @@ from numpy.typing import NDArray
 
 from dps.metrics.sums import merged, same_shape
 
-__all__ = [
-    "balanced_accuracy_score",
-    "confusion_matrix",
-    "f1_score",
-    "precision_score",
-    "recall_score",
-]
-
 
 def f1_score(
     y_true: Any,

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dps.metrics.sums import merged, same_shape
 
-__all__ = ["average_precision_score", "roc_auc_score"]
-
 _MOST = 1 << 18  # distinct scores, of 24 bytes each
 
 

@@ -10,13 +10,6 @@ from numpy.typing import NDArray
 from dps.metrics.sums import of_partitions, same_shape
 from dps.scores import formulas
 
-__all__ = [
-    "mean_absolute_error",
-    "mean_squared_error",
-    "r2_score",
-    "root_mean_squared_error",
-]
-
 
 def mean_squared_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None

@@ -16,8 +16,6 @@ from dps.metrics.regression import (
     root_mean_squared_error,
 )
 
-__all__ = ["Scorer", "get_scorer", "get_scorer_names"]
-
 
 @dataclass(frozen=True)
 class Scorer:

@@ -18,8 +18,6 @@ from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 
-__all__ = ["merged", "of_partitions", "same_shape"]
-
 _FAN = 8  # results that one task merges
 _TIMEOUT = 60.0
 

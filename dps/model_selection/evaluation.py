@@ -18,8 +18,6 @@ from dps.errors import DPSError, NonFiniteError
 from dps.metrics import get_scorer
 from dps.model_selection.folds import Folds
 
-__all__ = ["evaluate", "scorer_of"]
-
 
 def scorer_of(scoring: Any) -> Any:
     """What scores; of several metrics, by name."""

@@ -24,8 +24,6 @@ from dps.data.sealed import identity, sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
 
-__all__ = ["Folds", "KFold"]
-
 #: What of `fit` is of rows of its own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
 

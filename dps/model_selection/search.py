@@ -20,14 +20,6 @@ from dps.data.partitions import as_pandas, is_dask
 from dps.model_selection.evaluation import evaluate, scorer_of
 from dps.model_selection.folds import Folds, KFold
 
-__all__ = [
-    "GridSearchCV",
-    "RandomizedSearchCV",
-    "cross_val_predict",
-    "cross_val_score",
-    "cross_validate",
-]
-
 _TIMEOUT = 60.0
 
 

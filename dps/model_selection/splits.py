@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TEST", "TRAIN", "Assigned", "Given", "pairs_of"]
-
 #: What a split does with a piece.
 TRAIN, TEST = 1, 2
 #: Pieces of each partition, of all that goes with rows a task each.

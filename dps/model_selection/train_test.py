@@ -16,8 +16,6 @@ from dps.data.collections import Parts, rows_of, take
 from dps.data.partitions import as_pandas, is_dask
 from dps.data.sealed import sealed
 
-__all__ = ["train_test_split"]
-
 #: Rows that stand for all, where nobody knows how many there are.
 _MANY = 1 << 20
 _MOST = 1 << 31

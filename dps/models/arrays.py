@@ -15,8 +15,6 @@ import numpy as np
 
 from dps._checks import count
 
-__all__ = ["Arrays"]
-
 #: What is given back in a dtype of its own.
 _KINDS = {"i": np.int64, "b": np.bool_}
 

@@ -13,8 +13,6 @@ from dps._kernels.coordinates import Coordinates
 from dps._kernels.rows import BlockRows, Gradient
 from dps.models.layout import Layout
 
-__all__ = ["CSRRows", "DenseRows", "Model", "Rows", "WithFeatures"]
-
 
 @dataclass(frozen=True, slots=True)
 class DenseRows:

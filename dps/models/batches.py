@@ -12,8 +12,6 @@ import scipy.sparse
 
 from dps.models.base import CSRRows, Rows
 
-__all__ = ["FORMS", "Batch", "Dense", "Either", "Sparse"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

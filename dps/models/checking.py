@@ -15,8 +15,6 @@ from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.custom import CustomModel
 from dps.models.layout import Tensor
 
-__all__ = ["check"]
-
 #: Coordinates of each tensor whose derivative is compared, beside one direction of all of them; and
 #: widths of the differences, of which one must do: others may step over a kink.
 _COORDINATES, _WIDTHS = 200, (1e-5, 1e-4, 1e-6)

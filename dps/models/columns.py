@@ -13,8 +13,6 @@ import scipy.sparse
 
 from dps._checks import count
 
-__all__ = ["Column", "Columns", "Padded"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Padded:

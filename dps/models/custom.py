@@ -13,8 +13,6 @@ from dps.models.base import Rows
 from dps.models.batches import FORMS, Batch
 from dps.models.layout import Layout, Tensor
 
-__all__ = ["CustomModel", "check_outputs", "layout_of", "raw_outputs"]
-
 
 class Gradients(dict[str, Any]):
     """Tensors by name that are added to, in place."""

@@ -22,8 +22,6 @@ from dps.models.layout import Layout, Table, Tensor
 from dps.models.native import NativeModel
 from dps.models.network import TINY
 
-__all__ = ["FactorInputs", "FactorizationMachine"]
-
 #: Gains, by which some tensors learn faster or slower than others at the same rate: of factors
 #: without and with layers, which take them as they are.
 _FACTOR_GAIN, _DEEP_FACTOR_GAIN, _BIAS_GAIN = 0.5, 0.25, 0.1

@@ -14,8 +14,6 @@ from typing import Any
 from dps._checks import count
 from dps._kernels.optimizers import KINDS_OF_RUNS
 
-__all__ = ["Layout", "Table", "Tensor"]
-
 
 @dataclass(frozen=True)
 class Tensor:

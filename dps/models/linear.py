@@ -17,8 +17,6 @@ from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout, Tensor
 
-__all__ = ["LinearModel"]
-
 
 class LinearModel:
     """``raw = X @ coef + intercept`` under a loss.

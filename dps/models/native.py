@@ -17,8 +17,6 @@ from dps.losses import Loss
 from dps.models.base import CSRRows, Rows
 from dps.models.layout import Layout
 
-__all__ = ["NativeModel"]
-
 Kernel = TypeVar("Kernel", bound=Gradient)
 
 

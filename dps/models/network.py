@@ -20,8 +20,6 @@ from dps.models.base import CSRRows, DenseRows, Rows
 from dps.models.layout import Layout, Tensor
 from dps.models.native import NativeModel
 
-__all__ = ["RANGE", "TINY", "Inputs", "Network"]
-
 #: How far scaled numbers go: beyond, their bins alone tell them apart.
 RANGE = 3.0
 #: A width that is none: one over it is no number.

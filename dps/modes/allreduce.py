@@ -21,8 +21,6 @@ from dps.modes.base import PausingMode, StepSpec
 from dps.optimizers import SGD, Momentum, Optimizer
 from dps.server.shard import ChannelKind
 
-__all__ = ["AllReduce"]
-
 _ALGORITHMS = ("direct", "ring")
 _OUTER = ("average", "nesterov")
 

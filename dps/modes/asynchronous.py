@@ -22,8 +22,6 @@ from dps._runtime.step import Step
 from dps.modes.base import Mode, StepSpec
 from dps.server.shard import ChannelKind
 
-__all__ = ["Async"]
-
 _COMPENSATIONS = ("age", "delay")
 #: Of the experiments of the paper, where it is constant.
 _STRENGTH = 0.04

@@ -14,8 +14,6 @@ from dps.modes.base import Mode, StepSpec
 from dps.modes.synchronous import Sync
 from dps.server.shard import ChannelKind
 
-__all__ = ["Auto"]
-
 
 @dataclass(frozen=True, repr=False)
 class Auto(Mode):

@@ -25,8 +25,6 @@ from dps.optimizers.update import Update
 from dps.server.placement import PLACEMENTS
 from dps.server.shard import ChannelKind
 
-__all__ = ["ACCESSES", "Mode", "PausingMode", "StepSpec"]
-
 ACCESSES = ("auto", "mapped", "stream")
 
 

@@ -17,8 +17,6 @@ from dps.modes.hybrid import Hybrid
 from dps.modes.synchronous import Sync
 from dps.monitor.words import duration, percent
 
-__all__ = ["Choice", "Figures", "choose"]
-
 #: How many times the usual one a replica may take for a row before it is slow.
 _SLOW = 1.5
 #: A share of the time that is much, as for advice (``monitor/advice.py``).

@@ -11,8 +11,6 @@ from dps._runtime.synchronous import SynchronousStep
 from dps.modes.base import Mode, StepSpec
 from dps.server.shard import ChannelKind
 
-__all__ = ["Hybrid"]
-
 
 @dataclass(frozen=True, repr=False)
 class Hybrid(Mode):

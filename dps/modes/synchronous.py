@@ -19,8 +19,6 @@ from dps._runtime.synchronous import SynchronousChannel, SynchronousStep
 from dps.modes.base import PausingMode, StepSpec
 from dps.server.shard import ChannelKind
 
-__all__ = ["Sync"]
-
 _LATE = ("drop", "add")
 
 

@@ -11,8 +11,6 @@ from statistics import median
 
 from dps.monitor.words import duration, host, percent
 
-__all__ = ["Account", "advise", "no_shared_memory", "shares"]
-
 #: A share of all time that is worth doing something about.
 _MUCH = 0.35
 #: A share of computing that is as it should be.

@@ -12,8 +12,6 @@ from dps._checks import check_of
 from dps.monitor import events
 from dps.monitor.events import VERSION, Event
 
-__all__ = ["is_sound"]
-
 
 def is_sound(event: Any) -> bool:
     """Whether something is an event of this version whose fields are what the schema says.

@@ -35,8 +35,6 @@ from dps.monitor.events import ReplicaFields, SecondsFields
 from dps.monitor.stragglers import Moment
 from dps.server.window import Field, Window
 
-__all__ = ["Pace", "Reader", "histogram", "mean_loss", "mean_staleness", "seconds"]
-
 #: Seconds for which a pace is kept while nothing has been counted: a step may take that long.
 _HELD = 5.0
 #: Seconds that are too few to tell another pace from.

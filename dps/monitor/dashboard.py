@@ -10,8 +10,6 @@ import warnings
 import weakref
 from typing import Any
 
-__all__ = ["show_fits"]
-
 #: Clients whose scheduler has been asked.
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -12,32 +12,6 @@ from __future__ import annotations
 import time
 from typing import Any, Literal, NotRequired, TypedDict
 
-__all__ = [
-    "BUCKETS",
-    "KINDS",
-    "TOPIC",
-    "VERSION",
-    "EpochFields",
-    "EpochsEvent",
-    "Event",
-    "FailedEvent",
-    "Kind",
-    "RecoveredEvent",
-    "ReplicaFields",
-    "ReplicaStart",
-    "ReplicasEvent",
-    "SecondsFields",
-    "ServerEvent",
-    "ShardEvent",
-    "ShardStart",
-    "StartedEvent",
-    "StoppedEvent",
-    "StragglerEvent",
-    "bucket",
-    "bucket_floor",
-    "event",
-]
-
 #: Dask's topic; topics are never removed, so all fits share one, and events name their fit.
 TOPIC = "dps"
 VERSION = 1

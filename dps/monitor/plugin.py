@@ -15,8 +15,6 @@ from dps.monitor.events import TOPIC
 from dps.monitor.prometheus import serve_metrics
 from dps.monitor.store import Store
 
-__all__ = ["NAME", "FitsPlugin", "install", "plugin_of"]
-
 NAME = "dps-fits"
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from dps.monitor.plugin import install
 
-__all__ = ["dask_setup"]
-
 
 def _among_dasks_own() -> None:
     try:

@@ -10,8 +10,6 @@ from distributed.metrics import context_meter
 from dps._runtime.activity import Activity
 from dps.monitor.counters import seconds
 
-__all__ = ["metered"]
-
 
 @contextmanager
 def metered() -> Iterator[Callable[[Activity], None]]:

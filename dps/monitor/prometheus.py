@@ -15,8 +15,6 @@ from typing import Any
 from dps.monitor.events import bucket_floor
 from dps.monitor.store import Fit, Store
 
-__all__ = ["FitCollector", "serve_metrics"]
-
 #: Seconds for which an ended fit is shown: Prometheus asks every 15 to 60 seconds.
 LINGER = 90.0
 #: Bounds of the histogram of staleness, 0, 1, 3, 7 and so on: each is a series of its own.

@@ -20,8 +20,6 @@ from dps.monitor.stragglers import Stragglers
 from dps.server.shard import MonitorInfo
 from dps.server.window import Window
 
-__all__ = ["Reporter"]
-
 #: Seconds between looks at the counters.
 _TICK = 0.25
 #: Seconds between events: a share of those since the start, from a tick to a second. Dask keeps

@@ -5,8 +5,6 @@ Knows nothing of what the points are.
 
 from __future__ import annotations
 
-__all__ = ["Series"]
-
 
 class Series:
     """Points of several values each, thinned out by halves when they become too many.

@@ -15,8 +15,6 @@ from tornado.ioloop import PeriodicCallback
 
 from dps.monitor.events import TOPIC, event
 
-__all__ = ["ServerReporter"]
-
 #: Seconds between looks, and between events: a share of those since the start, up to some.
 _TICK, _SHARE, _LONGEST = 0.5, 1 / 40, 5.0
 #: Callers and tensors that are named.

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-__all__ = ["Server", "Servers"]
-
 #: Servers that are remembered, and closed ones whose late events are known.
 _MOST, _FORGOTTEN = 50, 1000
 #: Seconds for which a server is shown of which no shard is left.

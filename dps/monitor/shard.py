@@ -20,8 +20,6 @@ from dps.server.tensors import ServerSpec
 from dps.transport.serving import ServedGroup, ServedShard
 from dps.transport.tensor_shard import TensorShard
 
-__all__ = ["ReportingShard", "ReportingTensorShard"]
-
 
 class ReportingGroup(ServedGroup):
     """A group at a shard, and its reports."""

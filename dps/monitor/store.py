@@ -16,8 +16,6 @@ from dps.monitor.series import Series
 from dps.monitor.servers import Servers
 from dps.monitor.words import sentence
 
-__all__ = ["Fit", "Store"]
-
 #: Fits that are remembered; points of a curve; sentences of a fit.
 FITS = 20
 POINTS = 400

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Moment", "Stragglers", "Verdict"]
-
 #: Seconds over which rates are taken at least, and steps of each replica.
 SPAN, STEPS = 2.0, 4
 #: Share of the others' rate below which a replica is slow, and above which it no longer is.

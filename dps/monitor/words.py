@@ -9,17 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "count",
-    "duration",
-    "host",
-    "loss",
-    "percent",
-    "plural",
-    "sentence",
-    "staleness",
-]
-
 
 def count(number: float) -> str:
     """A number that may be large, with three digits.

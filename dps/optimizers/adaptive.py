@@ -10,13 +10,6 @@ from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Constant, InvScaling, Schedule
 
-__all__ = [
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "ScaledAdagrad",
-]
-
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):

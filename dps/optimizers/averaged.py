@@ -10,8 +10,6 @@ from dps._parameters import check_integer
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Schedule
 
-__all__ = ["Averaged"]
-
 
 @dataclass(frozen=True)
 class Averaged(Optimizer):

@@ -12,8 +12,6 @@ from dps._kernels.optimizers import UpdateKernel
 from dps._native import written_in_python
 from dps.optimizers.schedules import Schedule
 
-__all__ = ["Optimizer"]
-
 
 @dataclass(frozen=True)
 class Optimizer(ABC):

@@ -8,11 +8,6 @@ from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import InvScaling, Schedule
 
-__all__ = [
-    "SGD",
-    "Momentum",
-]
-
 
 @dataclass(frozen=True)
 class SGD(Optimizer):

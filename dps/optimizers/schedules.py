@@ -9,8 +9,6 @@ from math import cos, floor, pi
 
 from dps._parameters import check_real
 
-__all__ = ["SCHEDULES", "Constant", "Cosine", "InvScaling", "Schedule", "Step"]
-
 _INFINITY = float("inf")
 
 

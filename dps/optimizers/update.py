@@ -16,8 +16,6 @@ from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Schedule
 
-__all__ = ["Rates", "Update"]
-
 
 @dataclass(frozen=True)
 class Rates:

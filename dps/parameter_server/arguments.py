@@ -14,17 +14,6 @@ from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
 from dps.server.tensors import Rule, ServerSpec, TensorSpec, parts_of, table_parts
 
-__all__ = [
-    "Initial",
-    "check_mirror",
-    "check_name",
-    "check_shards",
-    "extended",
-    "initial_values",
-    "learning_rate_of",
-    "spec_of",
-]
-
 Initial = dict[str, NDArray[np.floating] | Table]
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from dps.data.hashing import hashes_of
 from dps.server.tensors import TensorSpec
 
-__all__ = ["Chosen", "Piece", "choose", "ids_of", "summed", "values_for"]
-
 
 @dataclass(frozen=True)
 class Piece:

@@ -7,8 +7,6 @@ import concurrent.futures
 from collections.abc import Generator
 from typing import Any
 
-__all__ = ["Handle"]
-
 
 class Handle:
     """The result of a call with ``wait=False``, to come; in a coroutine it is awaited.

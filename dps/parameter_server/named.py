@@ -20,8 +20,6 @@ from dps.parameter_server.requests import Requests
 if TYPE_CHECKING:
     from dps.parameter_server.places import Place
 
-__all__ = ["NamedTensors"]
-
 #: Seconds between two looks of a caller that waits for writes, at first and at last.
 _FIRST_LOOK, _LOOK = 0.0005, 0.02
 

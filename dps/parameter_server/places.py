@@ -14,8 +14,6 @@ from dps.errors import ClusterError
 from dps.server.holding import Holding
 from dps.server.tensors import ServerSpec
 
-__all__ = ["HERE", "client_for", "find", "known", "make", "names", "shards_for"]
-
 #: The name of this process where a worker is named.
 HERE = "this process"
 

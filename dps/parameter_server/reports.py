@@ -7,8 +7,6 @@ from typing import Any
 
 from dps.server.tensors import ServerSpec
 
-__all__ = ["report"]
-
 _COUNTED = ("writes", "reads")
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Way = Holding | RemoteAccess
     Answer = Done | Sent
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """What one object asks of a server.

@@ -22,9 +22,6 @@ from dps.parameter_server.whole import joined
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec
 
-__all__ = ["SavedServer", "read_server", "write_server"]
-
-
 #: Rows or pushes that are believed.
 _MOST = 1 << 62
 

@@ -34,8 +34,6 @@ from dps.server.tensors import Rule
 if TYPE_CHECKING:
     from dps.parameter_server.places import Place
 
-__all__ = ["ParameterServer"]
-
 
 class ParameterServer(NamedTensors):
     """Named tensors and tables on shards, that anybody on the cluster reads and writes.

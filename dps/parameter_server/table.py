@@ -10,8 +10,6 @@ import numpy as np
 from dps._parameters import check_integer, check_real
 from dps.models.layout import Table as TableLayout
 
-__all__ = ["Table"]
-
 _CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
 #: Of a table, and of its optimizer's state: more than any machine has.
 _MOST_ELEMENTS = 1 << 48

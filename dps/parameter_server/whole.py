@@ -15,8 +15,6 @@ from dps.parameter_server.table import Table
 from dps.server.mirroring import Taken, pieces_of
 from dps.server.tensors import TensorSpec
 
-__all__ = ["joined", "restore", "unknown_part", "whole_of"]
-
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
     """What tensors begin with; tables begin without rows."""

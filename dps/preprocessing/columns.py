@@ -15,20 +15,6 @@ from numpy.typing import NDArray
 
 from dps.data.tables import Flat, Ragged, Table
 
-__all__ = [
-    "Codes",
-    "ColumnError",
-    "EmptyColumn",
-    "FrameMaker",
-    "ListColumn",
-    "Numbers",
-    "Read",
-    "ReadFrame",
-    "kind_of_values",
-    "together",
-    "without",
-]
-
 
 class ColumnError(ValueError):
     """What is wrong with a column; ``{place}`` stands where the partition belongs."""

@@ -9,8 +9,6 @@ import numpy as np
 from dps.preprocessing.columns import Codes, Numbers, Read
 from dps.preprocessing.dtypes import kind_of
 
-__all__ = ["PARTS", "check_part_names", "parts_of_dates"]
-
 #: Of the calendar, each a column of categories.
 _PARTS = ("year", "month", "day_of_week", "hour")
 #: What the names of parts end with.

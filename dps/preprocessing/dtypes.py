@@ -12,8 +12,6 @@ import numpy as np
 
 from dps.data.partitions import check_names
 
-__all__ = ["Kind", "check_frame", "kind_of", "unfit_columns"]
-
 Kind = Literal["number", "category", "text", "lists", "object", "date", "other"]
 
 

@@ -24,8 +24,6 @@ from dps.preprocessing.layout import Layout
 from dps.preprocessing.learning import make_layout
 from dps.preprocessing.survey import FrameSurvey, Survey, merge
 
-__all__ = ["FrameEncoder", "Reader"]
-
 #: Parameters for columns that have one a category, and what they are without.
 _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
 

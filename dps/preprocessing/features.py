@@ -35,8 +35,6 @@ from dps.preprocessing.writers import (
     table_of_codes,
 )
 
-__all__ = ["Bag", "Cross", "Feature", "Hashed", "Number", "OneHot", "TokenSequence", "Unknown"]
-
 Unknown = Literal["ignore", "error", "infrequent_if_exist"]
 _MOST_BUCKETS = 1 << 30
 

@@ -29,8 +29,6 @@ from dps.preprocessing.columns import (
 from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 
-__all__ = ["keep_frame", "numbers_in", "read_frame"]
-
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
 

@@ -35,8 +35,6 @@ from dps.preprocessing.frame_reader import read_frame
 from dps.preprocessing.survey import missing_values
 from dps.preprocessing.writers import Writer
 
-__all__ = ["MOST_COLUMNS", "Layout", "Missing"]
-
 Missing = Literal["error", "indicator", "mean"]
 
 #: Encoded columns that can be numbered in 32 bits.

@@ -25,8 +25,6 @@ from dps.preprocessing.features import (
 from dps.preprocessing.layout import MOST_COLUMNS, Layout, Missing
 from dps.preprocessing.survey import ColumnSurvey, FrameSurvey, missing_values
 
-__all__ = ["make_layout"]
-
 #: Buckets of interactions and of lists where none were asked for.
 BUCKETS = 1 << 16
 

@@ -21,8 +21,6 @@ from dps.preprocessing.features import (
 )
 from dps.preprocessing.layout import MOST_COLUMNS, Layout
 
-__all__ = ["encoder_kinds"]
-
 _FEATURES = Number | OneHot | Hashed | Bag | Cross | TokenSequence
 
 

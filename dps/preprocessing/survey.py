@@ -24,8 +24,6 @@ from dps.preprocessing.columns import (
     kind_of_values,
 )
 
-__all__ = ["ColumnSurvey", "FrameSurvey", "Survey", "merge", "missing_values"]
-
 #: Whole numbers up to here are exact in float32.
 _EXACT = 1 << 24
 

@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 from dps._kernels.encode import RowEncoder
 from dps.preprocessing.columns import Codes, Numbers, Read
 
-__all__ = [
-    "CodesWriter",
-    "CrossWriter",
-    "LookupWriter",
-    "MissingWriter",
-    "NumberWriter",
-    "SequenceWriter",
-    "TokensWriter",
-    "Writer",
-    "table_of_codes",
-]
-
 
 class Writer(Protocol):
     """Writes the values of rows of one partition."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dps.losses.base import as_columns
 
-__all__ = ["absolute", "equal", "joined", "moments", "negative_logs", "r2", "squared"]
-
 
 def equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a row has its label, or all of its labels; (n,)."""

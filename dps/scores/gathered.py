@@ -20,8 +20,6 @@ from dps.data.targets import TargetEncoding
 from dps.losses import Loss
 from dps.scores.validation import SUMS, Score, seen
 
-__all__ = ["get_score"]
-
 _Scorer = type(get_scorer("accuracy"))
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dps.data.targets import TargetEncoding
 from dps.scores import formulas
 
-__all__ = ["SUMS", "RowScore", "Score", "seen"]
-
 _Self = TypeVar("_Self", bound="Score")
 
 

@@ -28,17 +28,6 @@ from dps.server.regions import MemoryCard
 from dps.server.store import Store, StoreWord
 from dps.server.tensors import ServerSpec, TensorSpec
 
-__all__ = [
-    "CALLABLE",
-    "Done",
-    "Holding",
-    "HoldingCard",
-    "Keys",
-    "Values",
-    "find_holding",
-    "map_parts",
-]
-
 Keys = NDArray[np.int64] | None
 Values = NDArray[np.floating] | None
 

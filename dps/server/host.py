@@ -10,8 +10,6 @@ from pathlib import Path
 
 from dps.server.memory import folder
 
-__all__ = ["host_id", "shared_memory_id"]
-
 
 @cache
 def host_id() -> str:

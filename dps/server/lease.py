@@ -18,8 +18,6 @@ from contextlib import closing
 from dps.server.memory import LockedFile, folder
 from dps.server.window import Field, Window
 
-__all__ = ["LEFT", "LOST", "Lease", "is_lost"]
-
 LEFT = -1
 LOST = -2
 

@@ -34,8 +34,6 @@ from typing import Self
 
 from dps._runtime.words import PORTABLE
 
-__all__ = ["LockedFile", "SharedFile", "folder", "remove_files_of", "sweep"]
-
 _PREFIX = "dps-"
 #: Seconds for which what a dead owner has left stays.
 _GRACE = 60.0

@@ -25,8 +25,6 @@ from dps.server.store import StoreWord
 if TYPE_CHECKING:
     from dps.server.holding import Holding
 
-__all__ = ["Entries", "Mirror", "Mirroring", "Taken", "pieces_of"]
-
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
 #: Seconds between tries to reach a mirror.

@@ -40,29 +40,6 @@ from dps.server.window import (
     Word,
 )
 
-__all__ = [
-    "Access",
-    "await_closed",
-    "beat",
-    "begun_at",
-    "bring_up_to_date",
-    "check_fence",
-    "claim",
-    "close_epoch",
-    "finish",
-    "finish_steps",
-    "initial",
-    "latest_record",
-    "leave",
-    "note",
-    "publish_interim",
-    "reduce",
-    "report",
-    "reported",
-    "snapshot_epoch",
-    "version",
-]
-
 _REPORTED = (Word.REPORTED_EVEN, Word.REPORTED_ODD)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PLACEMENTS", "Placement", "place"]
-
 # A round-robin piece is a page of float64, so that a shard's pieces stay vectorisable.
 _BLOCK = 512
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from dps.server.memory import SharedFile
 
-__all__ = ["LaidOut", "MemoryCard", "Regions", "Shapes", "laid_out"]
-
 #: Shape and dtype of each array, in order.
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 #: Offset in bytes, shape and dtype of each.

@@ -13,8 +13,6 @@ from dps.server.snapshots import Kept
 from dps.server.store import Store
 from dps.server.window import Window
 
-__all__ = ["Remains"]
-
 
 class Remains:
     """Answers for a shard that is gone, see `ParameterShard`.

@@ -19,8 +19,6 @@ from dps.server.shard import GroupSpec, ShardStatus, WindowCard
 from dps.server.snapshots import Kept
 from dps.server.writing import Asked, Written
 
-__all__ = ["Check", "Endpoint", "Local", "Session", "Stores", "WindowHandle", "joined"]
-
 #: Called while an answer is awaited; raises to give up.
 Check = Callable[[], None]
 

@@ -31,18 +31,6 @@ from dps.server.store import Store, StoreSpec
 from dps.server.window import ABORTED, Field, Window, WindowSpec, Word
 from dps.server.writing import Asked, Writing, Written
 
-__all__ = [
-    "ChannelKind",
-    "GroupSpec",
-    "Initial",
-    "MonitorInfo",
-    "ParameterShard",
-    "ShardGroup",
-    "ShardSpec",
-    "ShardStatus",
-    "WindowCard",
-]
-
 #: What makes a rank's end in the window of a shard: a class, or one with its mode's options.
 ChannelKind = Callable[..., MappedChannel]
 

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from dps._runtime import words
 from dps._runtime.words import Header
 
-__all__ = ["Kept", "Snapshots", "Spill"]
-
 _WORDS = (words.S_SNAPSHOT_0, words.S_SNAPSHOT_1, words.S_SNAPSHOT_2, words.S_SNAPSHOT_3)
 #: Of a word that says when a snapshot was taken, the bits for steps.
 _STEPS = 32

@@ -32,8 +32,6 @@ from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes, laid_out
 from dps.server.snapshots import Snapshots, Spill
 
-__all__ = ["Arena", "Store", "StoreSpec", "StoreWord"]
-
 _log = logging.getLogger("dps")
 
 

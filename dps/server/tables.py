@@ -15,8 +15,6 @@ from dps.server.snapshots import Kept
 from dps.server.store import Arena
 from dps.server.window import slice_width
 
-__all__ = ["arena_of", "rows_by_shard"]
-
 
 def arena_of(
     table: Table, placement: Placement, shard: int, n_ranks: int, seed: int, optimizer: Optimizer

@@ -24,8 +24,6 @@ from dps.optimizers.update import Update
 from dps.server.placement import place
 from dps.server.store import Arena, StoreSpec
 
-__all__ = ["RULES", "Part", "Rule", "ServerSpec", "TensorSpec", "parts_of", "table_parts"]
-
 #: Shard, first row and last row.
 Part = tuple[int, int, int]
 

@@ -14,8 +14,6 @@ from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostEr
 from dps.server.lease import is_lost
 from dps.server.window import Field, Wait, Window, Word
 
-__all__ = ["Watch"]
-
 _TICK = 0.1  # seconds between looks at leases and deadlines
 _SELDOM = 1.0  # and at what costs more
 

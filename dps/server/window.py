@@ -62,8 +62,6 @@ from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes, laid_out
 from dps.server.store import Store, StoreSpec
 
-__all__ = ["ABORTED", "FINISHED", "Field", "Wait", "Window", "WindowSpec", "Word", "slice_width"]
-
 FINISHED = 1
 ABORTED = 2
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from dps.server.snapshots import Kept, Snapshots
 
-__all__ = ["Asked", "Write", "Writing", "Written"]
-
 #: Takes the pieces of a snapshot in their order; what it returns travels to who has asked.
 Write = Callable[[Iterable[Kept]], Any]
 #: After how many epochs, and steps of the next, a snapshot was taken, None: without one; and what

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Criterion", "criterion_of"]
-
 #: From outputs and targets to losses.
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

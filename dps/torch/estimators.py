@@ -20,8 +20,6 @@ from dps.losses import Loss
 from dps.torch.criteria import criterion_of
 from dps.torch.module import TorchModel
 
-__all__ = ["TorchClassifier", "TorchRegressor"]
-
 _MODULE = """
 module : Module or callable
     A module that takes a tensor of rows; training starts from its weights, and leaves it as it is.

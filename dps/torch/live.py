@@ -22,8 +22,6 @@ from torch import nn
 
 from dps.models import Layout
 
-__all__ = ["BoundModule", "persistent_buffers"]
-
 
 def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that are of a module's state, each once."""

@@ -22,8 +22,6 @@ from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.criteria import Criterion, total_of
 from dps.torch.live import BoundModule, persistent_buffers
 
-__all__ = ["TorchModel", "device_of"]
-
 #: Rows that go through a module at a time where nothing is trained.
 _ROWS = 1024
 #: Who draws has the generator, which is the process's, for himself.

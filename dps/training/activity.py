@@ -22,8 +22,6 @@ from dps._runtime.activity import (
     WAIT,
 )
 
-__all__ = ["RankActivity"]
-
 _PHASES = (LOAD, COMPUTE, PULL, PUSH, WAIT)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["one_thread_each"]
-
 _lock = threading.Lock()
 _inside = 0
 _limiter: Any = None

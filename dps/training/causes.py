@@ -14,8 +14,6 @@ import cloudpickle
 
 from dps.errors import ReplicaError
 
-__all__ = ["SentCause", "described"]
-
 
 def described(error: BaseException) -> str:
     """The class of an exception, and what it says if it can."""

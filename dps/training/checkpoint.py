@@ -10,8 +10,6 @@ from typing import Any
 
 from dps._parameters import check_integer
 
-__all__ = ["Checkpoint", "Checkpointing"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -37,21 +37,6 @@ from dps.training.history import EpochRecord
 from dps.training.position import Interim, Within
 from dps.training.saved import KINDS
 
-__all__ = [
-    "Found",
-    "Place",
-    "Stored",
-    "clear",
-    "history_of",
-    "newest",
-    "number_of_next",
-    "part_names",
-    "remove",
-    "store",
-    "unfinished",
-    "write",
-]
-
 _MUCH = 2.0**53
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
 

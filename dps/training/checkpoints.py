@@ -35,8 +35,6 @@ from dps.training.job import Job
 from dps.training.position import Within
 from dps.training.probing import probe
 
-__all__ = ["Checkpoints", "Reached"]
-
 _log = logging.getLogger("dps")
 
 #: Seconds between looks where nothing else is to be done.

@@ -21,8 +21,6 @@ from dps.server.session import Check, Session
 from dps.training.job import Job
 from dps.training.launch import Launch
 
-__all__ = ["Choosing"]
-
 _log = logging.getLogger("dps")
 
 #: Steps of each replica, and seconds, that are measured at the least.

@@ -23,8 +23,6 @@ from dps.data.streams import Stream, Values, open_partition
 if TYPE_CHECKING:
     from dps.training.replica import ReplicaSpec
 
-__all__ = ["cuts_of"]
-
 
 def cuts_of(spec: ReplicaSpec, partitions: Sequence[Partition]) -> Iterator[Cut]:
     """The cuts of a rank.

@@ -33,24 +33,6 @@ from dps.optimizers import (
     Schedule,
 )
 
-__all__ = [
-    "GAIN_THAT_COUNTS",
-    "KINK_ERROR",
-    "KINK_TOL",
-    "L1_ERROR",
-    "L1_TOL",
-    "RELATIVE_TOL",
-    "TOL_OF_PASSES",
-    "WIDE_BATCH",
-    "asks_for_spread",
-    "auto_optimizer",
-    "auto_schedule",
-    "damp_intercept",
-    "is_wide",
-    "set_units",
-    "wide_steps",
-]
-
 _AUTO, _ADAM = ScaledAdagrad(), Adam()
 #: The rate, that where a batch is all rows, and Adam's.
 _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05

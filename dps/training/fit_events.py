@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dps.training.job import FitResult, Job
     from dps.training.recovery import Loss
 
-__all__ = ["FitEvents"]
-
 #: Epochs that one event lists at the most.
 _MOST = 64
 

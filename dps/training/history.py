@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASKED", "SHOWN", "EpochRecord", "EpochReport", "History"]
-
 
 @dataclass(frozen=True)
 class EpochReport:

@@ -15,8 +15,6 @@ from dps.data.targets import TargetEncoding
 if TYPE_CHECKING:
     from dps.training.job import Job
 
-__all__ = ["check_held_out"]
-
 
 def check_held_out(job: Job, summary: DataSummary, cluster: Cluster) -> None:
     """Raise unless some row that counts is trained on, and another one is kept for validation.

@@ -24,9 +24,6 @@ from dps.training.plan import Plan
 from dps.training.position import Position
 from dps.training.stopping import StoppingRule
 
-__all__ = ["FULL_BATCH", "Execution", "FitResult", "Job", "new_fit_id"]
-
-
 #: How steps are made that are each of all rows.
 FULL_BATCH = "L-BFGS"
 

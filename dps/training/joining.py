@@ -14,8 +14,6 @@ from dps.cluster.base import Cluster
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
 
-__all__ = ["Joining"]
-
 _log = logging.getLogger("dps")
 
 #: Seconds between looks for workers that have joined.

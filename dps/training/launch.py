@@ -30,8 +30,6 @@ from dps.training.position import Interim
 from dps.training.replica import ReplicaSpec
 from dps.training.steps import Begun
 
-__all__ = ["HISTORY", "Launch", "cut_rows", "touches_little"]
-
 #: The ranks of each host; the first of them leads.
 Hosts = tuple[tuple[int, ...], ...]
 

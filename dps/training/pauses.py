@@ -13,8 +13,6 @@ import time
 
 from dps.group import Channel
 
-__all__ = ["Pauses"]
-
 #: Steps after which it is found out how long one takes.
 _FIRST = 8
 #: A share of the time between two snapshots after which there is one.

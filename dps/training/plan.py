@@ -15,8 +15,6 @@ from dps.data.partitions import Piece
 from dps.modes import Mode
 from dps.training.sharing import cut, level, replica_counts, worth_moving
 
-__all__ = ["FEWEST", "Plan", "RankPlan", "batch_rows", "make_plan", "make_split", "validating"]
-
 #: Instead of a number of replicas: one for each worker that holds rows.
 FEWEST = "fewest"
 #: As many stored values of X as are worth a further replica where the number is "auto".

@@ -17,8 +17,6 @@ from dps.server.snapshots import Kept
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
 
-__all__ = ["Beginning", "Interim", "Position", "Within"]
-
 
 @dataclass(frozen=True)
 class Within:

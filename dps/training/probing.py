@@ -16,8 +16,6 @@ from dps.data.directories import file_system, write_file
 from dps.server.session import Check, Stores
 from dps.server.snapshots import Kept
 
-__all__ = ["probe"]
-
 #: Seconds between questions to those who write.
 _TICK = 0.005
 

@@ -23,8 +23,6 @@ from dps.training.job import Job
 from dps.training.position import Interim, Position
 from dps.training.watch import Watcher
 
-__all__ = ["Loss", "Recovery"]
-
 _log = logging.getLogger("dps")
 
 #: Generations in a row that end without a closed epoch: what is run may be what kills workers.

@@ -43,8 +43,6 @@ from dps.training.stopping import StoppingRule
 from dps.training.validating import HeldOutRows, Validation
 from dps.transport import HostLink, Link, connect
 
-__all__ = ["Outcome", "ReplicaSpec", "run_replica"]
-
 _BEAT_EVERY = 1.0  # seconds, or a quarter of the timeout
 
 

@@ -17,8 +17,6 @@ from dps.training.history import EpochRecord
 from dps.training.job import FULL_BATCH, FitResult, Job
 from dps.training.recovery import Loss
 
-__all__ = ["FitReport", "report_of"]
-
 #: Replicas with a row of their own; of more, those that compute longest.
 _SHOWN = 16
 _COLORS = {"compute": "#1f9d83", "communicate": "#e3b23c", "wait": "#e2654a", "load": "#8aa0bd"}

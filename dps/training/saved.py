@@ -28,8 +28,6 @@ from dps.training.checkpoint import Checkpoint
 from dps.training.history import ASKED, SHOWN, History
 from dps.training.state import TrainState
 
-__all__ = ["KINDS", "kinds_by_name"]
-
 _RANKS = "rows_per_replica"
 
 

@@ -11,8 +11,6 @@ from fractions import Fraction
 
 from dps.data.partitions import Piece
 
-__all__ = ["Held", "cut", "held_rows", "level", "replica_counts", "worth_moving"]
-
 #: The rows of each worker, in order.
 Held = Mapping[str, Sequence[Piece]]
 

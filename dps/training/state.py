@@ -16,8 +16,6 @@ from dps.models import Model
 from dps.optimizers import Optimizer
 from dps.training.job import FitResult, Job
 
-__all__ = ["TrainState", "check_unchanged", "starting_state"]
-
 
 @dataclass(frozen=True)
 class TrainState:

@@ -23,8 +23,6 @@ from dps.models import Model
 from dps.optimizers import Schedule
 from dps.optimizers.update import Rates
 
-__all__ = ["FROM_THE_START", "Begun", "Steps", "gradient_of"]
-
 #: See :meth:`Steps.epoch`.
 Pause = Callable[[int, float, int, int], int]
 

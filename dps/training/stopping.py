@@ -18,8 +18,6 @@ from dps.errors import NonFiniteError, ReplicaError
 from dps.scores.validation import Score
 from dps.training.history import EpochRecord, EpochReport
 
-__all__ = ["StoppingRule"]
-
 #: An epoch of steps that lowers the loss by less than this share is on a plateau: passes over all
 #: rows gain more in the same time.
 _PLATEAU = 0.01

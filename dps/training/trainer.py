@@ -31,8 +31,6 @@ from dps.training.recovery import Recovery
 from dps.training.replica import run_replica
 from dps.training.watch import Watcher
 
-__all__ = ["train"]
-
 _log = logging.getLogger("dps")
 
 #: Epochs of stochastic steps from which it pays to move rows.

@@ -20,8 +20,6 @@ from dps.group import Channel, raise_unless_ran
 from dps.models import Model
 from dps.scores.validation import Score
 
-__all__ = ["HeldOutRows", "Validation"]
-
 #: Of a rank's rows for validation: the sums of losses and of weights, and the report of a score.
 Validation = tuple[float, float, Sequence[float] | NDArray[np.float64]]
 

@@ -38,8 +38,6 @@ from dps.training.plan import Plan
 from dps.training.position import Interim, Position, Within
 from dps.training.replica import Outcome
 
-__all__ = ["Watcher"]
-
 _log = logging.getLogger("dps")
 
 _TICK = 0.25  # seconds between looks at a running fit

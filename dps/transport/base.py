@@ -14,8 +14,6 @@ from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind
 from dps.server.window import Window
 
-__all__ = ["Link"]
-
 
 class Link(Protocol):
     """A rank's way to one shard."""

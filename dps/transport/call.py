@@ -19,8 +19,6 @@ from distributed.protocol.pickle import dumps
 from dps.errors import DPSError
 from dps.transport.remote import PendingCall, Remote
 
-__all__ = ["CallingWire", "Mailbox", "Presence"]
-
 #: Seconds between questions whether a sender is there.
 _ASK_EVERY = 5.0
 

@@ -37,8 +37,6 @@ from dps.server.tensors import ServerSpec
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
 
-__all__ = ["RemoteAccess", "Sent", "access_to", "mirror_key", "mirrors_of"]
-
 #: Seconds for which a file is believed to have an owner.
 _BELIEVED = 0.1
 #: Seconds that connecting, or an answer that nothing is waited for, may take.

@@ -11,8 +11,6 @@ from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window
 from dps.transport.remote import Remote
 
-__all__ = ["connect"]
-
 
 def connect(
     session: Session,

@@ -23,8 +23,6 @@ from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote
 from dps.transport.wires import ShardProbe, called, connected
 
-__all__ = ["FarLink"]
-
 #: Seconds that a shard may take to stop; of one that takes longer nothing more is wanted.
 _TO_STOP = 1.0
 

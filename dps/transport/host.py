@@ -13,8 +13,6 @@ from dps.server.watch import Watch
 from dps.server.window import ABORTED, Window
 from dps.transport.mapped import map_window
 
-__all__ = ["HostLink"]
-
 
 class HostLink:
     """A rank's place in the window of its host.

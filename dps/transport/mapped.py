@@ -16,8 +16,6 @@ from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import ABORTED, Window
 
-__all__ = ["MappedLink", "map_window"]
-
 
 class MappedLink:
     """A link over a window in this process's memory.

@@ -17,8 +17,6 @@ from typing import Any
 
 from dps.errors import ClusterError, DPSError, ServerLostError
 
-__all__ = ["PendingCall", "Remote"]
-
 _CHECK_EVERY = 0.5
 
 

@@ -35,8 +35,6 @@ from dps.server.window import Field, Window
 from dps.transport.call import Mailbox, Presence
 from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
 
-__all__ = ["Served", "ServedGroup", "ServedShard", "Services", "answering", "pickled", "serve_rank"]
-
 _MOMENT = 1.0  # seconds that threads may take to end
 
 

@@ -28,8 +28,6 @@ from tornado.iostream import IOStream, SSLIOStream
 
 from dps._runtime.wire import ObjectWire, SocketWire, Wire
 
-__all__ = ["TICK", "accept", "can_be_taken_over", "handler_of", "wait_for_ever", "wire_of"]
-
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0
 #: Seconds without any answer after which another host is gone.

@@ -28,8 +28,6 @@ from dps.transport.callers import RemoteAccess
 from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
 
-__all__ = ["MirrorMaker", "TensorShard"]
-
 #: Makes mirror number so and so of a shard on a worker, and calls a function with it; False where
 #: there is no other worker.
 MirrorMaker = Callable[[ServerSpec, int, int, Any, Callable[[Remote], None]], bool]

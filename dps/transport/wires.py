@@ -23,8 +23,6 @@ from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
 from dps.transport.stream import TICK, can_be_taken_over, wire_of
 
-__all__ = ["ShardProbe", "called", "connected"]
-
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
 

@@ -24,22 +24,6 @@ from dps.data.results import LOST
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.host import shared_memory_id
 
-__all__ = [
-    "CANCELLED",
-    "ask",
-    "await_futures",
-    "check_client",
-    "check_versions",
-    "fetch",
-    "first_workers",
-    "living",
-    "present",
-    "reaching",
-    "shared_memory",
-    "staying",
-    "watched",
-]
-
 _TICK = 1.0
 #: What waiting for a Future raises that is cancelled, by Dask or by asyncio.
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)

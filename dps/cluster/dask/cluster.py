@@ -39,8 +39,6 @@ from dps.server.placement import Placement
 from dps.server.session import Session, Stores
 from dps.transport.remote import Remote
 
-__all__ = ["DaskCluster"]
-
 _log = logging.getLogger("dps")
 
 _Answer = TypeVar("_Answer")

@@ -15,8 +15,6 @@ from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition
 from dps.data.sealed import sealed
 
-__all__ = ["exchange"]
-
 
 def exchange(
     client: Client,

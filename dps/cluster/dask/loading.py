@@ -18,8 +18,6 @@ from dps.data.partitions import Partition
 from dps.data.results import LOST
 from dps.errors import ClusterError
 
-__all__ = ["Slice", "compute", "homes_of", "naming_partitions", "ours", "send", "slices_of"]
-
 #: What users call the parts of a partition.
 _NAMES = {"X": "X", "y": "y", "weight": "sample_weight"}
 

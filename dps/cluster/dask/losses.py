@@ -20,8 +20,6 @@ from dps.errors import ClusterError
 if TYPE_CHECKING:
     from dps.cluster.dask.work import FitWork
 
-__all__ = ["homes_after", "restored", "set_free"]
-
 _TICK = 0.02
 #: Seconds after which tasks are set free again from workers that do not answer.
 _AGAIN = 1.0

@@ -37,8 +37,6 @@ from dps.data.sealed import identity
 from dps.data.streams import is_whole
 from dps.errors import ClusterError, WorkerLostError
 
-__all__ = ["PlacedData"]
-
 #: What stands for X, of a partition and its number.
 Change = Callable[[Any, int], Any]
 

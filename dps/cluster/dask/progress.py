@@ -12,8 +12,6 @@ from typing import Any
 
 from dps.errors import ClusterError
 
-__all__ = ["TaskProgress", "look_for_progress"]
-
 
 @dataclass(frozen=True)
 class TaskProgress:

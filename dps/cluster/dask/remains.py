@@ -13,8 +13,6 @@ from dps.server.remains import Remains
 from dps.server.session import Endpoint, Local
 from dps.server.shard import WindowCard
 
-__all__ = ["remains_of"]
-
 #: Workers of a host that are asked whether they can read what another one has left.
 _ASKED = 4
 

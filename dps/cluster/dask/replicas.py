@@ -17,8 +17,6 @@ from dps.errors import ClusterError, WorkerLostError
 from dps.monitor.presence import metered
 from dps.server.session import Session
 
-__all__ = ["ReplicaTasks", "run_replica_task"]
-
 
 class ReplicaTasks:
     """Replica tasks and what they returned."""

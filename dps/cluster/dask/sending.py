@@ -12,8 +12,6 @@ from distributed import Client
 
 from dps.monitor.events import TOPIC
 
-__all__ = ["EventSender"]
-
 
 class EventSender:
     """Sends events through a client.

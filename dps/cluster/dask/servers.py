@@ -40,8 +40,6 @@ from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_o
 from dps.transport.remote import Remote
 from dps.transport.tensor_shard import TensorShard
 
-__all__ = ["ServerShards", "choose_workers", "find", "names", "start", "task_client"]
-
 #: What the names of published datasets begin with.
 _PREFIX = "dps-server-"
 #: Seconds that the scheduler may take to answer.

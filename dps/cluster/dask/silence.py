@@ -15,8 +15,6 @@ from distributed import Client
 from dps.cluster.base import GRACE_SECONDS
 from dps.cluster.dask.calls import ask
 
-__all__ = ["silent_among"]
-
 #: Seconds within which a worker answers that somebody has lost, and more of them for others.
 _TIMES = 1.0, GRACE_SECONDS - 1.0
 

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 
 import dask
 
-__all__ = ["FitSpan"]
-
 
 class FitSpan:
     """The span ``("dps",)``, inside of the user's own."""

@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.streams import Stream, open_partition
 
-__all__ = [
-    "call_on_each",
-    "call_unopened",
-    "cut",
-    "cut_out",
-    "draw_each",
-    "item",
-    "join_pieces",
-    "pick_rows",
-]
-
 
 def call_on_each(
     function: Callable[..., Any], partitions: Sequence[tuple[Any, Any, Any]]

@@ -17,8 +17,6 @@ from dps.cluster.dask.spans import FitSpan
 from dps.data.sealed import sealed
 from dps.errors import ClusterError, WorkerLostError
 
-__all__ = ["FitWork"]
-
 _log = logging.getLogger("dps")
 
 #: Seconds within which a worker answers that is well.

@@ -12,8 +12,6 @@ from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.words import duration, host, percent
 
-__all__ = ["Times"]
-
 #: Replicas whose workers are named at the axis.
 _NAMED = 16
 #: The least share that has its figure written into it.

@@ -13,8 +13,6 @@ from bokeh.plotting import figure
 
 from dps.monitor.page.palette import Palette
 
-__all__ = ["Canvas", "div", "replace", "write"]
-
 _FONT = "Helvetica, Arial, sans-serif"
 _NOTE = """
 :host { color: var(--dps-faint); font: 14px/1.5 Helvetica, Arial, sans-serif; }

@@ -13,8 +13,6 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import count, loss
 
-__all__ = ["Losses", "Rates"]
-
 #: x, y, color, name; and of a mark x, y, fill, color, name, figure, what it is.
 Curve = tuple[list[float], list[float], str, str]
 Mark = tuple[float, float, str, str, str, str, str]

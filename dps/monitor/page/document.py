@@ -26,8 +26,6 @@ from dps.monitor.page.view import Panel, view_of
 from dps.monitor.plugin import plugin_of
 from dps.monitor.store import Store
 
-__all__ = ["PANELS", "PLOTS", "applications", "enter"]
-
 #: How often a page looks for something new, in milliseconds.
 _TICK = 250
 

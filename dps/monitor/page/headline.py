@@ -10,8 +10,6 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import count, duration, host, loss, plural
 
-__all__ = ["Headline"]
-
 _CSS = """
 :host { font: 14px/1.45 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%; }
 .top { display: flex; flex-wrap: wrap; gap: 4px 12px; align-items: baseline; }

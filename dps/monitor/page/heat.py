@@ -13,8 +13,6 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import staleness
 
-__all__ = ["Staleness", "cell"]
-
 _COLUMNS = ("x", "y", "heat", "text", "ink", "counts", "pushes")
 #: Cells that have their figure written into them.
 _WRITTEN = 200

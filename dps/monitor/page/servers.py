@@ -12,8 +12,6 @@ from dps.monitor.page.view import View
 from dps.monitor.servers import Server
 from dps.monitor.words import count, host, plural
 
-__all__ = ["ServersPanel"]
-
 _CSS = """
 :host { font: 13px/1.5 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%;
   overflow: auto; }

@@ -15,8 +15,6 @@ from dps.monitor.page.view import View
 from dps.monitor.store import Fit
 from dps.monitor.words import count, host, percent
 
-__all__ = ["EventLog", "Shards"]
-
 _CSS = """
 :host { font: 13px/1.5 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%;
   overflow: auto; }

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from dps.monitor.servers import Server
 from dps.monitor.store import Fit, Store
 
-__all__ = ["Panel", "View", "view_of"]
-
 
 @dataclass(frozen=True)
 class View:

@@ -36,8 +36,6 @@ from dps.training.lbfgs.descent import DescentStep, Search
 from dps.training.lbfgs.pieces import Pieces
 from dps.training.validating import Validation
 
-__all__ = ["FullBatch", "train_full_batch"]
-
 #: Stored values of X, of all ranks, from which the spread of the features is estimated. Rare
 #: columns need many: on the flights half of them took five passes more.
 _SAMPLED = 1 << 22

@@ -17,8 +17,6 @@ from dps.models import Model
 from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
 from dps.training.steps import gradient_of
 
-__all__ = ["Pieces"]
-
 _RUN = 16  # rows that are drawn together
 #: Bytes of X up to which some of the rows of a stream are kept in memory.
 _KEPT = 1 << 25
