@@ -71,8 +71,7 @@ def held_out_rows(seed: int, partition: int, rows: int, fraction: float) -> NDAr
     """
     source = np.random.SeedSequence((seed, 0, partition, HELD_OUT))
     random = np.random.Generator(np.random.Philox(source)).random(rows)
-    held: NDArray[np.bool_] = random < fraction
-    return held
+    return random < fraction
 
 
 def spread(count: int, n_groups: int, key: int) -> list[list[int]]:

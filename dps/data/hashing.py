@@ -57,8 +57,7 @@ def hashes_of(values: Any) -> NDArray[np.uint64]:
 
     texts = np.empty(len(values), object)
     texts[:] = texts_of(values)
-    hashes: NDArray[np.uint64] = hash_array(texts, categorize=False)
-    return hashes
+    return hash_array(texts, categorize=False)
 
 
 def buckets_of(values: Any, n_buckets: int) -> NDArray[np.int64]:

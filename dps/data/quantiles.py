@@ -38,8 +38,7 @@ class Points:
         """The values below which such shares of the rows lie."""
         below = np.cumsum(self.rows)
         at = np.searchsorted(below, np.asarray(shares) * below[-1], side="left")
-        found: NDArray[np.float64] = self.values[np.minimum(at, len(self.values) - 1)]
-        return found
+        return self.values[np.minimum(at, len(self.values) - 1)]
 
     def edges(self, bins: int) -> NDArray[np.float64]:
         """Edges of at most about so many bins, ascending; two at least, equal for a constant.
@@ -66,8 +65,7 @@ class Points:
         within = np.cumsum(rows[light]) - rows[light] / 2
         at = np.searchsorted(within, np.linspace(0, rest, left + 1))
         cuts = values[light[np.clip(at, 0, len(light) - 1)]]
-        found: NDArray[np.float64] = np.unique(np.r_[values[heavy], cuts, values[[0, -1]]])
-        return found
+        return np.unique(np.r_[values[heavy], cuts, values[[0, -1]]])
 
 
 def points_of(X: Any, columns: NDArray[np.int64]) -> list[Points]:

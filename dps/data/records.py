@@ -213,8 +213,7 @@ class RecordReader:
             raise ValueError(f"{path}: {error}") from error
 
     def _items(self, record: dict[str, Any], path: str) -> list[Any]:
-        items: list[Any] = self(_field(record, "items", list, path), path)
-        return items
+        return self(_field(record, "items", list, path), path)
 
     def _pairs(self, record: dict[str, Any], path: str) -> list[Any]:
         pairs = self._items(record, path)

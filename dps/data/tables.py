@@ -134,8 +134,7 @@ def table_of(X: Any) -> Table | None:
     Table, or None where X is made of objects, or is a broken sparse matrix
     """
     if not is_frame(X) and hasattr(X, "table"):
-        table: Table = X.table()
-        return table
+        return X.table()
     if not hasattr(X, "shape"):
         return None
     if defect_of_structure(X) is not None:

@@ -46,8 +46,7 @@ class TargetEncoding:
         n_classes = 0 if self.classes is None else len(self.classes)
         of_class = self.loss.targets(np.arange(n_classes, dtype=targets.dtype))
         order = np.argsort(of_class)
-        codes: NDArray[np.intp] = order[np.searchsorted(of_class[order], targets)]
-        return codes
+        return order[np.searchsorted(of_class[order], targets)]
 
     def encode(
         self, y: Any, weight: Any, dtype: Any

@@ -39,8 +39,7 @@ __all__ = ["FRAMES", "CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
 
 def with_callbacks(method: _Method) -> _Method:
     """Have callbacks torn down when the method of an estimator ends, in whatever way."""
-    managed: _Method = _managed(method)
-    return managed
+    return _managed(method)
 
 
 class FitCallbacks:

@@ -319,8 +319,7 @@ class ModelClassifier(_Custom, AnyClassifier):
         return ModelLossOfLabels()
 
     def _probabilities(self) -> Finish:
-        own: Finish = getattr(self.model_, "probabilities", probabilities)
-        return own
+        return getattr(self.model_, "probabilities", probabilities)
 
 
 @estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)
@@ -374,5 +373,4 @@ class ModelRegressor(_Custom, AnyRegressor):
         return ModelLossOfNumbers()
 
     def _mean(self) -> Finish:
-        own: Finish = getattr(self.model_, "mean", self._loss().mean)
-        return own
+        return getattr(self.model_, "mean", self._loss().mean)

@@ -72,8 +72,7 @@ class _Machine(FittedModel):
     def needed(self, X: Any) -> NDArray[np.int64]:
         """Ids, ascending, among which are all that a block touches."""
         columns = X.indices if hasattr(X, "indices") else np.arange(X.shape[1])
-        ids: NDArray[np.int64] = self.model.inputs.touched(columns)
-        return ids
+        return self.model.inputs.touched(columns)
 
 
 _FM = """

@@ -284,8 +284,7 @@ class _Linear(DistributedEstimator):
             if same:
                 return start.params
             plain = start.params if before is None else before.plain(start.params)
-            moved: NDArray[np.floating] = model.from_plain(plain)
-            return moved
+            return model.from_plain(plain)
         params: NDArray[np.floating] = model.initial()
         if model.fit_intercept and not self._classification:
             views = model.layout.views(params)

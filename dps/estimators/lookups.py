@@ -92,8 +92,7 @@ class TablePredictor:
 
 def _needed(part: Any, predict: _Predictor, number: int) -> NDArray[np.int64]:
     raw: Any = predict.model
-    needed: NDArray[np.int64] = raw.needed(predict.rows(part, f" in partition {number}"))
-    return needed
+    return raw.needed(predict.rows(part, f" in partition {number}"))
 
 
 def _pick(piece: Part, ids: NDArray[np.int64]) -> Part:

@@ -64,8 +64,7 @@ class ModelLossOfNumbers(ModelLoss):
 
 def probabilities(raw: NDArray[np.floating]) -> NDArray[np.floating]:
     """Of classes: the softmax of their outputs, or the logistic function of a single one."""
-    found: NDArray[np.floating] = (LogLoss() if raw.shape[1] == 1 else Softmax()).probabilities(raw)
-    return found
+    return (LogLoss() if raw.shape[1] == 1 else Softmax()).probabilities(raw)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,7 @@ def _scalers(estimator: Any, inputs: Inputs) -> list[Any]:
 def _edges(inputs: Inputs, number: int) -> _Floats:
     """A number's edges in units of its spread."""
     edges = np.asarray(inputs.edges[number], np.float64)
-    scaled: _Floats = (edges - inputs.centre[number]) * inputs.spread[number]
-    return scaled
+    return (edges - inputs.centre[number]) * inputs.spread[number]
 
 
 def _knots(inputs: Inputs) -> list[_Floats]:
@@ -157,15 +156,13 @@ class _Ramps:
     def thresholds(self, scaled: bool) -> _Floats:
         """Its biases."""
         shift = 0.0 if scaled else self._of("centre", 0.0) * self._of("spread", 1.0)
-        biases: _Floats = -self._signs * (self._knots + shift)
-        return biases
+        return -self._signs * (self._knots + shift)
 
     def _of(self, name: str, otherwise: float) -> _Floats:
         """What belongs to the number of each ramp."""
         places = self._inputs.places[self._columns]
         known = np.r_[np.asarray(getattr(self._inputs, name), np.float64), otherwise]
-        of_each: _Floats = known[np.where(places >= 0, places, len(known) - 1)]
-        return of_each
+        return known[np.where(places >= 0, places, len(known) - 1)]
 
 
 def _function(

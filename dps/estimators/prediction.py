@@ -52,8 +52,7 @@ class FittedModel:
     @property
     def n_features(self) -> int:
         """Columns that a block must have."""
-        n_features: int = self.model.n_features
-        return n_features
+        return self.model.n_features
 
     @property
     def dtype(self) -> Any:
@@ -66,8 +65,7 @@ class FittedModel:
         if hasattr(model, "with_dtype"):
             model = model.with_dtype("f4" if X.dtype == np.float32 else "f8")
         rows = features_of(X, model.dtype).rows(0, X.shape[0], None)
-        raw: NDArray[np.floating] = model.raw(self.params.astype(model.dtype, copy=False), rows)
-        return raw
+        return model.raw(self.params.astype(model.dtype, copy=False), rows)
 
 
 class Predictor(Protocol):

@@ -186,8 +186,7 @@ def row_of(server: ParameterServer) -> NDArray[np.float64]:
     KeyError
         No fit has begun.
     """
-    row: NDArray[np.float64] = np.asarray(server.pull(TRAINING))[0]
-    return row
+    return np.asarray(server.pull(TRAINING))[0]
 
 
 def _called(server: ParameterServer) -> str:

@@ -107,8 +107,7 @@ class ServedModel:
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """As the estimator's, of the model of now."""
-        score: float = self.model.score(X, y, sample_weight)
-        return score
+        return self.model.score(X, y, sample_weight)
 
     def __reduce__(self) -> Any:
         return partial(type(self), self.server, **self._given), ()

@@ -20,8 +20,7 @@ from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    first: NDArray[np.floating] = mean(raw)[:, 0]
-    return first
+    return mean(raw)[:, 0]
 
 
 def _margin(raw: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -34,8 +33,7 @@ def _as_is(raw: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _logarithms(of: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:
-    logarithms: NDArray[np.floating] = np.log(of(raw))
-    return logarithms
+    return np.log(of(raw))
 
 
 def _indicators(raw: NDArray[np.floating]) -> NDArray[Any]:
@@ -50,8 +48,7 @@ class _Labels:
 
     def __call__(self, raw: NDArray[np.floating]) -> NDArray[Any]:
         codes = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
-        labels: NDArray[Any] = self.classes[codes]
-        return labels
+        return self.classes[codes]
 
 
 def _has_probabilities(estimator: AnyClassifier) -> bool:

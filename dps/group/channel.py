@@ -170,8 +170,7 @@ class Channel:
     def reduce(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Sum a few doubles over ranks, in rank order: the same bits for all."""
         self._reductions += 1
-        total: NDArray[np.float64] = self._call(operations.reduce, self._reductions, list(values))
-        return total
+        return self._call(operations.reduce, self._reductions, list(values))
 
     def mean(self, values: NDArray[np.floating], rows: int, notes: Sequence[float] = ()) -> Made:
         """``sum_r values_r / sum_r rows_r``, in rank order: the same bits for all.
@@ -272,8 +271,7 @@ class Channel:
     def staleness(self) -> tuple[float, float]:
         """Sum and largest of the staleness of pushes since the last call."""
         raise_unless_ran(self.step.wait_for_answers(), self._spec.rank, self.steps)
-        stale: tuple[float, float] = self.step.staleness()
-        return stale
+        return self.step.staleness()
 
     def clock_distance(self) -> float:
         """How many steps ahead of the slowest rank a step has begun since the last call, at most.
@@ -312,13 +310,11 @@ class Channel:
         if not optimizer.reports_a_mean:
             return params
         if self._held is not None:
-            mean: NDArray[np.floating] = optimizer.result(self._held[0], self._held[1:])
-            return mean
+            return optimizer.result(self._held[0], self._held[1:])
         whole = np.empty((1, self._spec.size), self._spec.dtype)
         for shard, link in enumerate(self._links):
             self._spec.placement.put(shard, link.call(operations.reported)[None], whole)
-        first: NDArray[np.floating] = whole[0]
-        return first
+        return whole[0]
 
     _flushed = False
 
@@ -363,10 +359,7 @@ class Channel:
         # Where nobody waits, nobody runs more than one epoch ahead.
         waits = self._together or self._flushed or keep is not None
         self._flushed = False
-        closed: NDArray[np.float64] | None = self._first.call(
-            operations.await_closed, epoch + waits
-        )
-        return closed
+        return self._first.call(operations.await_closed, epoch + waits)
 
     def keep(self, epoch: int, steps: int, note: Sequence[float], spare: int | None) -> None:
         """Have a snapshot taken within an epoch; all ranks call it after the same step.

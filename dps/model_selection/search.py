@@ -185,8 +185,7 @@ def cross_val_score(
         estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
         error_score=error_score,
     )  # fmt: skip
-    scores: NDArray[np.float64] = found["test_score"]
-    return scores
+    return found["test_score"]
 
 
 def cross_validate(
@@ -252,12 +251,11 @@ def cross_validate(
     """
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
-        scores: dict[str, Any] = model_selection.cross_validate(
+        return model_selection.cross_validate(
             estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
             return_train_score=return_train_score, return_estimator=return_estimator,
             error_score=error_score,
         )  # fmt: skip
-        return scores
     scorer = scorer_of(scoring)
     with _placed(estimator) as (placed, client, given):
         data = Folds(_folds_for(cv, placed), client, X, y, params or {}, groups)

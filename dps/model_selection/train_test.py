@@ -104,11 +104,10 @@ def train_test_split(
     """
     arrays, stratify = tuple(map(as_pandas, arrays)), as_pandas(stratify)
     if not any(map(is_dask, arrays)):
-        found: list[Any] = model_selection.train_test_split(
+        return model_selection.train_test_split(
             *arrays, test_size=test_size, train_size=train_size, random_state=random_state,
             shuffle=shuffle, stratify=stratify,
         )  # fmt: skip
-        return found
     parts = [_parts(values, number) for number, values in enumerate(arrays)]
     every = parts if stratify is None else [*parts, _parts(stratify, "stratify")]
     lengths = _lengths_of(every)

@@ -170,8 +170,7 @@ def mean_staleness(row: NDArray[np.int64]) -> float:
 
 def histogram(row: NDArray[np.int64]) -> list[int]:
     """A rank's pushes to a shard by staleness, without the zeros at the end."""
-    counts: list[int] = np.trim_zeros(row[STALENESS:], "b").tolist()
-    return counts
+    return np.trim_zeros(row[STALENESS:], "b").tolist()
 
 
 def seconds(row: NDArray[np.int64]) -> SecondsFields:

@@ -81,8 +81,7 @@ def plugin_of(scheduler: Any) -> FitsPlugin:
         for _, event in scheduler.get_events(TOPIC):
             plugin.log_event(TOPIC, event)
         plugin.store.servers.keep(scheduler.workers, time())
-    found: FitsPlugin = scheduler.plugins[NAME]
-    return found
+    return scheduler.plugins[NAME]
 
 
 def install(dask_scheduler: Any) -> str | None:

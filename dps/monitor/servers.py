@@ -39,8 +39,7 @@ class Server:
     @property
     def name(self) -> str | None:
         """By which it is found."""
-        name: str | None = self._any["name"]
-        return name
+        return self._any["name"]
 
     @property
     def _any(self) -> Mapping[str, Any]:

@@ -162,8 +162,7 @@ class Fit:
     @property
     def validation_loss(self) -> float | None:
         """Of the last closed epoch, where rows are held out."""
-        validation: float | None = (self._last_epoch or {}).get("validation_loss")
-        return validation
+        return (self._last_epoch or {}).get("validation_loss")
 
     @property
     def epoch_done(self) -> float:

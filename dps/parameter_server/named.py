@@ -124,10 +124,7 @@ class NamedTensors:
         KeyError, IndexError, ValueError, TypeError, ServerLostError
             See `pull`; nothing has been applied where the arguments are wrong.
         """
-        done: Handle | None = self._run(
-            wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, False
-        )
-        return done
+        return self._run(wait, self._requests.write, Op.APPLY, name, gradient, keys, rows, False)
 
     def push_pull(
         self, name: str, gradient: Any, keys: Any = None, *, rows: float = 1, wait: bool = True
@@ -151,8 +148,7 @@ class NamedTensors:
         Errors of `push`.
         """
         args = Op.ADD, name, values, keys, 1, False
-        done: Handle | None = self._run(wait, self._requests.write, *args)
-        return done
+        return self._run(wait, self._requests.write, *args)
 
     def assign(
         self, name: str, values: Any, keys: Any = None, *, wait: bool = True
@@ -162,8 +158,7 @@ class NamedTensors:
         The optimizer's state stays as it is.
         """
         args = Op.ASSIGN, name, values, keys, 1, False
-        done: Handle | None = self._run(wait, self._requests.write, *args)
-        return done
+        return self._run(wait, self._requests.write, *args)
 
     @staticmethod
     def ids_of(texts: Any) -> NDArray[np.int64]:

@@ -267,11 +267,10 @@ class Requests:
             return instead()
 
         def part_of(tensor: TensorSpec, part: int) -> Taken:
-            taken: Taken = rescued(
+            return rescued(
                 tensor.parts[part][0], lambda: self.call(tensor, part, "take"),
                 lambda: unknown_part(tensor, part, self.spec.optimizer),
             )  # fmt: skip
-            return taken
 
         taken = {
             tensor.name: [part_of(tensor, part) for part in range(len(tensor.parts))]

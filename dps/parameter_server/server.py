@@ -244,8 +244,7 @@ class ParameterServer(NamedTensors):
 
     def note(self, name: str) -> bytes | None:
         """The bytes that are kept by a name; None without any."""
-        found: bytes | None = self._requests.reach(0).call("note", name)
-        return found
+        return self._requests.reach(0).call("note", name)
 
     def stats(self) -> dict[str, Any]:
         """What has been done, how much there is, and who is connected.

@@ -17,8 +17,7 @@ from dps.losses.base import as_columns
 def equal(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a row has its label, or all of its labels; (n,)."""
     same: Any = y_true == y_pred
-    rows: NDArray[np.bool_] = same if same.ndim == 1 else same.all(axis=1)
-    return rows
+    return same if same.ndim == 1 else same.all(axis=1)
 
 
 def squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
@@ -34,13 +33,11 @@ def absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
 def negative_logs(chances: NDArray[Any]) -> NDArray[Any]:
     """Minus the logarithms of probabilities, kept from 0 and 1 as scikit-learn keeps them."""
     least = np.finfo(chances.dtype).eps
-    logs: NDArray[Any] = -np.log(np.clip(chances, least, 1 - least))
-    return logs
+    return -np.log(np.clip(chances, least, 1 - least))
 
 
 def _errors(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[np.float64]:
-    errors: NDArray[np.float64] = as_columns(y_true.astype(np.float64)) - as_columns(y_pred)
-    return errors
+    return as_columns(y_true.astype(np.float64)) - as_columns(y_pred)
 
 
 def moments(

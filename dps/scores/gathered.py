@@ -100,8 +100,7 @@ class _Outputs(BaseEstimator):  # type: ignore[misc]
         return self._seen("predict", X)
 
     def _seen(self, method: str, X: NDArray[Any]) -> NDArray[Any]:
-        predicted: NDArray[Any] = seen(method, self.targets, self.y, X)[1]
-        return predicted
+        return seen(method, self.targets, self.y, X)[1]
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

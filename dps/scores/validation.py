@@ -49,8 +49,7 @@ class Score(ABC):
 
     def joined(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """What is reported of all rows, from reports of some; behind one may be more numbers."""
-        summed: NDArray[np.float64] = functools.reduce(operator.add, parts, np.zeros(1))
-        return summed
+        return functools.reduce(operator.add, parts, np.zeros(1))
 
     def width(self, rows: int) -> int:
         """Numbers that a report of so many rows takes, at the most."""
@@ -72,8 +71,7 @@ class _OfRows(Score):
     def sums(self, targets: TargetEncoding, y: Any, raw: Any, weight: Any) -> NDArray[np.float64]:
         """Weighted sums, (k,)."""
         rows = np.asarray(self.of_rows(targets, y, raw), np.float64)
-        sums: NDArray[np.float64] = np.atleast_1d(weight @ rows)
-        return sums
+        return np.atleast_1d(weight @ rows)
 
 
 @dataclass(frozen=True)
@@ -272,13 +270,11 @@ class _R2(Score):
 
 
 def _squared(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    less: NDArray[Any] = -formulas.squared(y_true, y_pred).mean(axis=1)
-    return less
+    return -formulas.squared(y_true, y_pred).mean(axis=1)
 
 
 def _absolute(y_true: NDArray[Any], y_pred: NDArray[Any]) -> NDArray[Any]:
-    less: NDArray[Any] = -formulas.absolute(y_true, y_pred).mean(axis=1)
-    return less
+    return -formulas.absolute(y_true, y_pred).mean(axis=1)
 
 
 #: Those that are sums over rows, by scikit-learn's names, of each task.

@@ -161,8 +161,7 @@ def report(access: Access, epoch: int, values: NDArray[np.float64]) -> NDArray[n
     received = window.words.add(_REPORTED[parity], 1)
     if received < window.spec.n_ranks * (epoch // 2 + 1):
         return None
-    all_reports: NDArray[np.float64] = reports.copy()
-    return all_reports
+    return reports.copy()
 
 
 def bring_up_to_date(access: Access, epoch: int) -> None:

@@ -118,10 +118,7 @@ class Stores:
 
     def written(self, shard: int, check: Check | None) -> Written | None:
         """What has come of it; None while it is under way."""
-        written: Written | None = self.shards[shard].call(
-            "written", timeout=self.timeout, check=check
-        )
-        return written
+        return self.shards[shard].call("written", timeout=self.timeout, check=check)
 
     def open(
         self,
@@ -205,20 +202,14 @@ class Session:
             First epoch whose record is wanted.
         check : callable, optional
         """
-        status: ShardStatus = self.shards[0].ask(
-            "status", since, timeout=self.server.timeout, check=check
-        )
-        return status
+        return self.shards[0].ask("status", since, timeout=self.server.timeout, check=check)
 
     def counts(self, check: Check | None = None) -> NDArray[np.int64]:
         """What every rank has counted so far (``_runtime/activity.pyx``); (n_ranks, WIDTH).
 
         Who is far tells it a few times a second.
         """
-        counts: NDArray[np.int64] = self.shards[0].ask(
-            "counts", timeout=self.server.timeout, check=check
-        )
-        return counts
+        return self.shards[0].ask("counts", timeout=self.server.timeout, check=check)
 
     def stop(self, check: Check | None = None) -> None:
         """End the fit for every replica."""

@@ -267,8 +267,7 @@ class Snapshots:
     @property
     def _behind(self) -> int:
         """Where what is behind the table begins."""
-        behind: int = self._ids.shape[2] * self._width
-        return behind
+        return self._ids.shape[2] * self._width
 
     @property
     def _each(self) -> int:

@@ -50,8 +50,7 @@ def criterion_of(given: Any, classification: bool) -> Criterion:
     if isinstance(getattr(given, "reduction", None), str):
         given = copy.deepcopy(given)
         given.reduction = "none"
-    found: Criterion = given
-    return found
+    return given
 
 
 def of_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

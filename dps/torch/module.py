@@ -237,10 +237,7 @@ class TorchModel:
                 output = self._output(live, self._inputs(rows[start : start + _ROWS]))
                 parts.append(output.cpu().numpy())
         whose = f"the output of {type(self.module).__name__}"
-        found: NDArray[np.floating] = raw_outputs(
-            np.concatenate(parts), rows.shape[0], self.dtype, whose
-        )
-        return found
+        return raw_outputs(np.concatenate(parts), rows.shape[0], self.dtype, whose)
 
     def _bind(self, params: NDArray[np.floating]) -> BoundModule:
         if self._live is None:

@@ -246,8 +246,7 @@ def answering(call: Callable[[Any, Any], Any]) -> Callable[[bytes], bytes]:
 def pickled(value: Any) -> bytes:
     """What a rank is answered; an exception that cannot travel is described."""
     try:
-        data: bytes = pickle.dumps(value)
-        return data
+        return pickle.dumps(value)
     except Exception:
         error = value[1] if isinstance(value, tuple) else value
         told = RuntimeError(f"{type(error).__name__}: {error}")

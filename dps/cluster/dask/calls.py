@@ -92,8 +92,7 @@ def reaching(client: Client, what: str = "the scheduler cannot be reached") -> I
 
 def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
-    workers: dict[str, int] = ask(client, "scheduler.ncores", timeout)
-    return workers
+    return ask(client, "scheduler.ncores", timeout)
 
 
 def staying(client: Client, timeout: float) -> dict[str, int]:

@@ -24,5 +24,4 @@ class FitSpan:
 
     def __call__(self) -> AbstractContextManager[None]:
         """In its body tasks are made that belong to fits."""
-        entered: AbstractContextManager[None] = dask.annotate(span=self._annotation)
-        return entered
+        return dask.annotate(span=self._annotation)
