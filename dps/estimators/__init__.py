@@ -1,1 +1,12 @@
-"""Estimators that keep the scikit-learn contract; `dps` has those that users import."""
+"""What estimators are made of; `dps` has those that users import.
+
+A new one derives from :class:`Classifier` or :class:`Regressor` and is decorated by
+:func:`estimator`, see docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from dps.estimators.registry import estimator
+from dps.estimators.tasks import Classifier, Regressor
+
+__all__ = ["Classifier", "Regressor", "estimator"]

@@ -61,7 +61,7 @@ def _recorded(estimator: Any) -> tuple[Any, dict[str, Any]]:
     cls = type(estimator)
     if ESTIMATORS.get(cls.__name__) is not cls:
         raise TypeError(
-            f"{cls.__name__} cannot be saved: put @dps.estimators.registry.estimator(model=...) "
+            f"{cls.__name__} cannot be saved: put @dps.estimators.estimator(model=...) "
             f"above the class, as it stands above {sorted(ESTIMATORS)}"
         )
     writer = RecordWriter(_kinds(estimator))
