@@ -73,7 +73,7 @@ def possible(mode: dps.Mode, steps: int) -> float:
 
 def main() -> None:
     chosen = options(__doc__, repeat=3)
-    steps, Sleeping.seconds = (40, 0.002) if chosen.quick else (200, 0.01)
+    steps, Sleeping.seconds = (25, 0.01) if chosen.quick else (200, 0.01)
     n = steps * REPLICAS * ROWS
     X, y = np.zeros((n, 1)), np.random.default_rng(0).normal(size=n)
     modes: dict[str, dps.Mode] = {
