@@ -87,6 +87,13 @@ def test_a_fit_is_put_together_from_events_in_any_order() -> None:
         assert sorted(fit.replicas) == [0, 1]
 
 
+def test_an_end_that_arrives_twice_counts_once() -> None:
+    store = Store()
+    for end in (stopped("f"), stopped("f"), stopped("g", reason="max_iter")):
+        store.add(end, 100.0)
+    assert store.outcomes == {"converged": 1, "max_iter": 1}
+
+
 def test_progress_counts_the_rows_of_the_open_epoch() -> None:
     fit = fed(started("f"), epochs("f", 1, 2), replicas("f", epoch=3))
     assert (fit.epochs, fit.epoch_done, fit.rows_per_second) == (2, 0.6, 80.0)

@@ -43,7 +43,7 @@ def with_callbacks(method: _Method) -> _Method:
 
 
 class FitCallbacks:
-    """What is told of one fit, whose task is `fit`, and of which each epoch is a subtask.
+    """Calls callbacks for one fit: the fit is a task, and each epoch a subtask of it.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class FitCallbacks:
         fitted: Callable[[Trained, Sequence[EpochRecord]], dict[str, Any]],
         publisher: Publisher | None = None,
     ) -> Job:
-        """The job, which tells of its epochs.
+        """The job, which reports its closed epochs.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class FitCallbacks:
     def _call(
         self, records: Sequence[EpochRecord], fitted: Callable[[], dict[str, Any] | None]
     ) -> bool:
-        """Tell callbacks of closed epochs; whether one of them asks the fit to stop."""
+        """Call callbacks for closed epochs; whether one of them asks the fit to stop."""
         stop = False
         for record in records:
             epoch = self._context.subcontext(task_name="epoch")
@@ -111,7 +111,7 @@ class FitCallbacks:
         return stop
 
     def end(self) -> None:
-        """Tell that the estimator is fitted."""
+        """Report that the estimator is fitted."""
         if self._context is not None:
             self._context.call_on_fit_task_end(**self._given, reconstruction_attributes={})
 

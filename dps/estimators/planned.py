@@ -48,8 +48,7 @@ _WARM = 0.05
 _BLURRED = 1e5
 #: What float32 holds with room to spare.
 _LARGE = 1e30
-
-
+#: What "auto" stands for.
 _ADAMW = AdamW(beta2=0.95)
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
 PASSES = 200

@@ -323,8 +323,9 @@ class Store:
         fit = self._fits.get(event["fit"])
         if fit is None:
             fit = self._fits[event["fit"]] = self._new(event["fit"], now)
+        running = fit.running
         fit.add(event, now)
-        if event["kind"] in ("stopped", "failed"):
+        if running and not fit.running:  # an end that arrives twice counts once
             self.outcomes[fit.outcome] += 1
         self.revision += 1
 
