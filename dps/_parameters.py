@@ -1,12 +1,32 @@
-"""Checks of the fields of configuration dataclasses.
+"""Configuration dataclasses: their fields by name, and checks of these.
 
 Owns the sentence of scikit-learn's parameter errors. It must not know what the parameters mean.
 """
 
+from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 Closed = Literal["both", "left", "right", "neither"]
+
+
+class Configuration:
+    """Base of frozen dataclasses that are parameters of estimators; they are their own clones."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the fields by name.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            As in scikit-learn; there is nothing below.
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __sklearn_clone__(self) -> Self:
+        return self
 
 
 def check_real(

@@ -144,9 +144,13 @@ class Cluster(Protocol):
         ...
 
     def map(
-        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
-    ) -> list[Any]:
-        """Call ``function(X, y, weight, **options)`` on partitions, or some, where they lie."""
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
+        opened: bool = True, **options: Any,
+    ) -> list[Any]:  # fmt: skip
+        """Call ``function(X, y, weight, **options)`` on partitions, or some, where they lie.
+
+        Or of what stands for a partition, if it is not to be opened.
+        """
         ...
 
     def replace(

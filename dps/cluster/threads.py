@@ -109,14 +109,13 @@ class ThreadCluster:
         return {number: whole for number, whole in found.items() if whole is not None}
 
     def map(
-        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
-    ) -> list[Any]:
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
+        opened: bool = True, **options: Any,
+    ) -> list[Any]:  # fmt: skip
         """Call a function on each partition in turn."""
         numbers = range(len(self._partitions)) if numbers is None else numbers
-        return [
-            function(*open_partition(part.X, part.y, part.weight), **options)
-            for part in (self._partitions[number] for number in numbers)
-        ]
+        parts = [vars(self._partitions[number]).values() for number in numbers]
+        return [function(*(open_partition(*p) if opened else p), **options) for p in parts]
 
     def replace(
         self, function: Callable[[Any, int], Any], numbers: Sequence[int] | None = None

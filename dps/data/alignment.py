@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dps.data.collections import Parts
-from dps.data.partitions import Partition, is_dask, is_list
+from dps.data.collections import Parts, one_graph
+from dps.data.partitions import Partition, is_dask, is_dask_frame, is_list
 from dps.data.results import results_of
+from dps.data.sealed import sealed
 
 
 def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) -> list[Partition]:
@@ -59,19 +60,39 @@ def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) ->
     return [Partition(*part) for part in zip(*parts, strict=True)]
 
 
-def in_memory(values: Any, name: str, client: Any) -> Any:
-    """The values of a dask vector beside a local X; anything else as it is.
+def in_memory(client: Any, **values: Any) -> list[Any]:
+    """Values of dask collections beside a local X, computed together; others as they are.
 
     Raises
     ------
     TypeError
         A list of partitions, of which it is not known what they hold.
     """
-    if not is_dask(values):
+    lazy = {name: each for name, each in values.items() if is_dask(each)}
+    for name, each in lazy.items():
+        if is_list(each) or not hasattr(each, "compute"):
+            raise TypeError(
+                f"{name} comes in partitions and X does not: give both in the same form"
+            )
+    if lazy:
+        found = results_of([_whole(each) for each in one_graph(*lazy.values())], client)
+        values |= dict(zip(lazy, found, strict=True))
+    return list(values.values())
+
+
+def _whole(values: Any) -> Any:
+    """A frame as one Delayed, since Dask warns when frames and arrays are computed together."""
+    if not is_dask_frame(values):
         return values
-    if is_list(values) or not hasattr(values, "compute"):
-        raise TypeError(f"{name} comes in partitions and X does not: give both in the same form")
-    return results_of([values], client)[0]
+    from dask import delayed
+
+    return delayed(sealed(_concatenated))(Parts(values).tasks)
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    import pandas as pd
+
+    return pd.concat(parts)
 
 
 def _like(values: Any, X: Parts, name: str) -> Any:

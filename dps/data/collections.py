@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.partitions import is_dask_frame, is_list, is_part
+from dps.data.partitions import is_dask, is_dask_frame, is_list, is_part
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
 
@@ -59,15 +59,12 @@ class Parts:
         """Futures where all are in memory, else Delayed objects."""
         if self.is_list:
             return list(self.values)
-        from dask.core import flatten
-
-        graph = self.values.__dask_graph__()
-        futures = [_future_behind(graph, key) for key in flatten(self.values.__dask_keys__())]
-        if all(future is not None for future in futures):
+        futures = _futures_of(self.values)
+        if futures is not None:
             return futures
-        if self.is_frame:
-            return list(_optimised(self.values).to_delayed(optimize_graph=False))
-        return list(np.asarray(self.values.to_delayed(), dtype=object).ravel())
+        values = _optimised([self.values])[0] if self.is_frame else self.values
+        # An array is optimised together with others, see `one_graph`, or not at all.
+        return list(np.asarray(values.to_delayed(optimize_graph=False), dtype=object).ravel())
 
     def map(self, function: Callable[..., Any], *beside: Iterable[Any]) -> list[Any]:
         """What a function makes of each, and of what is beside it, as Delayed."""
@@ -110,6 +107,83 @@ class Parts:
         return blocks_of(parts, None, (n_columns,), dtype, meta)
 
 
+def one_graph(*values: Any) -> list[Any]:
+    """Collections whose graphs are optimised as one, so that tasks they share run once.
+
+    What :func:`dask.persist` does with several collections. Local values, lists of Delayed objects
+    and what lies in memory are returned as they are.
+
+    Parameters
+    ----------
+    *values : dask array, series or dataframe, list of Delayed or Future, local data or None
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> table = da.ones((5, 3), chunks=(3, 3))
+    >>> X, y, weight = one_graph(table[:, :2], table[:, 2], None)
+    >>> X.shape, y.shape, weight is None, len({*X.dask} & {*y.dask}) > 0
+    ((5, 2), (5,), True, True)
+    """
+    found = list(values)
+    lazy = [at for at, each in enumerate(values) if _is_lazy(each)]
+    frames = [at for at in lazy if is_dask_frame(values[at])]
+    arrays = [at for at in lazy if at not in frames]
+    if len(frames) > 1:
+        made = _frames_of_one_graph([found[at] for at in frames])
+        for at, frame in zip(frames, made, strict=True):
+            found[at] = frame
+    if arrays:
+        # Tasks that others need, too, are not merged into those of arrays.
+        lists = [part for each in found if is_list(each) for part in each]
+        others: set[Any] = set()
+        for each in [*lists, *(found[at] for at in frames)]:
+            others.update(each.__dask_graph__() if hasattr(each, "__dask_graph__") else ())
+        made = _arrays_of_one_graph([found[at] for at in arrays], others)
+        for at, array in zip(arrays, made, strict=True):
+            found[at] = array
+    return found
+
+
+def _is_lazy(values: Any) -> bool:
+    """Whether it is a collection of Dask that is not in memory."""
+    if is_list(values) or not (is_dask_frame(values) or hasattr(values, "numblocks")):
+        return False
+    return not is_part(values) and is_dask(values) and _futures_of(values) is None
+
+
+def _frames_of_one_graph(frames: list[Any]) -> list[Any]:
+    import dask.dataframe as dd
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+    made = _optimised(frames)
+    graph: dict[Any, Any] = {}
+    for frame in made:
+        graph.update(frame.__dask_graph__())
+    layer = f"dps-{made[0]._name}"
+    shared = HighLevelGraph.from_collections(layer, graph, dependencies=())
+    return [
+        dd.from_delayed(
+            [Delayed(key, shared, layer=layer) for key in frame.__dask_keys__()],
+            meta=frame._meta, divisions=tuple(frame.divisions), verify_meta=False,
+        )
+        for frame in made
+    ]  # fmt: skip
+
+
+def _arrays_of_one_graph(arrays: list[Any], others: set[Any]) -> list[Any]:
+    import dask.array as da
+    from dask.core import flatten
+    from dask.highlevelgraph import HighLevelGraph
+
+    graph = HighLevelGraph.merge(*(array.dask for array in arrays))
+    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]
+    kept = [key for key in graph if key in others] if others else []
+    made = arrays[0].__dask_optimize__(graph, [*keys, *kept])
+    return [da.Array(made, array.name, array.chunks, meta=array._meta) for array in arrays]
+
+
 def blocks_of(
     parts: Sequence[Any], lengths: Sequence[int] | None, shape: Sequence[int], dtype: Any, meta: Any
 ) -> Any:
@@ -142,15 +216,32 @@ def _encode(function: Callable[[Any, int], Any], part: Any, number: int) -> Any:
     return function(part, number)
 
 
-def _optimised(frame: Any) -> Any:
-    """A dask dataframe that reads only what it needs, in one task a partition.
+def _optimised(frames: Sequence[Any]) -> list[Any]:
+    """Dask dataframes and series that read only what all need, in one task a partition.
 
     Dask would also read a file's row groups together, the more the fewer columns are wanted: X and
-    y, or X and what it says of itself, would be cut at different rows.
+    what it says of itself would be cut at different rows.
     """
+    from dask._expr import _ExprSequence
     from dask.dataframe.dask_expr import new_collection
+    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
 
-    return new_collection(frame.expr.simplify().lower_completely().fuse())
+    together = _ExprSequence(*(frame.expr for frame in frames)).simplify().lower_completely()
+    return [new_collection(expr) for expr in optimize_blockwise_fusion(together).operands]
+
+
+def _futures_of(values: Any) -> list[Any] | None:
+    """The Futures that stand for all partitions of a collection; None if some are not there."""
+    from dask.core import flatten
+
+    graph = values.__dask_graph__()
+    futures = []
+    for key in flatten(values.__dask_keys__()):
+        future = _future_behind(graph, key)
+        if future is None:
+            return None
+        futures.append(future)
+    return futures
 
 
 def _future_behind(graph: Any, key: Any) -> Any:

@@ -6,8 +6,9 @@ It knows nothing of workers: `inspect_partition` is run wherever a partition is,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from dps.data.spread import (
     spread_of,
     standards,
 )
+from dps.data.streams import Stream, open_partition
 from dps.data.targets import as_targets
 from dps.losses import Loss
 
@@ -86,6 +88,7 @@ class PartitionSummary:
     spread: ColumnSums | None  # where it was asked for
     moments: Moments | None  # of the columns that were asked for
     points: list[Points] | None  # of the columns that were asked for
+    repeats: bool = True  # whether a source that was read twice had the same rows
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,30 @@ class DataSummary:
     def total(self) -> int:
         """Rows of all partitions."""
         return sum(self.rows)
+
+
+def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> PartitionSummary:
+    """Look at one partition, whatever stands for it; see `inspect_partition`."""
+    if not isinstance(X, Stream):
+        return inspect_partition(*open_partition(X, y, weight), **options)
+    had = X.had(0, X.n_rows)
+    repeats = X.origin.repeats(had)
+    return replace(inspect_partition(*X.made(had), **options), repeats=repeats)
+
+
+def warn_unless_repeated(found: Sequence[PartitionSummary], of: str = "") -> None:
+    """Warn where a source that is read in each epoch had other rows the second time."""
+    other = [number for number, part in enumerate(found) if not part.repeats]
+    if other:
+        warnings.warn(
+            f"partition {other[0]}{of} has other rows each time it is computed"
+            + (f", as have {len(other) - 1} more" if len(other) > 1 else "")
+            + ", and it is computed in each epoch: rows that are held out of one epoch are "
+            "trained on in others. Seed its source or give it an order, or keep what it makes "
+            "(persist it, or set dps.cache='disk')",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def inspect_partition(

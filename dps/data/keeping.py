@@ -8,6 +8,7 @@ is computed again each time it is read. Nothing here knows what training does wi
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dps.data.collections import rows_of, take
 from dps.data.defects import defect_of_lengths, defect_of_structure
 from dps.data.disk import file_of
 from dps.data.recipes import Recipe
@@ -23,6 +25,8 @@ from dps.data.streams import Stream, Values, kept_of
 
 #: The part of a worker's memory that its partitions may fill; Dask begins to spill at 0.6.
 _FILLED = 0.5
+#: Rows of a partition that tell whether it was computed alike twice.
+_DIGESTED = 256
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Recomputed:
 
     shape: tuple[int, ...]  # of X as it was computed
     nbytes: int  # what it took: an error says so where it cannot be had again
+    digest: bytes  # of some of its rows
     recipe: Recipe | None = None  # how it is computed again, once that is known
     whole: ClassVar[bool] = True
     resident: ClassVar[int] = 0
@@ -81,6 +86,10 @@ class Recomputed:
             raise ValueError(defect.replace("{place}", ""))
         return X, y, weight
 
+    def repeats(self, values: Values) -> bool:
+        """Whether all rows, computed again, are those of the first time."""
+        return _digest(values) == self.digest
+
 
 def keep_partition(
     keeping: Keeping,
@@ -93,7 +102,7 @@ def keep_partition(
     """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
     from dask.sizeof import sizeof
 
-    shape = np.shape(X)
+    shape, given = np.shape(X), X
     if prepare is not None:
         X = prepare(X, number)
     if keeping.in_memory(0):  # the values are there already
@@ -108,7 +117,30 @@ def keep_partition(
             if file.has_room(kept.nbytes):
                 return Stream(number, kept.put(file.put))
     nbytes = sum(map(sizeof, (X, y, weight)))
-    return Stream(number, Recomputed(shape, nbytes), () if prepare is None else (prepare,))
+    absent = Recomputed(shape, nbytes, _digest((given, y, weight)))
+    return Stream(number, absent, () if prepare is None else (prepare,))
+
+
+def _digest(values: Values) -> bytes:
+    """A digest of some rows, spread evenly over the partition."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in values:
+        if part is None or not np.ndim(part) or defect_of_structure(part) is not None:
+            continue
+        rows = rows_of(part)
+        some = take(part, np.linspace(0, max(0, rows - 1), min(rows, _DIGESTED)).astype(np.int64))
+        if hasattr(some, "indptr"):
+            arrays = [some.data, some.indices, some.indptr]
+        elif hasattr(some, "columns"):
+            arrays = [some.iloc[:, at].to_numpy() for at in range(some.shape[1])]
+        else:
+            arrays = [np.asarray(some)]
+        for array in arrays:
+            numbers = array.dtype.kind in "biufcmMSU"
+            found.update(
+                array.tobytes() if numbers else repr(array.tolist()).encode("utf8", "replace")
+            )
+    return found.digest()
 
 
 def absent_bytes(X: Any, *_: Any) -> int | None:

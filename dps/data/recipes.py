@@ -38,21 +38,12 @@ class Recipe:
 
 def recipes_of(partitions: Sequence[Partition]) -> list[Recipe] | None:
     """A recipe for each partition; None if they share work, or some of it is in memory."""
-    graph: dict[Any, Any] = {}
-    merged: dict[int, Any] = {}  # with the graphs, whose numbers others might get else
-    for part in partitions:
-        for value in vars(part).values():
-            if value is None:
-                continue
-            if not hasattr(value, "__dask_graph__"):  # a Future
-                return None
-            tasks = value.__dask_graph__()
-            if id(tasks) not in merged:
-                merged[id(tasks)] = tasks
-                graph.update(tasks)
-    from dask._task_spec import DataNode, convert_legacy_graph
+    from dask._task_spec import DataNode
 
-    nodes = convert_legacy_graph(graph)
+    if not all(hasattr(value, "__dask_graph__") for value in _values(partitions)):
+        return None  # there are Futures
+    graph = _graph_of(partitions)
+    nodes = _nodes_of(graph)
     if any(is_part(getattr(node, "value", graph.get(key))) for key, node in nodes.items()):
         return None
     user: dict[Any, int] = {}
@@ -65,6 +56,52 @@ def recipes_of(partitions: Sequence[Partition]) -> list[Recipe] | None:
                 return None
         recipes.append(Recipe(tasks, keys))  # type: ignore[arg-type]
     return recipes
+
+
+def shared_tasks(groups: Iterable[Sequence[Partition]]) -> list[Any]:
+    """Delayed objects of the tasks that partitions of several groups need, nearest to these."""
+    from dask._task_spec import DataNode
+    from dask.delayed import Delayed
+
+    graph = _graph_of([part for group in groups for part in group])
+    nodes = _nodes_of(graph)
+    user: dict[Any, int] = {}
+    shared = []
+    for number, group in enumerate(groups):
+        left = [v.key for v in _values(group) if hasattr(v, "__dask_graph__")]
+        while left:
+            key = left.pop()
+            if key not in nodes:  # a Future
+                continue
+            if key not in user:
+                user[key] = number
+                left += nodes[key].dependencies
+            elif user[key] not in (number, -1) and not isinstance(nodes[key], DataNode):
+                user[key] = -1
+                shared.append(key)
+    return [Delayed(key, graph) for key in shared]
+
+
+def _values(partitions: Iterable[Partition]) -> list[Any]:
+    return [value for part in partitions for value in vars(part).values() if value is not None]
+
+
+def _graph_of(partitions: Iterable[Partition]) -> dict[Any, Any]:
+    """All tasks behind some partitions."""
+    graph: dict[Any, Any] = {}
+    merged: dict[int, Any] = {}  # with the graphs, whose numbers others might get else
+    for value in _values(partitions):
+        tasks = value.__dask_graph__() if hasattr(value, "__dask_graph__") else {}
+        if id(tasks) not in merged:
+            merged[id(tasks)] = tasks
+            graph.update(tasks)
+    return graph
+
+
+def _nodes_of(graph: dict[Any, Any]) -> dict[Any, Any]:
+    from dask._task_spec import convert_legacy_graph
+
+    return convert_legacy_graph(graph)
 
 
 def _needed(nodes: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:

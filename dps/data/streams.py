@@ -50,6 +50,10 @@ class Origin(Protocol):
         """X, y and weight of some rows."""
         ...
 
+    def repeats(self, values: Values) -> bool:
+        """Whether all rows, read again, are those of the first reading."""
+        ...
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -84,6 +88,10 @@ class Kept:
         """X, y and weight of some rows."""
         weight = None if self.weight is None else self.weight.rows(start, stop)
         return self.X.rows(start, stop), self.y.rows(start, stop), weight
+
+    def repeats(self, values: Values) -> bool:
+        """They are the same bytes."""
+        return True
 
     def put(self, store: Store) -> Kept:
         """The same elsewhere."""
@@ -126,7 +134,7 @@ class Stream:
         Where that has a method ``bind(table, number)`` it makes another table of X's, which
         needs less than the function itself does.
         """
-        if isinstance(self.origin, Kept) and hasattr(function, "bind"):
+        if isinstance(self.origin, Kept) and not self.functions and hasattr(function, "bind"):
             bound = function.bind(self.origin.X, self.number)
             return replace(self, origin=replace(self.origin, X=bound))
         return replace(self, functions=(*self.functions, function))
@@ -139,13 +147,20 @@ class Stream:
         ReplicaError
             They cannot be read, or computed, any more.
         """
-        stop = self.n_rows if stop is None else stop
+        return self.made(self.had(start, self.n_rows if stop is None else stop))
+
+    def had(self, start: int, stop: int) -> Values:
+        """The rows as their origin has them."""
         try:
-            X, y, weight = self.origin.read(start, stop)
+            return self.origin.read(start, stop)
         except Exception as error:
             raise ReplicaError(
                 f"partition {self.number} could not be read again: {type(error).__name__}: {error}"
             ) from error
+
+    def made(self, values: Values) -> Values:
+        """What training asked for, of rows as their origin has them."""
+        X, y, weight = values
         for function in self.functions:
             X = function(X, self.number)
         return X, y, weight

@@ -20,11 +20,12 @@ from dps import metrics
 from dps.cluster.choice import client_of, here
 from dps.cluster.options import Options
 from dps.data.alignment import in_memory
+from dps.data.collections import one_graph
 from dps.data.inspection import Inspection
 from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
-from dps.estimators.fitting import fit_on
+from dps.estimators.fitting import fit
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import (
     EncodedPredictor,
@@ -293,7 +294,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         validation: Sequence[Any] = (None, None, None),
         **options: Any,
     ) -> Self:
-        """Fit, and keep what came of it; see `fit_on`."""
+        """Fit, and keep what came of it; see `fitting.fit`."""
         X = self._table(X, fitting=True)
         held = ValidationData.of(self._table(validation[0]), *validation[1:])
         y, sample_weight = as_pandas(y), as_pandas(sample_weight)
@@ -301,7 +302,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             client_of(self.client, Options.now().timeout) as client,
             server_of(self.server, client) as server,
         ):
-            fit_on(client, self, X, y, sample_weight, server=server, validation=held, **options)
+            fit(client, self, X, y, sample_weight, server=server, validation=held, **options)
         return self
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
@@ -336,10 +337,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         if not (is_dask(y) or is_dask(weight)):
             return y, weight
         with client_of(self.client, Options.now().timeout) as client:
-            return in_memory(y, "y", client), in_memory(weight, "sample_weight", client)
+            y, weight = in_memory(client, y=y, sample_weight=weight)
+            return y, weight
 
     def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
         """A score of predictions: scikit-learn's, or where these are lazy by sums."""
+        X, y, weight = one_graph(self._table(X), as_pandas(y), as_pandas(weight))
         predicted = self.predict(X)
         if not is_dask(predicted):
             import sklearn.metrics

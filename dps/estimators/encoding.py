@@ -6,7 +6,7 @@ all; then it is encoded, and that alone is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,14 @@ class Encoding:
         return self.encoder.transform(frame) if self.fitted else self.encoder.fit_transform(frame)
 
     def prepare(self, X: Any) -> Callable[[Any, int], Any]:
-        """What is done to each partition of a dask dataframe while it is loaded."""
+        """What is done to each partition of a frame or array, and its number, to encode it."""
+        change: Callable[..., Any]
         if self.fitted:
-            return self.encoder._layout
-        self.reader = self.encoder._begin(X)
-        return self.reader
+            change = self.encoder._layout
+        else:
+            example = X if is_frame(X) else framed(np.empty((0, X.shape[1]), X.dtype))
+            change = self.reader = self.encoder._begin(example)
+        return change if is_frame(X) else Framed(change)
 
     @property
     def unscaled(self) -> bool:
@@ -97,18 +100,26 @@ def encoding_for(estimator: Any, X: Any, going_on: bool, gaps: bool = False) -> 
     return Encoding(FrameEncoder(missing="indicator"), fitted=False)
 
 
-def framed(X: Any) -> Any:
-    """An array as a dataframe, whose columns are called by their places."""
+@dataclass(frozen=True)
+class Framed:
+    """What is done to blocks of an array once they are dataframes."""
+
+    change: Callable[..., Any]
+    names: Sequence[Any] | None = None  # of the columns of arrays, if not their places
+
+    def __call__(self, block: Any, number: int) -> Any:
+        """Frame a block, and change it."""
+        return self.change(framed(block, self.names), number)
+
+
+def framed(X: Any, names: Sequence[Any] | None = None) -> Any:
+    """Local rows as a dataframe; by default the columns of an array are named by their places."""
     if is_frame(X):
         return X
-    if is_dask(X):
-        import dask.dataframe as dd
-
-        return dd.from_dask_array(X.rechunk({1: -1}), columns=places(X.shape[1]))
     import pandas as pd
 
-    X = np.asarray(X)
-    return pd.DataFrame(X, columns=places(X.shape[1]))
+    X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+    return pd.DataFrame(X, columns=places(X.shape[1]) if names is None else names)
 
 
 def by_places(encoder: FrameEncoder) -> bool:

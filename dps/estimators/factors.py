@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.data.inspection import DataSummary
+from dps.estimators.constants import knots_of_constant
 from dps.estimators.encoding import Encoding, coefficient_names
+from dps.estimators.survey import Survey
 from dps.models import FactorInputs
 from dps.preprocessing.features import OneHot
 
@@ -21,8 +22,9 @@ _LENGTH = 6.0
 _FIELDS = 64
 
 
-def inputs_of(estimator: Any, summary: DataSummary, encoding: Encoding | None) -> FactorInputs:
+def inputs_of(estimator: Any, survey: Survey) -> FactorInputs:
     """How the columns go in, from what is known of their values."""
+    summary, encoding = survey.summary, survey.encoding
     n, points, fields = summary.n_features, summary.points, estimator.fields
     if encoding is not None:
         layout = encoding.encoder._layout
@@ -46,6 +48,9 @@ def inputs_of(estimator: Any, summary: DataSummary, encoding: Encoding | None) -
         return FactorInputs(n, None, (), _int32(known), _gain(length), bool(normalised))
     # A column of nothing but zeros and ones is a category.
     of_ones = [bool(np.isin(each.values, (0.0, 1.0)).all()) for each in points]
+    goes_on = survey.partial or estimator.warm_start
+    if goes_on:  # one that is constant may be anything later
+        of_ones = [one and len(each.values) > 1 for one, each in zip(of_ones, points, strict=True)]
     chosen = [not ones for ones in of_ones]
     numbers = numbers[chosen]
     ones = [each for each, one in zip(points, of_ones, strict=True) if one]
@@ -54,6 +59,8 @@ def inputs_of(estimator: Any, summary: DataSummary, encoding: Encoding | None) -
     places[numbers] = np.arange(len(numbers))
     bins = int(np.clip(summary.total // _ROWS_A_KNOT, 2, _KNOTS))
     knots = tuple(np.unique(each.edges(bins)) for each in kept)
+    if goes_on:
+        knots = tuple(knots_of_constant(k[0]) if len(k) == 1 else k for k in knots)
     length = len(kept) + sum(float(each.values @ each.rows / each.rows.sum()) for each in ones)
     if encoding is not None:
         length = len(encoding.encoder._layout.features)

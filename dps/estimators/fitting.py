@@ -19,19 +19,22 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.choice import cluster_for
 from dps.cluster.options import Options
+from dps.data.alignment import in_memory
 from dps.data.blocks import as_rows
+from dps.data.collections import one_graph
 from dps.data.inspection import (
     DataSummary,
     GapsError,
     check_size,
     check_weight,
     combine,
-    inspect_partition,
+    inspect_kept,
+    warn_unless_repeated,
 )  # fmt: skip
-from dps.data.partitions import Partition, is_dask, is_list
+from dps.data.partitions import Partition, is_dask, is_frame, is_list
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES, FitCallbacks
-from dps.estimators.encoding import encoding_for, framed, select
+from dps.estimators.encoding import Framed, encoding_for, framed, select
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
 from dps.estimators.multilabel import check_columns_of_labels, labels_of_columns
@@ -49,18 +52,6 @@ from dps.training.state import TrainState
 from dps.training.trainer import train
 
 
-def fit_on(client: Any, estimator: Any, X: Any, *args: Any, **options: Any) -> None:
-    """Fit, see `fit`; numbers of which some are missing are encoded then."""
-    try:
-        fit(client, estimator, X, *args, **options)
-        return
-    except GapsError as error:
-        arrays = getattr(estimator, "_arrays", None)
-        if arrays or is_list(X) or estimator.encoder != "auto" or options["start"]:
-            raise ValueError(*error.args) from None
-    fit(client, estimator, X, *args, gaps=True, **options)
-
-
 def fit(
     client: Any,
     estimator: Any,
@@ -75,7 +66,6 @@ def fit(
     reset: bool = True,
     validation: ValidationData | None = None,
     resume: bool = False,
-    gaps: bool = False,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -98,13 +88,6 @@ def fit(
     validation : ValidationData, optional
     resume : bool
         Whether it goes on from the newest checkpoint, if there is one.
-    gaps : bool
-        Whether numbers of a dataframe are known to be missing.
-
-    Raises
-    ------
-    GapsError
-        They are, and it was not known.
     """
     resumption = Resumption(estimator, resume, start, partial)
     survey = Survey(
@@ -127,7 +110,7 @@ def fit(
 
         score = get_score(estimator.scoring, survey.loss)
     estimator._check(survey)
-    survey.encoding = encoding_for(estimator, X, start is not None, gaps)
+    survey.encoding = encoding_for(estimator, X, start is not None)
     data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
     cluster = survey.cluster = cluster_for(client, survey.fit, survey.options.timeout)
     interrupts = Interrupts()
@@ -194,20 +177,21 @@ def _partitioned(
 ) -> _Data:
     """Take in data: names of columns, kinds and known lengths are looked at, values are not."""
     estimator, encoding = survey.estimator, survey.encoding
+    X, y, sample_weight, validation = _of_one_graph(client, X, y, sample_weight, validation)
     prepare, given = None, X
     if encoding is not None:
-        X = framed(select(estimator, encoding.encoder, X, reset and not encoding.fitted))
+        X = select(estimator, encoding.encoder, X, reset and not encoding.fitted)
         if is_dask(X):
             prepare = encoding.prepare(X)
         else:
-            X = encoding.encode(X)
+            X = encoding.encode(framed(X))
     partitions, whole = partitions_for(
-        estimator, client, X, y, sample_weight, classification=estimator._classification,
+        estimator, X, y, sample_weight, classification=estimator._classification,
         reset=reset, encoded=encoding is not None,
     )  # fmt: skip
     validating: list[Partition] = []
     if validation is not None:
-        validating = validation.partitions(estimator, client, given, encoding, len(partitions))
+        validating = validation.partitions(estimator, given, encoding, len(partitions))
     if whole:
         partitions = [replace(partitions[0], X=estimator._drop_columns(survey, partitions[0].X))]
         if survey.columns is not None:
@@ -215,32 +199,76 @@ def _partitioned(
     return _Data(X, partitions, validating, whole, prepare)
 
 
+def _of_one_graph(
+    client: Any, X: Any, y: Any, weight: Any, validation: ValidationData | None
+) -> tuple[Any, Any, Any, ValidationData | None]:
+    """All that was given, to be computed once: now where X is local, else by one graph."""
+    held: list[Any] = [None] * 3
+    if validation is not None:
+        held = [validation.X, validation.y, validation.weight]
+    if is_dask(X):
+        X, y, weight, *held = one_graph(X, y, weight, *held)
+    else:
+        y, weight, *held = in_memory(
+            client, y=y, sample_weight=weight,
+            X_val=held[0], y_val=held[1], sample_weight_val=held[2],
+        )  # fmt: skip
+    if held[0] is not None and not is_dask(held[0]):
+        held[1:] = in_memory(client, y_val=held[1], sample_weight_val=held[2])
+    return X, y, weight, None if validation is None else ValidationData(*held)
+
+
 def _look(survey: Survey, data: _Data, reset: bool, classes: NDArray[Any] | None) -> None:
     """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
     estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
-    classification = estimator._classification
     most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
     cluster.load(data.partitions, data.prepare, survey.options.cache, most, data.validating)
     trained = cluster.n_trained
     if survey.encoding is not None:
         survey.encoding.complete(cluster, trained)
-    found = cluster.map(
-        inspect_partition, range(trained), classification=classification, loss=loss,
-        wanted=estimator._inspection(survey),
-    )  # fmt: skip
-    summary = combine(found, classification=classification, whole=data.whole)
+    try:
+        summary = _looked_at(survey, trained, data.whole)
+    except GapsError as error:
+        arrays = getattr(estimator, "_arrays", None)
+        if arrays or is_list(data.X) or estimator.encoder != "auto" or survey.start is not None:
+            raise ValueError(*error.args) from None
+        # Numbers are missing: what has been loaded is encoded where it lies.
+        X = data.partitions[0].X if data.whole else data.X
+        survey.encoding = encoding_for(estimator, X, False, gaps=True)
+        assert survey.encoding is not None
+        X = select(estimator, survey.encoding.encoder, X, reset)
+        names = list(X.columns) if is_frame(X) else None
+        cluster.replace(Framed(survey.encoding.prepare(X), names))
+        survey.encoding.complete(cluster, trained)
+        summary = _looked_at(survey, trained, data.whole)
     if is_list(data.X) or (is_dask(data.X) and summary.columns is not None):
         check_found(estimator, summary, reset and is_list(data.X))
     if data.validating:
         n_validating = len(cluster.holders) - trained
         summary, seen = look_at_validation(
-            cluster, summary, loss, classification, n_validating, len(data.validating) == 1
+            cluster,
+            summary,
+            loss,
+            estimator._classification,
+            n_validating,
+            len(data.validating) == 1,
         )
     cluster.replace(_as_rows, summary.unreadable)
     survey.summary = summary
     survey.targets, survey.n_outputs = _describe(estimator, loss, summary, classes)
     if data.validating:
         check_targets(seen, survey.targets)
+
+
+def _looked_at(survey: Survey, trained: int, whole: bool) -> DataSummary:
+    """What the partitions hold that are trained on."""
+    estimator = survey.estimator
+    found = survey.cluster.map(
+        inspect_kept, range(trained), opened=False, classification=estimator._classification,
+        loss=survey.loss, wanted=estimator._inspection(survey),
+    )  # fmt: skip
+    warn_unless_repeated(found)
+    return combine(found, classification=estimator._classification, whole=whole)
 
 
 def _planned(survey: Survey) -> Job:

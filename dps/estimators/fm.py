@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.constants import machine_goes_on
 from dps.estimators.factors import inputs_of, row_names
 from dps.estimators.lookups import Part
 from dps.estimators.planned import (
@@ -214,7 +215,10 @@ class _Factorization(Planned):
 
     def plan(self, survey: Survey) -> Job:
         """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
-        summary, start = survey.summary, survey.start
+        summary = survey.summary
+        if survey.start is not None and survey.start.model is not None:
+            survey.start = machine_goes_on(survey.start, summary.points)
+        start = survey.start
         held_out, rows = rows_to_train_on(self, survey)
         batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
         model = self._machine(survey)
@@ -301,7 +305,7 @@ class _Factorization(Planned):
             inputs, dtype = before.inputs, before.dtype
             shift, scale = before.output_shift, before.output_scale
         else:
-            inputs = inputs_of(self, survey.summary, survey.encoding)
+            inputs = inputs_of(self, survey)
             points = survey.summary.points or ()
             dtype = np.dtype("f4" if single_will_do(points, inputs.knots) else "f8")
             shift, scale = outputs_of(survey)

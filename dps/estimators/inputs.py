@@ -14,7 +14,7 @@ import scipy.sparse
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dps.data.alignment import in_memory, partitions_of
+from dps.data.alignment import partitions_of
 from dps.data.blocks import as_rows
 from dps.data.defects import defect_of_structure
 from dps.data.inspection import DataSummary
@@ -30,7 +30,6 @@ from dps.data.partitions import (
 
 def partitions_for(
     estimator: Any,
-    client: Any,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -45,9 +44,8 @@ def partitions_for(
     ----------
     estimator : estimator
         Which keeps, or compares, the names of columns.
-    client : Client or None
     X, y, sample_weight
-        As users give them.
+        As users give them; all in this process where X is.
     classification : bool
         Whether y holds labels.
     reset : bool
@@ -66,8 +64,6 @@ def partitions_for(
         if meta is not None:
             validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
         return partitions_of(X, y, sample_weight, multi_output=True), False
-    y = in_memory(y, "y", client)
-    sample_weight = in_memory(sample_weight, "sample_weight", client)
     if not encoded:
         X = plain(estimator, X, reset, all_finite=False)  # values are looked at later
     if not is_frame(X) and (

@@ -33,6 +33,7 @@ from dps.estimators.choices import (
     l1_ratio,
     takes_steps,
 )
+from dps.estimators.constants import linear_goes_on
 from dps.estimators.encoding import coefficient_names
 from dps.estimators.plain import plain_linear
 from dps.estimators.registry import estimator
@@ -46,6 +47,7 @@ from dps.training.defaults import (
     auto_optimizer,
     damp_intercept,
     is_wide,
+    reset_units,
     set_units,
     wide_steps,
 )
@@ -192,7 +194,10 @@ class _Linear(DistributedEstimator):
 
     def plan(self, survey: Survey) -> Job:
         """L-BFGS, or stochastic steps in units of the features; see `DistributedEstimator.plan`."""
-        summary, start, loss = survey.summary, survey.start, survey.loss
+        summary, loss, varying = survey.summary, survey.loss, np.empty(0, np.intp)
+        if survey.start is not None:
+            survey.start, varying = linear_goes_on(survey.start, summary)
+        start = survey.start
         alpha = self._chosen_alpha(survey)
         dtype = summary.dtype if start is None else start.params.dtype
         model = LinearModel(
@@ -221,7 +226,8 @@ class _Linear(DistributedEstimator):
         spread = None if of_values else summary.spread
         if summary.standards is not None and self.standardize and before is None:
             mean, scale = summary.standards
-            centre = far_means(mean, scale)
+            # A constant's whole value is its centre, so that its coefficient stays at zero.
+            centre = np.where(scale == 1, mean, far_means(mean, scale))
         if spread is not None:
             centre = spread.centre(model.dtype)
         steps = takes_steps(self, loss, survey.mode, survey.tol)
@@ -239,6 +245,9 @@ class _Linear(DistributedEstimator):
                 units = spread.scale(centre, model.dtype)
                 units = units if scale is None else units / scale
                 set_units(optimizer, units, model.layout, state)
+        elif len(varying):
+            state = np.array(state)
+            reset_units(optimizer, varying, model.layout, state)
         passes = choose_full_batch(
             self, loss, summary, survey.tol, alpha * share, alpha * (1.0 - share), wide
         )

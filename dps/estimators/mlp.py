@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from dps.data.inspection import DataSummary
+from dps.estimators.constants import network_goes_on, scaling_of
 from dps.estimators.encoding import Encoding
 from dps.estimators.plain_network import plain_network
 from dps.estimators.planned import (
@@ -31,7 +32,6 @@ from dps.estimators.planned import (
     passes,
     planned_schedule,
     rows_to_train_on,
-    scaling_of,
     single_will_do,
 )
 from dps.estimators.registry import estimator
@@ -143,6 +143,8 @@ class _Perceptron(Planned):
     def plan(self, survey: Survey) -> Job:
         """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
         summary, by_passes = survey.summary, self.optimizer == "lbfgs"
+        if survey.start is not None and survey.start.model is not None:
+            survey.start = network_goes_on(survey.start, summary.points)
         held_out, rows = (False, summary.total) if by_passes else rows_to_train_on(self, survey)
         batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
         epochs = survey.max_iter

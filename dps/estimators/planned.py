@@ -18,8 +18,8 @@ from dps.data.inspection import DataSummary, Inspection
 from dps.data.quantiles import Points
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
+from dps.estimators.constants import constant_columns, scaling_of
 from dps.estimators.survey import Survey
-from dps.models.network import TINY
 from dps.optimizers import (
     SCHEDULES,
     SGD,
@@ -78,7 +78,8 @@ class Planned(DistributedEstimator):
     def _inspection(self, survey: Survey) -> Inspection:
         """Numbers go in by their quantiles."""
         if survey.start is not None and survey.start.model is not None:
-            return Inspection()
+            constant = constant_columns(survey.start.model)
+            return Inspection(points=True, numbers=constant) if constant else Inspection()
         encoding = survey.encoding
         numbers = None if encoding is None else encoding.encoder._layout.number_columns
         return Inspection(points=True, numbers=numbers)
@@ -190,20 +191,6 @@ def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]
     if n_outputs == 1:
         return np.log(weights[1:] / weights[0]), scale
     return np.log(weights / weights.sum()), scale
-
-
-def scaling_of(points: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The middle of each column, and one over its spread, by quartiles; 0 of constants."""
-    quartiles = [each.quantiles([0.25, 0.5, 0.75]) for each in points]
-    ranges = [each.values[-1] - each.values[0] for each in points]
-    centre = np.array([middle for _, middle, _ in quartiles])
-    spread = np.array(
-        [
-            1 / (high - low) if high - low > TINY else 2 / extent if extent > TINY else 0.0
-            for (low, _, high), extent in zip(quartiles, ranges, strict=True)
-        ]
-    )
-    return centre, spread
 
 
 def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]]) -> bool:

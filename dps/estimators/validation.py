@@ -14,8 +14,13 @@ import scipy.sparse
 from sklearn.base import clone
 
 from dps.cluster.base import Cluster
-from dps.data.alignment import in_memory
-from dps.data.inspection import DataSummary, Inspection, PartitionSummary, inspect_partition
+from dps.data.inspection import (
+    DataSummary,
+    Inspection,
+    PartitionSummary,
+    inspect_kept,
+    warn_unless_repeated,
+)
 from dps.data.labels import combine_counts
 from dps.data.partitions import Partition, as_pandas, is_dask, is_frame, is_list
 from dps.data.sources import cut_at
@@ -58,7 +63,6 @@ class ValidationData:
     def partitions(
         self,
         estimator: Any,
-        client: Any,
         beside: Any,
         encoding: Encoding | None,
         n_partitions: int,
@@ -69,7 +73,6 @@ class ValidationData:
         ----------
         estimator : estimator
             Which knows the columns of X.
-        client : Client or None
         beside : X, before it was encoded
         encoding : Encoding or None
         n_partitions : int
@@ -80,7 +83,7 @@ class ValidationData:
         ValueError, TypeError
         """
         try:
-            return self._partitions(estimator, client, beside, encoding, n_partitions)
+            return self._partitions(estimator, beside, encoding, n_partitions)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(
@@ -88,19 +91,19 @@ class ValidationData:
             ) from error
 
     def _partitions(
-        self, estimator: Any, client: Any, beside: Any, encoding: Encoding | None, n: int
+        self, estimator: Any, beside: Any, encoding: Encoding | None, n: int
     ) -> list[Partition]:
-        X = self.X if is_dask(beside) else in_memory(self.X, "X_val", client)
+        X = self.X
         if encoding is not None:
             if not is_frame(X) and is_frame(beside):
                 raise TypeError(f"X is a dataframe, and X_val is of the type {type(X).__name__}")
-            X = framed(select(estimator, encoding.encoder, X, reset=False))
+            X = select(estimator, encoding.encoder, X, reset=False)
             if not is_dask(beside):
-                X = encoding.encoder.transform(X)
+                X = encoding.encoder.transform(framed(X))
         # Of a list of partitions nothing is known yet to compare with.
         checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(
-            checked, client, X, self.y, self.weight, classification=estimator._classification,
+            checked, X, self.y, self.weight, classification=estimator._classification,
             reset=checked is not estimator, encoded=encoding is not None,
         )  # fmt: skip
         return _delayed(partitions[0], n) if local and is_dask(beside) else partitions
@@ -155,9 +158,10 @@ def look_at_validation(
     """
     first = len(summary.rows)
     found: list[PartitionSummary] = cluster.map(
-        inspect_partition, range(first, first + n),
+        inspect_kept, range(first, first + n), opened=False,
         classification=classification, loss=loss, wanted=Inspection(),
     )  # fmt: skip
+    warn_unless_repeated(found, " of X_val")
     for number, part in enumerate(found):
         place = " of X_val" if whole else f" in partition {number} of X_val"
         if part.defect is not None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dps.data.collections import one_graph
+from dps.data.partitions import as_pandas
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
 from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
 from dps.metrics.ranking import average_precision_score, roc_auc_score
@@ -40,6 +42,7 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Score an estimator, or a pipeline that ends with one, on its client."""
+        X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
         method = self.method
         if method == "ranks":
             method = next(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dps.cluster.choice import client_of
 from dps.data.alignment import partitions_of
+from dps.data.collections import one_graph
 from dps.data.partitions import Partition, as_pandas, is_dask
 from dps.data.results import results_of
 from dps.data.sealed import sealed
@@ -73,7 +74,7 @@ def _tasks(function: Callable[..., Any], y: Any, predicted: Any, weight: Any) ->
     import dask
 
     look = dask.delayed(sealed(_look_at))
-    parts = partitions_of(predicted, y, weight, multi_output=True)
+    parts = partitions_of(*one_graph(predicted, y, weight), multi_output=True)
     return [
         look(part.X, part.y, part.weight, function=sealed(function), number=number)
         for number, part in enumerate(parts)

@@ -17,7 +17,7 @@ from sklearn.utils import indexable
 
 from dps.data.alignment import partitions_of
 from dps.data.batches import FOLDS, order_of
-from dps.data.collections import Parts, rows_of, take
+from dps.data.collections import Parts, one_graph, rows_of, take
 from dps.data.partitions import is_dask, is_list
 from dps.data.results import results_of
 from dps.data.sealed import identity, sealed
@@ -132,9 +132,11 @@ class Folds:
             name: values for name, values in beside.items()
             if values is not None and _has_rows(values) and name.rpartition("__")[2] not in _OTHER
         }  # fmt: skip
+        self._constant = {k: v for k, v in beside.items() if k not in of_rows}
+        X, y, groups, *others = one_graph(X, y, groups, *of_rows.values())
+        of_rows = dict(zip(of_rows, others, strict=True))
         self._names = ["X", "y", *of_rows]
         self._like = [_kind_of(values) for values in (X, y, *of_rows.values())]
-        self._constant = {k: v for k, v in beside.items() if k not in of_rows}
         aligned = partitions_of(X, y, None, multi_output=True)
         parts = [[part.X for part in aligned], [part.y for part in aligned]]
         for values in of_rows.values():
@@ -145,9 +147,14 @@ class Folds:
             np.fill_diagonal(roles, TEST)
             by: list[Any] = [cv] * len(aligned)
         else:
-            parts[0], lengths = _counted(client, X, parts[0])
+            lengths = Parts(X).lengths
+            lazy = Parts(groups).tasks if is_dask(groups) else []
+            if lengths is None or lazy:  # what is computed now is not computed again
+                *parts, lazy = _stay(client, [*parts, lazy])
+                lengths = _of_each(client, rows_of, parts[0])
             n = sum(lengths)
-            given = Given.of(pairs_of(cv, n, _gathered(client, groups, n)), n)
+            found = _of_each(client, as_targets, lazy) if lazy else [groups]
+            given = Given.of(pairs_of(cv, n, _grouped(found, n)), n)
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, KFold) and cv.by == "partitions"
@@ -222,25 +229,27 @@ def _persist(client: Any, tasks: Sequence[Any]) -> Any:
     return dask.persist(*tasks) if client is None else client.persist(list(tasks))
 
 
-def _counted(client: Any, X: Any, parts: list[Any]) -> tuple[list[Any], list[int]]:
-    """Partitions of X and their lengths; in memory, where they must be computed for that."""
+def _stay(client: Any, parts: list[list[Any]]) -> list[list[Any]]:
+    """Partitions in the memory of workers."""
     import dask
 
-    if (lengths := Parts(X).lengths) is not None:
-        return parts, lengths
-    stay, count = dask.delayed(sealed(identity)), dask.delayed(sealed(rows_of))
-    parts = list(_persist(client, [stay(part) for part in parts]))
-    counts = [count(part) for part in parts]
-    return parts, results_of(counts, client)
+    stay = dask.delayed(sealed(identity))
+    flat = iter(_persist(client, [stay(part) for some in parts for part in some]))
+    return [list(islice(flat, len(some))) for some in parts]
 
 
-def _gathered(client: Any, groups: Any, n_rows: int) -> NDArray[Any] | None:
-    """The group of each row, here."""
-    if groups is None:
+def _of_each(client: Any, function: Any, parts: list[Any]) -> list[Any]:
+    """What a function makes of each partition."""
+    import dask
+
+    call = dask.delayed(sealed(function))
+    return results_of([call(part) for part in parts], client)
+
+
+def _grouped(parts: list[Any], n_rows: int) -> NDArray[Any] | None:
+    """The group of each row."""
+    if parts[0] is None:
         return None
-    parts = [groups]
-    if is_dask(groups):
-        parts = Parts(groups).computed(as_targets, client)
     values = np.concatenate([as_targets(part) for part in parts])
     if values.shape != (n_rows,):
         raise ValueError(f"groups has the shape {values.shape}, and X has {n_rows} rows")
@@ -249,18 +258,13 @@ def _gathered(client: Any, groups: Any, n_rows: int) -> NDArray[Any] | None:
 
 def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -> list[Any]:
     """Runs of partitions as pieces."""
-    import dask
-
     n = len(by)
     if n < folds:
         raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
-    stay = dask.delayed(sealed(identity))
-    flat = _persist(client, [stay(part) for of_name in parts for part in of_name])
+    there = _stay(client, parts)
     return [
-        [flat[at * n : (at + 1) * n][f * n // folds : (f + 1) * n // folds]
-         for at in range(len(parts))]
-        for f in range(folds)
-    ]  # fmt: skip
+        [of_name[f * n // folds : (f + 1) * n // folds] for of_name in there] for f in range(folds)
+    ]
 
 
 def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: int) -> list[Any]:

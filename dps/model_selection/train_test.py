@@ -12,7 +12,7 @@ from sklearn import model_selection
 from sklearn.utils import check_random_state
 
 from dps.data.batches import SPLITS, key_of, order_of
-from dps.data.collections import Parts, rows_of, take
+from dps.data.collections import Parts, one_graph, rows_of, take
 from dps.data.partitions import as_pandas, is_dask
 from dps.data.sealed import sealed
 
@@ -102,13 +102,14 @@ def train_test_split(
     >>> X_train.shape, X_test.shape
     ((14, 1), (6, 1))
     """
-    arrays, stratify = tuple(map(as_pandas, arrays)), as_pandas(stratify)
-    if not any(map(is_dask, arrays)):
+    given, stratify = tuple(map(as_pandas, arrays)), as_pandas(stratify)
+    if not any(map(is_dask, given)):
         return model_selection.train_test_split(
-            *arrays, test_size=test_size, train_size=train_size, random_state=random_state,
+            *given, test_size=test_size, train_size=train_size, random_state=random_state,
             shuffle=shuffle, stratify=stratify,
         )  # fmt: skip
-    parts = [_parts(values, number) for number, values in enumerate(arrays)]
+    *cut, stratify = one_graph(*arrays, stratify)
+    parts = [_parts(values, number) for number, values in enumerate(cut)]
     every = parts if stratify is None else [*parts, _parts(stratify, "stratify")]
     lengths = _lengths_of(every)
     for number, others in enumerate(every):
@@ -130,7 +131,7 @@ def train_test_split(
     if not shuffle:
         if stratify is not None:
             raise ValueError("stratify needs shuffle=True")
-        return [side for v in arrays for side in (v[:train], v[train : train + test])]
+        return [side for v in cut for side in (v[:train], v[train : train + test])]
     if total > _MOST:  # products of two such numbers would not fit in 64 bits
         train, test, total = train * _MANY // total, test * _MANY // total, _MANY
     seed = int(check_random_state(random_state).randint(2**31 - 1))

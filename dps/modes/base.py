@@ -11,12 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps._parameters import check_real
+from dps._parameters import Configuration, check_real
 from dps._runtime.activity import Activity
 from dps._runtime.channels import ShardChannel
 from dps._runtime.reducer import HostReducer
@@ -48,7 +48,7 @@ class StepSpec:
 
 
 @dataclass(frozen=True, repr=False)
-class Mode(ABC):
+class Mode(Configuration, ABC):
     """Base of the modes."""
 
     # {"contiguous", "balanced", "round_robin"} how tensors are placed on shards.
@@ -152,10 +152,6 @@ class Mode(ABC):
             for field in fields(self)
             if field.name not in but and getattr(self, field.name) != field.default
         )
-
-    def get_params(self) -> dict[str, Any]:
-        """The mode's options by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def steps(self, rows: Sequence[int], batch_size: int) -> tuple[int, ...]:
         """Steps an epoch of each rank, so that an update takes `batch_size` rows.

@@ -5,16 +5,17 @@ every update is element-wise, so that a slice of a vector is updated as the whol
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dps._kernels.optimizers import UpdateKernel
 from dps._native import written_in_python
+from dps._parameters import Configuration
 from dps.optimizers.schedules import Schedule
 
 
 @dataclass(frozen=True)
-class Optimizer(ABC):
+class Optimizer(Configuration, ABC):
     """Turns the mean gradient of a batch into new parameters.
 
     Attributes
@@ -108,12 +109,3 @@ class Optimizer(ABC):
         ndarray of shape (n,)
         """
         return params
-
-    def get_params(self) -> dict[str, Any]:
-        """Return the configuration by name.
-
-        Returns
-        -------
-        dict
-        """
-        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -130,6 +130,19 @@ def set_units(
     base.set_units(state[: base.state_rows], units)
 
 
+def reset_units(
+    optimizer: Optimizer, columns: NDArray[np.intp], layout: Layout, state: NDArray[np.floating]
+) -> None:
+    """Have the coefficients of some columns begin to step as those of features that vary by one."""
+    base = _base(optimizer)
+    if not isinstance(base, ScaledAdagrad):
+        return
+    fresh = np.empty((base.state_rows, len(columns)), state.dtype)
+    base.set_units(fresh, np.ones(len(columns)))
+    for row, values in zip(state, fresh, strict=False):
+        layout.views(row)["coef"][columns] = values[:, None]
+
+
 def auto_optimizer() -> Optimizer:
     """The optimizer of rows that are not wide.
 

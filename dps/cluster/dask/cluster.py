@@ -189,10 +189,11 @@ class DaskCluster:
         return self._asked(self._data.streamed)
 
     def map(
-        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
-    ) -> list[Any]:
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
+        opened: bool = True, **options: Any,
+    ) -> list[Any]:  # fmt: skip
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
-        return self._asked(partial(self._data.map, function, numbers, **options))
+        return self._asked(partial(self._data.map, function, numbers, opened, **options))
 
     def _asked(self, question: Callable[[], _Answer]) -> _Answer:
         """What partitions are asked; again, once those are there that go with a worker."""

@@ -15,6 +15,7 @@ from dps.cluster.dask.tasks import cut
 from dps.data.computing import delayed_keep
 from dps.data.keeping import Keeping
 from dps.data.partitions import Partition
+from dps.data.recipes import shared_tasks
 from dps.data.results import LOST
 from dps.errors import ClusterError
 
@@ -120,15 +121,22 @@ def compute(
     keeping: Keeping,
     name: str,
     prepare: Callable[[Any, int], Any] | None = None,
-) -> tuple[dict[int, Partition], list[Future]]:
-    """Have partitions computed, each on its worker; what stands for them, and all futures made.
+) -> tuple[dict[int, Partition], list[Future], list[Future]]:
+    """Have partitions computed, each on its worker.
 
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
     where ``prepare(X, number)`` is to stand for X, one future stands for all of a partition.
+
+    Returns
+    -------
+    what stands for the partitions, all futures made, and futures to be held until these are there
     """
     of_home: dict[str, list[int]] = {}
     for number, home in homes.items():
         of_home.setdefault(home, []).append(number)
+    # Homes are asked one after the other; what several need must not be forgotten in between.
+    groups = [[partitions[number] for number in numbers] for numbers in of_home.values()]
+    shared = client.compute(shared_tasks(groups), workers=list(of_home))
     placed = dict(partitions)
     made: list[Future] = []
     for home, numbers in of_home.items():
@@ -147,7 +155,7 @@ def compute(
         for number, future in zip(coming, futures[len(beside) :], strict=True):
             placed[number] = Partition(future, None, None)
         made += futures
-    return placed, made
+    return placed, made, shared
 
 
 @contextmanager

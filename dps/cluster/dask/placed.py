@@ -155,12 +155,14 @@ class PlacedData:
         given = {number: self._given_of(number) for number in numbers}
         homes = {number: self.holders[number] for number in numbers}
         with self._work.span():
-            placed, made = compute(
+            placed, made, shared = compute(
                 self._work.client, given, homes, self._keeping, self._work.name(), self._prepare
             )
         for number, part in placed.items():
             self._partitions[number], self._stages[number] = part, 0
-        self._owned += made
+        self._owned += made + shared
+        self._await_partitions(numbers)
+        self._release({future.key for future in shared})
 
     def _given_of(self, number: int) -> Partition:
         """A partition as the user gave it."""
@@ -238,10 +240,12 @@ class PlacedData:
         return streams
 
     def map(
-        self, function: Callable[..., Any], numbers: Sequence[int] | None = None, **options: Any
-    ) -> list[Any]:
+        self, function: Callable[..., Any], numbers: Sequence[int] | None = None,
+        opened: bool = True, **options: Any,
+    ) -> list[Any]:  # fmt: skip
         """Call a function on each partition, in one task a worker: tasks cost more than looks."""
-        return self._look(call_on_each, partial(function, **options), numbers)
+        task = call_on_each if opened else call_unopened
+        return self._look(task, partial(function, **options), numbers)
 
     def _look(
         self,
