@@ -32,7 +32,7 @@ from dps.cluster.dask.loading import send
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.work import FitWork
-from dps.data.inspection import inspect_partition
+from dps.data.inspection import inspect_kept
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.losses import LogLoss
 from dps.training.history import EpochRecord
@@ -377,13 +377,13 @@ def test_what_a_worker_held_is_loaded_again_where_it_dies_before_training(
     def dies(*args: Any, **options: Any) -> Any:
         if get_worker().address == victim:
             os.kill(os.getpid(), signal.SIGKILL)
-        return args[0] if phase == "computed" else inspect_partition(*args, **options)
+        return args[0] if phase == "computed" else inspect_kept(*args, **options)
 
     X, y = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
     if phase == "computed":
         X = X.map_blocks(dies, meta=np.empty((0, 0)))
     else:
-        monkeypatch.setattr("dps.estimators.fitting.inspect_partition", dies)
+        monkeypatch.setattr("dps.estimators.fitting.inspect_kept", dies)
     model = classifier(client, max_iter=2).fit(X, y)
     assert_exact(model)
     (loss,) = model.fit_report_.losses
@@ -693,7 +693,7 @@ def test_rows_that_kill_every_worker_end_the_fit(
     def dies(*args: Any, **options: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("dps.estimators.fitting.inspect_partition", dies)
+    monkeypatch.setattr("dps.estimators.fitting.inspect_kept", dies)
     with pytest.raises(ClusterError, match="on 4 workers that died before training began"):
         classifier(client, n_replicas=1).fit(*rows())
 

@@ -13,12 +13,17 @@ import sklearn.metrics
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.exceptions import UndefinedMetricWarning
 
 import dps
 from dps.metrics import get_scorer, roc_auc_score
 from dps.model_selection import cross_val_score
 
 NAMES = np.array(["ant", "bee", "cow", "dog"])
+
+
+def whole(values: Any) -> Any:
+    return da.from_array(values, chunks=(len(values) // 2, *values.shape[1:]))
 
 
 def data(seed: int, classes: int, rows: int = 60) -> tuple[Any, Any, Any]:
@@ -85,12 +90,17 @@ def test_what_cannot_be_compared_is_said() -> None:
         ({"average": "micro"}, "average must be"),
         ({"multi_class": "ovo", "sample_weight": weight}, "takes neither sample_weight"),
         ({"multi_class": "ovr", "labels": NAMES}, "y_pred probabilities of 3: give labels="),
-        ({"multi_class": "ovr", "sample_weight": weight * (y != "bee")}, "for bee"),
+        ({"multi_class": "ovr", "labels": NAMES[::-1]}, "'labels' must be ordered"),
     ):
         with pytest.raises(ValueError, match=message):
-            roc_auc_score(y, chances, **options)
+            roc_auc_score(whole(y), whole(chances), **options)
     with pytest.raises(ValueError, match="which sum to 1"):
-        roc_auc_score(y, 2 * chances, multi_class="ovr")
+        roc_auc_score(whole(y), whole(2 * chances), multi_class="ovr")
     two = y != "cow"
     with pytest.raises(ValueError, match="give labels="):
-        roc_auc_score(y[two], chances[two], multi_class="ovr")
+        roc_auc_score(whole(y[two]), whole(chances[two]), multi_class="ovr")
+    weight = weight * (y != "bee")
+    with pytest.warns(UndefinedMetricWarning):
+        assert np.isnan(
+            roc_auc_score(whole(y), whole(chances), multi_class="ovr", sample_weight=weight)
+        )

@@ -19,8 +19,7 @@ from distributed.protocol import pickle as of_dask
 
 from dps.data.partitions import Partition
 from dps.data.sealed import identity, sealed
-from dps.estimators.linear import LinearRaw
-from dps.estimators.prediction import RawPredictor
+from dps.estimators.prediction import LinearRaw, RawPredictor
 
 #: Passes a pickle on, as Dask's scheduler does, in a process that has no dps.
 PASS_ON = """

@@ -18,7 +18,9 @@ from dps.data.results import results_of
 from dps.data.sealed import sealed
 
 
-def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) -> list[Partition]:
+def partitions_of(
+    X: Any, y: Any, weight: Any, *, multi_output: bool = False, names: tuple[str, str] = ("X", "y")
+) -> list[Partition]:
     """Align what is Dask's partition by partition.
 
     Parameters
@@ -30,6 +32,8 @@ def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) ->
     weight : likewise, or None
     multi_output : bool, default=False
         Whether `y` may have several columns.
+    names : tuple of str
+        What errors call X and y.
 
     Returns
     -------
@@ -43,18 +47,18 @@ def partitions_of(X: Any, y: Any, weight: Any, *, multi_output: bool = False) ->
     """
     if hasattr(X, "rechunk") and X.ndim > 1 and len(X.chunks[1]) > 1:
         warnings.warn(
-            f"X is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole rows; "
-            "X.rechunk({1: -1}) before fit avoids this warning",
+            f"{names[0]} is cut in {len(X.chunks[1])} chunks of columns and is rechunked to whole "
+            f"rows; {names[0]}.rechunk({{1: -1}}) before avoids this warning",
             UserWarning,
             stacklevel=2,
         )
-    whole = Parts(X)
+    whole = Parts(X, names[0])
     parts = [whole.tasks]
-    for values, name in ((y, "y"), (weight, "sample_weight")):
+    for values, name in ((y, names[1]), (weight, "sample_weight")):
         if values is None:
             parts.append([None] * len(whole))
             continue
-        found = Parts(_vectors(_like(values, whole, name), name, multi_output and name == "y"))
+        found = Parts(_vectors(_like(values, whole, name), name, multi_output and values is y))
         _check_aligned(whole, found, name)
         parts.append(found.tasks)
     return [Partition(*part) for part in zip(*parts, strict=True)]
@@ -103,14 +107,14 @@ def _like(values: Any, X: Parts, name: str) -> Any:
         raise TypeError(f"{name} is a {type(values).__name__}: give a vector, a value for each row")
     if X.lengths is None:
         raise TypeError(
-            f"{name} is a {type(values).__name__} and X is a Dask collection of unknown lengths: "
-            f"give {name} as a Dask collection with the partitions of X"
+            f"{name} is a {type(values).__name__} and {X.name} is a Dask collection of unknown "
+            f"lengths: give {name} as a Dask collection with the partitions of {X.name}"
         )
     import dask.array as da
 
     values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
     if len(values) != (rows := sum(X.lengths)):
-        raise ValueError(f"{name} has {len(values)} rows, X has {rows}: they must be equal")
+        raise ValueError(f"{name} has {len(values)} rows, {X.name} has {rows}: they must be equal")
     return da.from_array(values, chunks=(tuple(X.lengths), *values.shape[1:]))
 
 
@@ -132,16 +136,18 @@ def _vectors(values: Any, name: str, several: bool) -> Any:
 
 def _check_aligned(X: Parts, other: Parts, name: str) -> None:
     arrays = not any(parts.is_frame or parts.is_list for parts in (X, other))
-    remedy = f"rechunk {name} to X.chunks[0]" if arrays else f"repartition {name} like X"
+    remedy = (
+        f"rechunk {name} to {X.name}.chunks[0]" if arrays else f"repartition {name} like {X.name}"
+    )
     lengths = None if X.lengths is None or other.lengths is None else (X.lengths, other.lengths)
     if lengths is not None and sum(lengths[0]) != sum(lengths[1]):
         raise ValueError(
-            f"{name} has {sum(lengths[1])} rows, X has {sum(lengths[0])}: they must be equal"
+            f"{name} has {sum(lengths[1])} rows, {X.name} has {sum(lengths[0])}: they must be equal"
         )
     if len(X) != len(other):
-        raise ValueError(f"{name} has {len(other)} partitions, X has {len(X)}: {remedy}")
+        raise ValueError(f"{name} has {len(other)} partitions, {X.name} has {len(X)}: {remedy}")
     for number, (a, b) in enumerate(zip(*lengths, strict=True) if lengths else ()):
         if a != b:
             raise ValueError(
-                f"partition {number} of {name} has {b} rows, that of X has {a}: {remedy}"
+                f"partition {number} of {name} has {b} rows, that of {X.name} has {a}: {remedy}"
             )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows
+from dps.data.partitions import unmasked
 from dps.models.base import CSRRows, DenseRows, Rows
 
 
@@ -145,8 +146,8 @@ def as_rows(X: Any) -> Any:
     Returns
     -------
     `X` itself where it is one of these. Other sparse formats become CSR, in which entries that
-    come in several parts are summed and columns ascend; floats that no kernel reads, such as
-    float16, become float64.
+    come in several parts are summed and columns ascend; what is masked becomes NaN, and floats
+    that no kernel reads, such as float16, become float64.
 
     Examples
     --------
@@ -159,13 +160,28 @@ def as_rows(X: Any) -> Any:
     if hasattr(X, "to_scipy_sparse"):  # of pydata/sparse
         X = X.to_scipy_sparse()
     if scipy.sparse.issparse(X):
-        rows = X.tocsr()
+        rows = _pruned(X).tocsr()
         if not rows.has_canonical_format:  # equal matrices are to mean the same
             rows = rows.copy()
             rows.sum_duplicates()
         return rows
-    values = np.asarray(X)
+    values = np.asarray(unmasked(X))
     return values.astype(np.float64) if _is_odd(values.dtype) else values
+
+
+def _pruned(X: Any) -> Any:
+    """A sparse matrix without stored values of no row, and with indices that SciPy reads."""
+    if X.format not in ("csr", "csc", "bsr"):
+        return X
+    stored = int(X.indptr[-1]) if len(X.indptr) else 0
+    odd = "u" in (X.indices.dtype.kind, X.indptr.dtype.kind)
+    if len(X.data) == len(X.indices) == stored and not odd:
+        return X
+    index = np.int64 if max(stored, *X.shape) > np.iinfo(np.int32).max else np.int32
+    indices, indptr = X.indices[:stored], X.indptr
+    if odd:
+        indices, indptr = indices.astype(index), indptr.astype(index)
+    return type(X)((X.data[:stored], indices, indptr), shape=X.shape)
 
 
 def _is_odd(dtype: Any) -> bool:

@@ -24,6 +24,8 @@ class Parts:
     ----------
     values : dask array, series or dataframe, or list of Delayed objects or Futures
         Rows of an array that are cut become whole.
+    name : str, default="X"
+        What errors call it.
 
     Examples
     --------
@@ -35,7 +37,8 @@ class Parts:
     (nan, 2)
     """
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: Any, name: str = "X") -> None:
+        self.name = name
         self.is_list = is_list(values)
         self.is_frame = not self.is_list and is_dask_frame(values)
         if not (self.is_list or self.is_frame) and values.ndim > 1 and values.numblocks[1] > 1:
@@ -89,9 +92,7 @@ class Parts:
         if self.is_list:
             return parts
         if self.is_frame:
-            import dask.dataframe as dd
-
-            return dd.from_delayed(parts, meta=self.values._meta, verify_meta=False)
+            return frame_of(parts, self.values._meta)
         values = self.values
         return blocks_of(parts, lengths, values.shape[1:], values.dtype, values._meta)
 
@@ -153,7 +154,6 @@ def _is_lazy(values: Any) -> bool:
 
 
 def _frames_of_one_graph(frames: list[Any]) -> list[Any]:
-    import dask.dataframe as dd
     from dask.delayed import Delayed
     from dask.highlevelgraph import HighLevelGraph
 
@@ -164,9 +164,9 @@ def _frames_of_one_graph(frames: list[Any]) -> list[Any]:
     layer = f"dps-{made[0]._name}"
     shared = HighLevelGraph.from_collections(layer, graph, dependencies=())
     return [
-        dd.from_delayed(
+        frame_of(
             [Delayed(key, shared, layer=layer) for key in frame.__dask_keys__()],
-            meta=frame._meta, divisions=tuple(frame.divisions), verify_meta=False,
+            frame._meta, frame.divisions,
         )
         for frame in made
     ]  # fmt: skip
@@ -196,6 +196,20 @@ def blocks_of(
         for part, rows in zip(parts, known, strict=True)
     ]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)
+
+
+def frame_of(parts: Sequence[Any], meta: Any, divisions: Sequence[Any] | None = None) -> Any:
+    """Delayed objects or Futures as a dask dataframe or series.
+
+    As Dask's `from_delayed`, which however would make text of objects, lists among them.
+    """
+    from dask import delayed
+    from dask.dataframe.dask_expr import new_collection
+    from dask.dataframe.dask_expr.io._delayed import DelayedsExpr, FromDelayed
+
+    lazy = [part if hasattr(part, "__dask_graph__") else delayed(part) for part in parts]
+    known = None if divisions is None else list(divisions)
+    return new_collection(FromDelayed(DelayedsExpr(*lazy), meta, known, False, None, "dps"))
 
 
 def rows_of(part: Any) -> int:

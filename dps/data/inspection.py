@@ -25,7 +25,7 @@ from dps.data.defects import (
     defect_of_weights,
     is_of_gaps,
 )
-from dps.data.labels import combine_counts, count_labels
+from dps.data.labels import check_kinds, combine_counts, count_labels
 from dps.data.quantiles import Points, combine_points, points_of
 from dps.data.spread import (
     ColumnSums,
@@ -302,6 +302,9 @@ def combine(
     classes: NDArray[Any] = np.empty(0)
     class_rows = class_weights = np.empty(0)
     if classification:
+        check_kinds(
+            [(f"partition {number}", each.classes) for number, each in enumerate(summaries)]
+        )
         classes, class_rows, class_weights = combine_counts(
             [(s.classes, s.class_rows, s.class_weights) for s in filled]
         )

@@ -20,6 +20,7 @@ import numpy as np
 from dps.data.collections import rows_of, take
 from dps.data.defects import defect_of_lengths, defect_of_structure
 from dps.data.disk import file_of
+from dps.data.partitions import unmasked
 from dps.data.recipes import Recipe
 from dps.data.streams import Stream, Values, kept_of
 
@@ -74,7 +75,7 @@ class Recomputed:
             What was found sound once has another shape now, or is broken.
         """
         assert self.recipe is not None
-        X, y, weight = self.recipe()
+        X, y, weight = map(unmasked, self.recipe())
         defect = defect_of_structure(X)
         if defect is None and np.shape(X) != self.shape:
             defect = f"X{{place}} has the shape {np.shape(X)}, it was {self.shape} at first"
@@ -102,6 +103,7 @@ def keep_partition(
     """The task that keeps a partition; ``prepare(X, number)`` of it, if that is given."""
     from dask.sizeof import sizeof
 
+    X, y, weight = unmasked(X), unmasked(y), unmasked(weight)
     shape, given = np.shape(X), X
     if prepare is not None:
         X = prepare(X, number)

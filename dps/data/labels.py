@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,51 @@ _COUNTED = 1 << 16  # span of integer labels up to which they are counted rather
 _LARGEST = 1 << 62
 _PIECE = 1 << 14  # labels that are counted at once
 _FEW = 16  # distinct integers up to which each is looked for
+
+
+def kind_of(labels: NDArray[Any]) -> str:
+    """What labels are: "numbers", "strings", or objects of other types by name.
+
+    Examples
+    --------
+    >>> kind_of(np.array([True, False])), kind_of(np.array(["a"], object))
+    ('numbers', 'strings')
+    """
+    kind = labels.dtype.kind
+    if kind != "O":
+        known = {"U": "strings", "S": "bytes", "M": "dates", "m": "durations"}
+        return "numbers" if kind in "biuf" else known.get(kind, str(labels.dtype))
+    found = sorted({_type_of(label) for label in labels.ravel()})
+    return " and ".join(found) or "numbers"
+
+
+def _type_of(label: Any) -> str:
+    if isinstance(label, bool | np.bool_ | Real):
+        return "numbers"
+    return "strings" if isinstance(label, str) else type(label).__name__
+
+
+def check_kinds(found: Sequence[tuple[str, NDArray[Any]]], name: str = "y") -> None:
+    """Raise unless labels of all places are of one kind.
+
+    Parameters
+    ----------
+    found : sequence of (str, array)
+        Places, and the labels there.
+    name : str
+        What holds them.
+
+    Raises
+    ------
+    ValueError
+    """
+    kinds = [(place, kind_of(labels)) for place, labels in found if len(labels)]
+    for place, kind in kinds[1:]:
+        if kind != kinds[0][1]:
+            raise ValueError(
+                f"the labels of {name} differ in their type: {kinds[0][0]} holds {kinds[0][1]}, "
+                f"{place} holds {kind}: give labels of one type"
+            )
 
 
 def count_labels(targets: NDArray[Any], weights: NDArray[Any] | None) -> Counts:

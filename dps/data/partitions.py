@@ -61,8 +61,28 @@ def is_frame(value: Any) -> bool:
     return named and value.ndim == 2
 
 
+def unmasked(values: Any) -> Any:
+    """A masked array with NaN, or None, in place of what is masked; anything else as it is.
+
+    Examples
+    --------
+    >>> unmasked(np.ma.masked_equal([1, 2, -9], -9))
+    array([ 1.,  2., nan])
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not np.ma.getmaskarray(values).any():
+        return np.ma.getdata(values)
+    numbers = values.dtype.kind in "biuf"
+    dtype = np.result_type(values.dtype, np.float32) if numbers else object
+    made = np.ma.getdata(values).astype(dtype)
+    made[np.ma.getmaskarray(values)] = np.nan if numbers else None
+    return made
+
+
 def as_pandas(value: Any) -> Any:
-    """What pyarrow or polars holds as pandas has it; anything else as it is."""
+    """What pyarrow or polars holds as pandas has it, unmasked; anything else as it is."""
+    value = unmasked(value)
     library = type(value).__module__.partition(".")[0]
     if library in ("pyarrow", "polars") and hasattr(value, "to_pandas"):
         return value.to_pandas()

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.partitions import unmasked
 from dps.losses import Loss, Multilabel
 
 
 def as_targets(y: Any) -> NDArray[Any]:
-    """A partition's y as an array, one column as a vector.
+    """A partition's y as an array, one column as a vector; what is masked is missing.
 
     Examples
     --------
     >>> as_targets([[1.0], [2.0]])
     array([1., 2.])
     """
-    targets = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
+    targets = y.toarray() if hasattr(y, "toarray") else np.asarray(unmasked(y))
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 

@@ -127,9 +127,12 @@ def machine_goes_on(start: TrainState, points: Sequence[Points] | None) -> Train
 
 def _knots(low: float, middle: float, high: float, value: float) -> NDArray[np.float64]:
     """Three knots of a column's values; the one value that it had is among them."""
+    if value < low < high:
+        return np.array([value, low, high])
+    if low < high < value:
+        return np.array([low, high, value])
     if low < value < high:
         return np.array([low, value, high])
-    low, high = min(low, value), max(high, value)
     if not low < middle < high:
         middle = low + (high - low) / 2
     return np.array([low, middle, high])

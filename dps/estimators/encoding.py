@@ -18,7 +18,7 @@ from sklearn.utils.validation import validate_data
 
 from dps.cluster.base import Cluster
 from dps.data.defects import places
-from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list
+from dps.data.partitions import columns_without_numbers, is_dask, is_frame, is_list, unmasked
 from dps.preprocessing import FrameEncoder
 from dps.preprocessing.dtypes import check_frame
 from dps.preprocessing.encoder import Reader
@@ -118,7 +118,7 @@ def framed(X: Any, names: Sequence[Any] | None = None) -> Any:
         return X
     import pandas as pd
 
-    X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+    X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(unmasked(X))
     return pd.DataFrame(X, columns=places(X.shape[1]) if names is None else names)
 
 

@@ -31,6 +31,7 @@ from dps.data.inspection import (
     inspect_kept,
     warn_unless_repeated,
 )  # fmt: skip
+from dps.data.labels import check_kinds
 from dps.data.partitions import Partition, is_dask, is_frame, is_list
 from dps.data.targets import TargetEncoding
 from dps.estimators.callbacks import FRAMES, FitCallbacks
@@ -288,7 +289,7 @@ def _warn_unless_converged(result: FitResult, tol: float | None, max_iter: int) 
             f"the loss still improved by more than tol={tol:g} after max_iter={max_iter} "
             "epochs: raise max_iter, or tol",
             ConvergenceWarning,
-            stacklevel=6 + FRAMES,
+            stacklevel=5 + FRAMES,
         )
 
 
@@ -360,6 +361,7 @@ def _describe(
 def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
     if classes is None:
         classes = summary.classes
+    check_kinds([("y", summary.classes), ("`classes`", np.asarray(classes))], "y and `classes`")
     unknown = summary.classes[~np.isin(summary.classes, classes)]
     if len(unknown):
         raise ValueError(

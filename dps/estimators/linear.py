@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from dps.data.columns import occurring
@@ -36,6 +35,7 @@ from dps.estimators.choices import (
 from dps.estimators.constants import linear_goes_on
 from dps.estimators.encoding import coefficient_names
 from dps.estimators.plain import plain_linear
+from dps.estimators.prediction import LinearRaw
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
@@ -104,29 +104,6 @@ optimizer : str or Optimizer, default="auto"
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
 default="auto"
 """
-
-
-@dataclass(frozen=True, eq=False)
-class LinearRaw:
-    """``X @ coef + intercept``."""
-
-    coef: NDArray[np.floating]  # (n_features, n_outputs)
-    intercept: NDArray[np.floating]  # (n_outputs,)
-
-    @property
-    def n_features(self) -> int:
-        """Columns that a block must have."""
-        return len(self.coef)
-
-    @property
-    def dtype(self) -> Any:
-        """Of the parameters."""
-        return self.coef.dtype
-
-    def __call__(self, X: Any) -> NDArray[np.floating]:
-        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
-        raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
-        return raw + self.intercept
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

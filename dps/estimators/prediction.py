@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from sklearn.utils.extmath import safe_sparse_dot
 
 from dps.data.blocks import as_rows, features_of
 from dps.data.collections import Parts, blocks_of
@@ -68,6 +69,30 @@ class FittedModel:
         return model.raw(self.params.astype(model.dtype, copy=False), rows)
 
 
+@dataclass(frozen=True, eq=False)
+class LinearRaw:
+    """``X @ coef + intercept``."""
+
+    coef: NDArray[np.floating]  # (n_features, n_outputs)
+    intercept: NDArray[np.floating]  # (n_outputs,)
+    propagates: ClassVar[bool] = True  # what is not finite in X is not finite in what it makes
+
+    @property
+    def n_features(self) -> int:
+        """Columns that a block must have."""
+        return len(self.coef)
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return self.coef.dtype
+
+    def __call__(self, X: Any) -> NDArray[np.floating]:
+        """Raw outputs (n, n_outputs) of an array or a CSR matrix."""
+        raw: NDArray[np.floating] = safe_sparse_dot(X, self.coef, dense_output=True)
+        return raw + self.intercept
+
+
 class Predictor(Protocol):
     """A function of a block of rows."""
 
@@ -115,7 +140,9 @@ class RawPredictor:
             check_columns(X, f"{place}, and the model was trained on numbers")
             X = X.to_numpy(dtype=np.result_type(self.raw.dtype, _dtype_of(X)))
         raw = self.raw(X)
-        if not np.isfinite(raw).all():  # what is not finite in X has come through
+        # Of a linear model what is not finite in X has come through; others cut numbers off.
+        bounded = not getattr(self.raw, "propagates", False)
+        if not np.isfinite(raw).all() or (bounded and defect_of_features(X) is not None):
             dense = self.means is not None and not scipy.sparse.issparse(X)
             gaps = np.isnan(X) if dense else np.zeros((1, 1), bool)
             if not gaps.any():

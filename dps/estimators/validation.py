@@ -21,7 +21,7 @@ from dps.data.inspection import (
     inspect_kept,
     warn_unless_repeated,
 )
-from dps.data.labels import combine_counts
+from dps.data.labels import check_kinds, combine_counts
 from dps.data.partitions import Partition, as_pandas, is_dask, is_frame, is_list
 from dps.data.sources import cut_at
 from dps.data.targets import TargetEncoding
@@ -211,6 +211,9 @@ def check_targets(found: Sequence[PartitionSummary], targets: TargetEncoding) ->
     """
     weight = sum(part.weight_sum for part in found)
     if targets.classes is not None and not targets.multilabel:
+        check_kinds(
+            [("y", targets.classes), *(("y_val", part.classes) for part in found)], "y and y_val"
+        )
         labels, _, weights = combine_counts(
             [(part.classes, part.class_rows, part.class_weights) for part in found]
         )

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.metrics.sums import of_partitions, same_shape
+from dps.metrics.checks import of_labels, of_scores
+from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores.formulas import equal, negative_logs
 
 
+def _in_columns(y: Any, chances: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Probabilities of the second of two labels as those of both: scikit-learn takes names so."""
+    chances = np.asarray(chances)
+    if chances.ndim == 1 and (options.get("labels") is not None or len(np.unique(y)) == 2):
+        chances = np.stack([1 - chances, chances], axis=1)
+    return y, chances, options
+
+
+@Metric()
 def accuracy_score(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
 ) -> float:
@@ -43,7 +54,8 @@ def accuracy_score(
     >>> accuracy_score(da.from_array([0, 1, 1, 0], chunks=2), da.from_array([0, 1, 0, 0], chunks=2))
     0.75
     """
-    hits, total = np.sum(of_partitions(_hits, y_true, y_pred, sample_weight, client), axis=0)
+    found = of_partitions(_hits, of_labels, y_true, y_pred, sample_weight, client)
+    hits, total = np.sum(found, axis=0)
     return float(np.divide(hits, total))
 
 
@@ -52,6 +64,7 @@ def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
     return float(weights[equal(y, predicted)].sum()), float(weights.sum())
 
 
+@Metric()
 def log_loss(
     y_true: Any,
     y_pred: Any,
@@ -93,11 +106,13 @@ def log_loss(
     >>> round(log_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.4621
     """
-    looked = of_partitions(_logs, y_true, y_pred, sample_weight, client)
-    of_labels, _, weight = _by_label(looked, labels)
-    return float(np.divide(of_labels, weight))
+    looked = of_partitions(_logs, of_scores, y_true, y_pred, sample_weight, client)
+    _warn_unless_ones(looked)
+    at_labels, _, weight = _by_label(looked, labels)
+    return float(np.divide(at_labels, weight))
 
 
+@Metric(_in_columns)
 def brier_score_loss(
     y_true: Any,
     y_proba: Any,
@@ -139,52 +154,86 @@ def brier_score_loss(
     >>> round(brier_score_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.1667
     """
-    looked = of_partitions(_chances, y_true, y_proba, sample_weight, client)
-    of_labels, of_all, weight = _by_label(looked, labels)
-    found = (of_all.sum() - 2 * of_labels + weight) / weight
+    looked = of_partitions(_chances, of_scores, y_true, y_proba, sample_weight, client)
+    _warn_unless_ones(looked)
+    at_labels, of_all, weight = _by_label(looked, labels, one_will_do=looked[0].vector)
+    labelled = sum(part.labelled for part in looked)
+    found = (of_all.sum() - 2 * at_labels + labelled) / weight
     halved = len(of_all) == 2 if scale_by_half == "auto" else scale_by_half
     return float(found / 2 if halved else found)
 
 
-#: Labels; by label and class, a sum over rows; by class, another; the sum of weights.
-_Sums = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64], float]
+class _Sums(NamedTuple):
+    """Sums over the rows of a partition.
+
+    Attributes
+    ----------
+    classes : (k,) array
+        Labels; of y in columns their numbers.
+    at_label : (k, n_classes) array
+        By label and class, a sum over rows.
+    of_all : (n_classes,) array
+        By class, the sum of squares.
+    weight, labelled : float
+        Of the rows, and of the labels that they have.
+    vector : bool
+        Whether probabilities were those of the second class alone.
+    ones : bool
+        Whether those of each row sum to one.
+    """
+
+    classes: NDArray[Any]
+    at_label: NDArray[np.float64]
+    of_all: NDArray[np.float64]
+    weight: float
+    labelled: float
+    vector: bool
+    ones: bool
+
+
+def _warn_unless_ones(looked: Sequence[_Sums]) -> None:
+    if not all(part.ones for part in looked):
+        warnings.warn(
+            "The probabilities of y_pred do not sum to one in each row: pass those of all classes",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _by_label(
-    looked: Sequence[_Sums | None], labels: Any
+    looked: Sequence[_Sums], labels: Any, one_will_do: bool = False
 ) -> tuple[float, NDArray[np.float64], float]:
     """Sums over all partitions: of each row at its own label, by class, and of weights."""
-    sums = [part for part in looked if part is not None]
-    if not sums:
-        raise ValueError("Found array with 0 sample(s): a minimum of 1 is required.")
-    found = np.unique(np.concatenate([classes for classes, *_ in sums]))
+    found = np.unique(np.concatenate([part.classes for part in looked]))
     known = found if labels is None else np.unique(labels)
     unknown = found[~np.isin(found, known)]
     if len(unknown):
         raise ValueError(f"y_true holds the labels {unknown.tolist()}, which `labels` has not")
-    n_columns = sums[0][1].shape[1]
+    n_columns = looked[0].at_label.shape[1]
+    if len(known) == 1 < n_columns and one_will_do and known.dtype.kind in "biuf":
+        # As scikit-learn has it, a single number is the second class, unless it is 0 or -1.
+        only = int(known[0])
+        known = np.array([only, 1] if only in (0, -1) else [only - 1, only])
     if len(known) != n_columns:
         raise ValueError(
             f"y_true holds {len(known)} labels, {known.tolist()}, and y_pred probabilities of "
             f"{n_columns}: give labels="
         )
     own = sum(
-        at_label[np.arange(len(classes)), np.searchsorted(known, classes)].sum()
-        for classes, at_label, _, _ in sums
+        part.at_label[np.arange(len(part.classes)), np.searchsorted(known, part.classes)].sum()
+        for part in looked
     )
-    return own, np.sum([of_all for *_, of_all, _ in sums], axis=0), sum(part[-1] for part in sums)
+    return own, np.sum([part.of_all for part in looked], axis=0), sum(p.weight for p in looked)
 
 
-def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:
+def _logs(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums:
     """Minus the logarithms of probabilities."""
-    if not len(y):  # of any dtype and width
-        return None
-    return _summed(negative_logs(_two_columns(predicted)), y, weights)
+    return _summed(predicted, negative_logs, y, weights)
 
 
-def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums | None:
+def _chances(predicted: Any, y: Any, weights: NDArray[Any]) -> _Sums:
     """Probabilities; by class, their squares."""
-    return _summed(_two_columns(predicted), y, weights) if len(y) else None
+    return _summed(predicted, np.asarray, y, weights)
 
 
 def _two_columns(predicted: Any) -> NDArray[Any]:
@@ -198,8 +247,21 @@ def _two_columns(predicted: Any) -> NDArray[Any]:
     return chances
 
 
-def _summed(values: NDArray[Any], y: Any, weights: NDArray[Any]) -> _Sums:
-    classes, codes = np.unique(y, return_inverse=True)
-    values = values.astype(np.float64)
-    columns = [np.bincount(codes, weights * column, len(classes)) for column in values.T]
-    return classes, np.stack(columns, axis=1), weights @ values**2, float(weights.sum())
+def _summed(predicted: Any, function: Any, y: Any, weights: NDArray[Any]) -> _Sums:
+    """Sums of what a function makes of probabilities."""
+    chances = _two_columns(predicted)
+    tolerance = float(np.finfo(chances.dtype).eps) ** 0.5
+    ones = bool((np.abs(chances.sum(axis=1) - 1) <= tolerance).all())
+    values = function(chances).astype(np.float64)
+    of_all, weight = weights @ values**2, float(weights.sum())
+    labelled = weight
+    if y.ndim == 2:  # a column of 0 and 1 for each label
+        same_shape(chances, y)
+        at_label = np.diag((weights[:, None] * y * values).sum(axis=0))
+        classes: Any = np.arange(y.shape[1])
+        labelled = float(weights @ y.sum(axis=1))
+    else:
+        classes, codes = np.unique(y, return_inverse=True)
+        columns = [np.bincount(codes, weights * column, len(classes)) for column in values.T]
+        at_label = np.stack(columns, axis=1)
+    return _Sums(classes, at_label, of_all, weight, labelled, predicted.ndim == 1, ones)

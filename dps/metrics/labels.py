@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.metrics.sums import merged, same_shape
+from dps.metrics.checks import of_labels
+from dps.metrics.sums import Metric, merged, same_shape
 
 
+@Metric()
 def f1_score(
     y_true: Any,
     y_pred: Any,
@@ -67,6 +69,7 @@ def f1_score(
     )  # fmt: skip
 
 
+@Metric()
 def precision_score(
     y_true: Any,
     y_pred: Any,
@@ -94,6 +97,7 @@ def precision_score(
     )  # fmt: skip
 
 
+@Metric()
 def recall_score(
     y_true: Any,
     y_pred: Any,
@@ -120,6 +124,7 @@ def recall_score(
     )  # fmt: skip
 
 
+@Metric()
 def balanced_accuracy_score(
     y_true: Any,
     y_pred: Any,
@@ -156,6 +161,7 @@ def balanced_accuracy_score(
     )  # fmt: skip
 
 
+@Metric()
 def confusion_matrix(
     y_true: Any,
     y_pred: Any,
@@ -179,7 +185,7 @@ def confusion_matrix(
     Returns
     -------
     array of shape (n_labels, n_labels)
-        Of int64, unless there are weights or shares.
+        Of int64, unless weights are not whole numbers or it is of shares.
 
     Examples
     --------
@@ -193,7 +199,8 @@ def confusion_matrix(
         "confusion_matrix", y_true, y_pred, sample_weight, client, labels=labels,
         normalize=normalize,
     )  # fmt: skip
-    return found.astype(np.int64) if sample_weight is None and normalize is None else found
+    whole = normalize is None and getattr(sample_weight, "dtype", np.dtype(int)).kind in "biu"
+    return found.astype(np.int64) if whole else found
 
 
 class _Pairs(NamedTuple):
@@ -214,17 +221,13 @@ def _scored(metric: str, y: Any, predicted: Any, weight: Any, client: Any, **opt
     """What a metric of scikit-learn's is of the pairs."""
     from sklearn import metrics
 
-    pairs = merged(_look, _merge, y, predicted, weight, client)
-    if pairs is None:
-        raise ValueError("Found array with 0 sample(s): a minimum of 1 is required.")
+    pairs = merged(_look, _merge, of_labels, y, predicted, weight, client)
     return getattr(metrics, metric)(
         pairs.y, pairs.predicted, sample_weight=pairs.weights, **options
     )
 
 
-def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Pairs | None:
-    if not len(y):  # of any dtype
-        return None
+def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Pairs:
     same_shape(predicted, y)
     if y.ndim == 2:
         n_labels = y.shape[1]
@@ -238,6 +241,5 @@ def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Pairs | None:
     )
 
 
-def _merge(parts: Sequence[_Pairs | None]) -> _Pairs | None:
-    found = [part for part in parts if part is not None]
-    return _look(*map(np.concatenate, zip(*found, strict=True))) if found else None
+def _merge(parts: Sequence[_Pairs]) -> _Pairs:
+    return _look(*map(np.concatenate, zip(*parts, strict=True)))

@@ -8,18 +8,29 @@ and on no order of merging.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import UndefinedMetricWarning
 
-from dps.metrics.sums import merged, same_shape
+from dps.metrics.checks import of_scores
+from dps.metrics.sums import Metric, merged, same_shape
 
 _MOST = 1 << 18  # distinct scores, of 24 bytes each
 
 
+def _second_of_two(y: Any, scores: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Of two columns the second."""
+    if np.ndim(scores) == 2 and np.ndim(y) == 1 and np.shape(scores)[1] == 2:
+        scores = np.asarray(scores)[:, 1]
+    return y, scores, options
+
+
+@Metric(_second_of_two)
 def roc_auc_score(
     y_true: Any,
     y_pred: Any,
@@ -79,14 +90,14 @@ def roc_auc_score(
         raise ValueError(f"average must be 'macro', 'weighted' or None, got {average!r}")
     if multi_class not in ("raise", "ovr", "ovo"):
         raise ValueError(f"multi_class must be 'raise', 'ovr' or 'ovo', got {multi_class!r}")
-    columns = merged(_look, _merge_columns, y_true, y_pred, sample_weight, client)
+    columns = merged(_look, _merge_columns, of_scores, y_true, y_pred, sample_weight, client)
     if not columns.several_classes:
         areas = [_binary(counts) for counts in columns.counts]
         if len(areas) == 1:
             return areas[0]
         return _averaged(areas, [counts.weights[:, 1].sum() for counts in columns.counts], average)
     n_columns, found = len(columns.counts), columns.counts[0].classes
-    known = found if labels is None else np.unique(labels)
+    known = found if labels is None else _in_order(labels)
     if multi_class == "raise":
         raise ValueError(
             f"y_pred has {n_columns} columns: of several classes give multi_class='ovr' or 'ovo'"
@@ -107,15 +118,16 @@ def roc_auc_score(
             (np.delete(weights, k, axis=1).sum(axis=1), weights[:, k])
             for k, weights in enumerate(by_class)
         ]
-        areas = [_area(*side, label) for side, label in zip(sides, known, strict=True)]
+        areas = [_area(*side) for side in sides]
         return _averaged(areas, [of_class.sum() for _, of_class in sides], average)
     if sample_weight is not None or average is None:
         raise ValueError(
             "multi_class='ovo' takes neither sample_weight nor average=None: use 'ovr'"
         )
-    return _averaged(*_of_pairs(by_class, known), average)
+    return _averaged(*_of_pairs(by_class), average)
 
 
+@Metric(_second_of_two)
 def average_precision_score(
     y_true: Any,
     y_score: Any,
@@ -162,9 +174,24 @@ def average_precision_score(
     """
     if average not in ("macro", "weighted", None):
         raise ValueError(f"average must be 'macro', 'weighted' or None, got {average!r}")
-    columns = merged(_look_at_scores, _merge_columns, y_true, y_score, sample_weight, client)
+    columns = merged(
+        _look_at_scores, _merge_columns, of_scores, y_true, y_score, sample_weight, client
+    )
     found = columns.counts[0].classes
     wanted: Any = [pos_label] * len(columns.counts)
+    if columns.in_columns and pos_label != 1:
+        raise ValueError(
+            f"Parameter pos_label is fixed to 1 for labels in columns. Got {pos_label!r} instead."
+        )
+    if len(found) > 2 and pos_label != 1:
+        raise ValueError(
+            f"Parameter pos_label is fixed to 1 for several classes. Got {pos_label!r} instead."
+        )
+    if len(found) > 2 and not columns.several_classes:
+        raise ValueError(
+            "`y_score` needs to be of shape `(n_samples, n_classes)`, since y_true holds "
+            f"{len(found)} labels: {found.tolist()}"
+        )
     if columns.several_classes:
         if len(found) != len(columns.counts):
             raise ValueError(
@@ -172,7 +199,7 @@ def average_precision_score(
                 f"{len(columns.counts)} columns"
             )
         wanted = found
-    elif len(columns.counts) == 1 and pos_label not in found:
+    elif not columns.in_columns and len(found) == 2 and pos_label not in found:
         raise ValueError(f"pos_label={pos_label!r} is none of the labels {found.tolist()}")
     sides = []
     for counts, label in zip(columns.counts, wanted, strict=True):
@@ -196,12 +223,12 @@ def _precision(found: NDArray[Any], others: NDArray[Any]) -> float:
     )
 
 
-def _of_pairs(by_class: Sequence[NDArray[Any]], known: NDArray[Any]) -> tuple[list[Any], list[Any]]:
+def _of_pairs(by_class: Sequence[NDArray[Any]]) -> tuple[list[Any], list[Any]]:
     """The area of each pair of classes, the mean of those by the scores of either; their rows."""
     areas, rows = [], []
-    for a, b in combinations(range(len(known)), 2):
-        by_a = _area(by_class[a][:, b], by_class[a][:, a], known[[a, b]])
-        by_b = _area(by_class[b][:, a], by_class[b][:, b], known[[a, b]])
+    for a, b in combinations(range(len(by_class)), 2):
+        by_a = _area(by_class[a][:, b], by_class[a][:, a])
+        by_b = _area(by_class[b][:, a], by_class[b][:, b])
         areas.append((by_a + by_b) / 2)
         rows.append(by_class[a][:, [a, b]].sum())
     return areas, rows
@@ -213,26 +240,43 @@ def _averaged(areas: Sequence[float], weights: Sequence[float], average: str | N
     return float(np.average(areas, weights=weights if average == "weighted" else None))
 
 
+def _in_order(labels: Any) -> NDArray[Any]:
+    """Labels that scores have columns of."""
+    given, known = np.asarray(labels), np.unique(labels)
+    if not np.array_equal(given, known):
+        raise ValueError(
+            f"Parameter 'labels' must be ordered, and each must come once: got {given.tolist()}, "
+            f"and the columns of y_pred are those of {known.tolist()}"
+        )
+    return known
+
+
 def _binary(counts: _Counts) -> float:
-    if len(counts.classes) != 2:
+    if len(counts.classes) > 2:
         raise ValueError(
             f"roc_auc_score compares two classes, y_true holds {len(counts.classes)}: "
             f"{counts.classes.tolist()}"
         )
-    first, second = counts.weights.T
-    return _area(first, second, counts.classes)
+    if len(counts.classes) < 2:
+        return _undefined()
+    return _area(*counts.weights.T)
 
 
-def _area(first: NDArray[Any], second: NDArray[Any], of: Any) -> float:
+def _undefined() -> float:
+    warnings.warn(
+        "Only one class is present in y_true, or has weight. ROC AUC score is not defined in that "
+        "case.",
+        UndefinedMetricWarning,
+        stacklevel=5,
+    )
+    return float("nan")
+
+
+def _area(first: NDArray[Any], second: NDArray[Any]) -> float:
     """The area of two classes, from the weights that each has at scores in order."""
     below = np.cumsum(first) - first / 2  # equal scores count as half
     pairs = first.sum() * second.sum()
-    if not pairs:
-        raise ValueError(
-            f"y_true, or sample_weight, leaves one of the two classes no weight, of those compared "
-            f"for {of}"
-        )
-    return float(second @ below / pairs)
+    return float(second @ below / pairs) if pairs else _undefined()
 
 
 class _Columns(NamedTuple):
@@ -242,16 +286,19 @@ class _Columns(NamedTuple):
     ----------
     several_classes : bool
         Whether they are of more than two classes, of which a row has one.
+    in_columns : bool
+        Whether y has a column for each label.
     counts : list of _Counts
     """
 
     several_classes: bool
+    in_columns: bool
     counts: list[_Counts]
 
 
-def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
+def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns:
     found = _look_at_scores(predicted, y, weights)
-    if found is None or not found.several_classes:
+    if not found.several_classes:
         return found
     if not np.allclose(predicted.sum(axis=1), 1, rtol=1e-5, atol=1e-5):
         raise ValueError(
@@ -261,27 +308,25 @@ def _look(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
     return found
 
 
-def _look_at_scores(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns | None:
-    if not len(y):  # of any dtype
-        return None
+def _look_at_scores(predicted: Any, y: Any, weights: NDArray[Any]) -> _Columns:
     if y.ndim == 2:
         same_shape(predicted, y)
         pairs = zip(predicted.T, y.T, strict=True)
-        return _Columns(False, [_counts(scores, of, weights) for scores, of in pairs])
+        return _Columns(False, True, [_counts(scores, of, weights) for scores, of in pairs])
     if predicted.ndim == 1 or predicted.shape[1] == 2:
         scores = predicted if predicted.ndim == 1 else predicted[:, 1]
-        return _Columns(False, [_counts(scores, y, weights)])
-    return _Columns(True, [_counts(scores, y, weights) for scores in predicted.T])
+        return _Columns(False, False, [_counts(scores, y, weights)])
+    return _Columns(True, False, [_counts(scores, y, weights) for scores in predicted.T])
 
 
-def _merge_columns(parts: Sequence[_Columns | None]) -> _Columns:
-    found = [part for part in parts if part is not None]
-    several = any(part.several_classes for part in found)
-    widths = {len(part.counts) for part in found}
+def _merge_columns(parts: Sequence[_Columns]) -> _Columns:
+    several = any(part.several_classes for part in parts)
+    widths = {len(part.counts) for part in parts}
     if len(widths) > 1:
         raise ValueError(f"y_pred has {sorted(widths)} columns in different partitions")
-    columns = zip(*(part.counts for part in found), strict=True)
-    return _Columns(several, [_merge(list(counts)) for counts in columns] or [_merge([])])
+    columns = zip(*(part.counts for part in parts), strict=True)
+    in_columns = parts[0].in_columns
+    return _Columns(several, in_columns, [_merge(list(counts)) for counts in columns])
 
 
 class _Counts(NamedTuple):
@@ -305,8 +350,6 @@ class _Counts(NamedTuple):
 
 def _counts(predicted: Any, y: Any, weights: NDArray[Any]) -> _Counts:
     scores = np.array(predicted, np.float64) + 0.0  # there is one zero
-    if np.isnan(scores).any():
-        raise ValueError("y_pred holds NaN, which has no rank")
     bits = scores.view(np.uint64)
     top = np.uint64(1 << 63)
     keys = np.where(bits & top, ~bits, bits | top)
@@ -333,8 +376,6 @@ def _joined(
 
 
 def _merge(found: Sequence[_Counts]) -> _Counts:
-    if not found:
-        return _Counts(0, np.empty(0, np.uint64), np.empty(0), np.empty((0, 0)))
     dropped = max(part.dropped for part in found)
     classes = np.unique(np.concatenate([part.classes for part in found]))
     keys, codes, weights = [], [], []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import UndefinedMetricWarning
 
-from dps.metrics.sums import of_partitions, same_shape
+from dps.metrics.checks import of_numbers
+from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores import formulas
 
 
+@Metric()
 def mean_squared_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
 ) -> float:
@@ -44,6 +48,7 @@ def mean_squared_error(
     return float(_mean(_squares, y_true, y_pred, sample_weight, client).mean())
 
 
+@Metric()
 def root_mean_squared_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
 ) -> float:
@@ -57,6 +62,7 @@ def root_mean_squared_error(
     return float(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)).mean())
 
 
+@Metric()
 def mean_absolute_error(
     y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
 ) -> float:
@@ -70,23 +76,31 @@ def mean_absolute_error(
     return float(_mean(_distances, y_true, y_pred, sample_weight, client).mean())
 
 
+@Metric()
 def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None) -> float:
     """Weighted coefficient of determination, with scikit-learn's values for a constant y.
 
-    Of several outputs it is the mean.
+    Of several outputs it is the mean; of a single row NaN.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight, client
         As for `mean_squared_error`.
     """
-    parts = of_partitions(_moments, y_true, y_pred, sample_weight, client)
-    return float(formulas.r2(formulas.joined(parts)).mean())
+    parts = of_partitions(_moments, of_numbers, y_true, y_pred, sample_weight, client)
+    if sum(rows for rows, _ in parts) < 2:
+        warnings.warn(
+            "R^2 score is not well-defined with less than two samples.",
+            UndefinedMetricWarning,
+            stacklevel=3,
+        )
+        return float("nan")
+    return float(formulas.r2(formulas.joined([moments for _, moments in parts])).mean())
 
 
 def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> NDArray[np.float64]:
     """A mean for each output."""
-    sums = of_partitions(function, y, predicted, weight, client)
+    sums = of_partitions(function, of_numbers, y, predicted, weight, client)
     total = sum(weight for weight, _ in sums)
     return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
 
@@ -101,6 +115,6 @@ def _distances(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, ND
     return float(weights.sum()), weights @ formulas.absolute(y, predicted)
 
 
-def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> NDArray[np.float64]:
+def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[int, NDArray[np.float64]]:
     same_shape(predicted, y)
-    return formulas.moments(y, predicted, weights)
+    return len(y), formulas.moments(y, predicted, weights)

@@ -5,67 +5,129 @@ They are aligned partition by partition, as for a fit. It knows nothing of model
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps.cluster.choice import client_of
-from dps.data.alignment import partitions_of
+from dps.data.alignment import in_memory, partitions_of
 from dps.data.collections import one_graph
-from dps.data.partitions import Partition, as_pandas, is_dask
+from dps.data.partitions import as_pandas, is_dask
 from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
+from dps.metrics.checks import Check, check_numbers
 
 _FAN = 8  # results that one task merges
 _TIMEOUT = 60.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Metric:
+    """Decorates a metric of Dask's data; of local data it is scikit-learn's of the same name.
+
+    Parameters
+    ----------
+    adapt : callable, optional
+        Makes of local targets, predictions and options what scikit-learn takes.
+    """
+
+    def __init__(self, adapt: Callable[..., Any] | None = None) -> None:
+        self._adapt = adapt
+
+    def __call__(self, metric: F) -> F:
+        """The metric of either kind of data."""
+        signature = inspect.signature(metric)
+
+        @functools.wraps(metric)
+        def either(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            (first, y), (second, predicted) = [*given.items()][:2]
+            y, predicted = as_pandas(y), as_pandas(predicted)
+            options = {name: given[name] for name in given if name not in (first, second)}
+            weight = options["sample_weight"] = as_pandas(options.get("sample_weight"))
+            if is_dask(options.get("labels")):  # of np.unique of a dask array, say
+                with client_of(options.get("client"), _TIMEOUT) as client:
+                    (options["labels"],) = in_memory(client, labels=options["labels"])
+            if any(map(is_dask, (y, predicted, weight))):
+                return metric(y, predicted, **options)
+            import sklearn.metrics
+
+            options.pop("client", None)
+            if self._adapt is not None:
+                y, predicted, options = self._adapt(y, predicted, options)
+            return getattr(sklearn.metrics, metric.__name__)(y, predicted, **options)
+
+        return cast("F", either)
 
 
 def of_partitions(
-    function: Callable[..., Any], y: Any, predicted: Any, weight: Any, client: Any
+    function: Callable[..., Any], check: Check, y: Any, predicted: Any, weight: Any, client: Any
 ) -> list[Any]:
-    """What a function makes of each partition.
+    """What a function makes of each partition that has rows.
 
     Parameters
     ----------
     function : callable
         Of the arrays of predictions, targets and weights (float64) of a partition.
+    check : Check
+        Raises where these are no such predictions and targets.
     y, predicted, weight
-        As the metrics take them.
+        As the metrics take them; predictions are Dask's.
     client : Client, cluster, address or None
         Where to compute; None leaves it to Dask.
+
+    Raises
+    ------
+    ValueError
+        There are no rows.
     """
-    return _computed(_tasks(function, y, predicted, weight), client)
+    with client_of(client, _TIMEOUT) as found:
+        looked = results_of(_tasks(function, check, y, predicted, weight), found)
+    return _some(looked)
 
 
 def merged(
     function: Callable[..., Any],
     merge: Callable[[Sequence[Any]], Any],
+    check: Check,
     y: Any,
     predicted: Any,
     weight: Any,
     client: Any,
 ) -> Any:
     """The same, put together by `merge` of some at a time, on the workers too."""
-    tasks = _tasks(function, y, predicted, weight)
-    if callable(tasks):
-        return merge(tasks())
     import dask
 
-    join = dask.delayed(sealed(merge))
+    tasks = _tasks(function, check, y, predicted, weight)
+    join = dask.delayed(sealed(_join, merge))
     while True:
         tasks = [join(tasks[at : at + _FAN]) for at in range(0, len(tasks), _FAN)]
         if len(tasks) == 1:
-            return _computed(tasks, client)[0]
+            with client_of(client, _TIMEOUT) as found:
+                return _some(results_of(tasks, found))[0]
 
 
-def _tasks(function: Callable[..., Any], y: Any, predicted: Any, weight: Any) -> Any:
-    """A Delayed a partition; or what computes the only one, of local data."""
-    y, predicted, weight = as_pandas(y), as_pandas(predicted), as_pandas(weight)
-    if not any(map(is_dask, (y, predicted, weight))):
-        return lambda: [_look(Partition(predicted, y, weight), function, None)]
+def _some(looked: Sequence[Any]) -> list[Any]:
+    found = [each for each in looked if each is not None]
+    if not found:
+        raise ValueError(
+            "Found array with 0 sample(s): y_true has no rows, a minimum of 1 is required."
+        )
+    return found
+
+
+def _join(merge: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
+    found = [part for part in parts if part is not None]
+    return merge(found) if found else None
+
+
+def _tasks(function: Callable[..., Any], check: Check, y: Any, predicted: Any, weight: Any) -> Any:
+    """A Delayed a partition."""
     if not is_dask(predicted):
         raise TypeError(
             f"y_true or sample_weight is of Dask, and y_pred is of the type "
@@ -73,38 +135,32 @@ def _tasks(function: Callable[..., Any], y: Any, predicted: Any, weight: Any) ->
         )
     import dask
 
-    look = dask.delayed(sealed(_look_at))
-    parts = partitions_of(*one_graph(predicted, y, weight), multi_output=True)
-    return [
-        look(part.X, part.y, part.weight, function=sealed(function), number=number)
-        for number, part in enumerate(parts)
-    ]
+    look = dask.delayed(sealed(_look, function, check))
+    parts = partitions_of(
+        *one_graph(predicted, y, weight), multi_output=True, names=("y_pred", "y_true")
+    )
+    return [look(number, part.X, part.y, part.weight) for number, part in enumerate(parts)]
 
 
-def _computed(tasks: Any, client: Any) -> list[Any]:
-    if callable(tasks):
-        return list(tasks())
-    with client_of(client, _TIMEOUT) as found:
-        return results_of(tasks, found)
-
-
-def _look_at(predicted: Any, y: Any, weight: Any, function: Any, number: int) -> Any:
-    return _look(Partition(predicted, y, weight), function, number)
-
-
-def _look(part: Partition, function: Any, number: int | None) -> Any:
-    """What a function makes of one partition."""
-    predicted, y = as_targets(part.X), as_targets(part.y)
+def _look(
+    function: Callable[..., Any], check: Check, number: int, predicted: Any, y: Any, weight: Any
+) -> Any:
+    """What a function makes of one partition; None of one without rows, which is of any dtype."""
+    place = f" in partition {number}"
+    predicted, y = as_targets(predicted), as_targets(y)
     weights = np.ones(len(y))
-    if part.weight is not None:
-        weights = as_targets(part.weight).astype(np.float64)
+    if weight is not None:
+        weights = as_targets(weight).astype(np.float64)
     if not len(predicted) == len(y) == len(weights):
-        place = "" if number is None else f" in partition {number}"
-        of_weights = "" if part.weight is None else f", sample_weight has {len(weights)}"
+        of_weights = "" if weight is None else f", sample_weight has {len(weights)}"
         raise ValueError(
-            f"y{place} has {len(y)} rows, its predictions have {len(predicted)}{of_weights}: they "
-            "must be cut at the same rows"
+            f"y_true{place} has {len(y)} rows, y_pred has {len(predicted)}{of_weights}: they must "
+            "be cut at the same rows"
         )
+    if not len(y):
+        return None
+    check_numbers(weights, "sample_weight", place)
+    check(predicted, y, place)
     return function(predicted, y, weights)
 
 
@@ -116,4 +172,4 @@ def same_shape(predicted: NDArray[Any], y: NDArray[Any]) -> None:
     ValueError
     """
     if predicted.shape != y.shape:
-        raise ValueError(f"y has shape {y.shape}, and its predictions {predicted.shape}")
+        raise ValueError(f"y_true has shape {y.shape}, and y_pred {predicted.shape}")

@@ -1,0 +1,109 @@
+"""What targets and predictions of a partition must be, as scikit-learn asks it of all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Raises where predictions and targets of a partition are not what a metric is of; and its place.
+Check = Callable[[NDArray[Any], NDArray[Any], str], None]
+
+
+def of_labels(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+    """Raise unless both are labels of one type.
+
+    Raises
+    ------
+    ValueError
+    """
+    kinds = [_kind_of(y, "y_true", place), _kind_of(predicted, "y_pred", place)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"Mix of label input types: y_true{place} holds {kinds[0]}s, and y_pred {kinds[1]}s"
+        )
+
+
+def of_scores(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+    """Raise unless y are labels, and predictions are numbers, not NaN.
+
+    Raises
+    ------
+    ValueError
+    """
+    _kind_of(y, "y_true", place)
+    check_numbers(predicted, "y_pred", place, infinite=True)
+
+
+def of_numbers(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+    """Raise unless both are finite numbers.
+
+    Raises
+    ------
+    ValueError
+    """
+    check_numbers(y, "y_true", place)
+    check_numbers(predicted, "y_pred", place)
+
+
+def check_numbers(values: NDArray[Any], name: str, place: str, infinite: bool = False) -> None:
+    """Raise unless values are finite numbers.
+
+    Parameters
+    ----------
+    values : array
+    name, place : str
+    infinite : bool
+        Whether infinity is allowed.
+
+    Raises
+    ------
+    ValueError
+    """
+    if values.dtype == object:
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}{place} holds what is no number: {error}") from error
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{name}{place} has dtype {values.dtype}, numbers are wanted")
+    if values.dtype.kind != "f":
+        return
+    bad = np.isnan(values) if infinite else ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argmax(bad.reshape(len(values), -1).any(axis=1)))
+        what = "NaN" if np.isnan(values[row]).any() else "infinity"
+        raise ValueError(f"Input {name} contains {what}:{place}, in row {row}")
+
+
+def _kind_of(labels: NDArray[Any], name: str, place: str) -> str:
+    """What labels are: "string", "number" or the name of another type."""
+    kind = labels.dtype.kind
+    if kind in "US":
+        return "string"
+    if kind in "biu":
+        return "number"
+    if kind == "f":
+        check_numbers(labels, name, place)
+        broken = (labels != np.floor(labels)).reshape(len(labels), -1).any(axis=1)
+        if broken.any():
+            row = int(broken.argmax())
+            raise ValueError(
+                f"continuous is not supported: {name}{place} holds {labels[row]}, in row {row}, "
+                "which is no label"
+            )
+        return "number"
+    import pandas as pd
+
+    missing = pd.isna(labels).reshape(len(labels), -1).any(axis=1)
+    if missing.any():
+        row = int(missing.argmax())
+        raise ValueError(f"Input {name} contains NaN:{place}, in row {row}")
+    found = str(pd.api.types.infer_dtype(labels.ravel(), skipna=False))
+    if found in ("integer", "boolean", "floating", "mixed-integer-float"):
+        return "number"
+    if found.startswith("mixed"):
+        raise ValueError(f"{name}{place} holds labels of several types: give labels of one")
+    return found
