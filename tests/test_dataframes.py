@@ -350,7 +350,7 @@ def test_dates_are_encoded_on_the_way(cache: Any, client: Client) -> None:
 def test_a_score_that_fails_leaves_nothing(client: Client) -> None:
     model = LinearClassifier(client=client).fit(lazy(FRAME), lazy(Y))
     with pytest.raises(
-        ValueError, match="y in partition 1 has 99 rows, its predictions have 100"
+        ValueError, match="y_true in partition 1 has 99 rows, y_pred has 100"
     ) as caught:
         model.score(lazy(FRAME), [dask.delayed(Y[:n]) for n in (100, 99, 100)])
     deadline = time.monotonic() + 10

@@ -18,6 +18,9 @@ from sklearn.metrics import mean_squared_error
 import dps
 from dps.models import DenseRows
 
+# They end where a test has them end.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 5.0, 1.0, 0.0]
 Y = np.sin(X[:, 0]) + X[:, 1] / 100 + 0.1 * RNG.normal(size=400)

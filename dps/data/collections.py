@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,22 @@ def blocks_of(
         for part, rows in zip(parts, known, strict=True)
     ]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)
+
+
+def persisted(client: Any, tasks: Sequence[Any]) -> Any:
+    """Collections or Delayed objects in memory, by a client or, without one, where Dask will."""
+    import dask
+
+    return dask.persist(*tasks) if client is None else client.persist(list(tasks))
+
+
+def held(client: Any, parts: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Partitions of several collections in memory, computed together."""
+    import dask
+
+    stay = dask.delayed(sealed(identity))
+    flat = iter(persisted(client, [stay(part) for some in parts for part in some]))
+    return [list(islice(flat, len(some))) for some in parts]
 
 
 def frame_of(parts: Sequence[Any], meta: Any, divisions: Sequence[Any] | None = None) -> Any:

@@ -5,6 +5,7 @@ Each function answers with the end of a sentence that begins with the place, or 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,10 @@ from dps.losses import Loss
 ENCODE_MISSING = 'encoder=dps.preprocessing.FrameEncoder(missing="mean"), or missing="indicator"'
 
 _CHUNK = 1 << 16  # elements checked at a time, so that no large temporary is made
+
+
+#: What labels may be, all of which files can hold.
+_LABELS = (str, bytes, bool, int, float, np.generic, datetime.date)
 
 
 def defect_of_lengths(rows: int, targets: NDArray[Any], weights: NDArray[Any] | None) -> str | None:
@@ -243,10 +248,19 @@ def defect_of_targets(targets: NDArray[Any], classification: bool) -> str | None
             missing = [_is_missing(value) for value in targets]
             if any(missing):
                 return f"y{{place}} holds a missing label, in row {missing.index(True)}{_FILL}"
+            for row, value in enumerate(targets):
+                if not isinstance(value, _LABELS):
+                    kind = type(value).__name__
+                    return (
+                        f"y{{place}} holds a label of the type {kind}, in row {row}: give numbers, "
+                        "strings or dates"
+                    )
             kinds = sorted({type(value).__name__ for value in targets})
             if "str" in kinds and len(kinds) > 1:  # which have no order
                 names = ", ".join(kinds)
                 return f"y{{place}} holds labels of several types ({names}): give labels of one"
+        elif targets.dtype.kind in "mM" and (absent := np.isnat(targets)).any():
+            return f"y{{place}} holds a missing label, in row {int(absent.argmax())}{_FILL}"
         elif targets.dtype.kind == "f" and (broken := targets != np.floor(targets)).any():
             row = int(broken.argmax())
             return (

@@ -57,7 +57,16 @@ def hashes_of(values: Any) -> NDArray[np.uint64]:
 
     texts = np.empty(len(values), object)
     texts[:] = texts_of(values)
-    return hash_array(texts, categorize=False)
+    try:
+        return hash_array(texts, categorize=False)
+    except UnicodeEncodeError:  # half a surrogate pair, which a file name that is no text has
+        texts[:] = [text.encode("utf-8", "surrogatepass").decode("latin-1") if _is_odd(text)
+                    else text for text in texts]  # fmt: skip
+        return hash_array(texts, categorize=False)
+
+
+def _is_odd(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def buckets_of(values: Any, n_buckets: int) -> NDArray[np.int64]:

@@ -81,9 +81,13 @@ def unmasked(values: Any) -> Any:
 
 
 def as_pandas(value: Any) -> Any:
-    """What pyarrow or polars holds as pandas has it, unmasked; anything else as it is."""
+    """What pyarrow or polars holds as pandas has it, tensors as NumPy's arrays, unmasked."""
     value = unmasked(value)
     library = type(value).__module__.partition(".")[0]
+    if library == "torch" and hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    if library != "numpy" and hasattr(value, "__array_namespace__") and not is_dask(value):
+        return np.asarray(value)
     if library in ("pyarrow", "polars") and hasattr(value, "to_pandas"):
         return value.to_pandas()
     return value

@@ -7,6 +7,7 @@ and believes no dtype, shape or field that it has not looked at.
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class RecordWriter:
             written = kind.write(value)
             inside = {name: self(written[name], f"{path}.{name}") for name in kind.fields}
             return {"kind": kind.name, **inside}
-        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        if isinstance(value, np.generic) and value.dtype.kind in "biufU":
             value = value.item()
         if value is None or type(value) in (bool, int, str):
             return value
@@ -124,6 +125,10 @@ class RecordWriter:
             return self._array(value, path)
         if isinstance(value, np.dtype) or value is np.float32 or value is np.float64:
             return {"kind": "dtype", "is": np.dtype(value).str}
+        if type(value) is bytes:
+            return {"kind": "bytes", "is": value.hex()}
+        if type(value) in (datetime.date, datetime.datetime):
+            return {"kind": type(value).__name__, "is": value.isoformat()}
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"kind": "scalar", "of": self._array(np.array([value]), path)}
         if type(value) is np.random.RandomState:
@@ -168,6 +173,9 @@ class RecordReader:
         self._arrays = arrays
         self._own: dict[str, Callable[[Any, str], Any]] = {
             "float": self._float,
+            "bytes": lambda r, path: bytes.fromhex(_field(r, "is", str, path)),
+            "date": lambda r, path: datetime.date.fromisoformat(_field(r, "is", str, path)),
+            "datetime": lambda r, path: datetime.datetime.fromisoformat(_field(r, "is", str, path)),
             "tuple": lambda r, path: tuple(self._items(r, path)),
             "dict": lambda r, path: dict(self._pairs(r, path)),
             "dtype": lambda r, path: _dtype(_field(r, "is", str, path), path),

@@ -205,7 +205,7 @@ def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[
     """Mean and standard deviation of each column, (2, n_features).
 
     Zero and one where a column was not looked at, or a mean is no number. The deviation is one
-    where a column does not vary, or by what a model in `dtype` cannot square.
+    where a column does not vary, or by less or more than a model in `dtype` can divide by.
 
     Examples
     --------
@@ -227,7 +227,9 @@ def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[
             weight += part.weight
         deviation = np.sqrt(squares)
     info = np.finfo(dtype)
-    sane = (deviation > float(info.tiny) ** 0.5) & (deviation < float(info.max) ** 0.5)
+    # Squares are doubles, whatever the rows are.
+    least = max(_ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)
+    sane = (deviation > least) & (deviation < float(info.max) ** 0.5)
     sane &= deviation > _ROUNDINGS * float(info.eps) * np.abs(mean)
     found[0, parts[0].columns] = np.where(np.isfinite(mean), mean, 0.0)
     found[1, parts[0].columns] = np.where(sane, deviation, 1.0)

@@ -307,6 +307,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     def _table(self, X: Any, fitting: bool = False) -> Any:
         """What was given, to a fit or else, as a container that is known here."""
+        if type(X).__module__.startswith("torch.utils.data"):
+            raise TypeError(
+                f"X is a {type(X).__name__}, and batches are cut by dps: give the rows, as arrays, "
+                "tensors, dataframes or a list of Delayed objects, and y"
+            )
         return as_pandas(X)
 
     def _input(self, X: Any) -> Any:

@@ -64,7 +64,7 @@ def check_stochastic(estimator: Any) -> None:
 
 def _obstacles(estimator: Any, loss: Loss) -> Iterator[str]:
     """What L-BFGS cannot honour of a linear model."""
-    if loss.curvature == np.inf and not _has_kinks(loss):
+    if loss.bend == np.inf and not _has_kinks(loss):
         yield f"loss={estimator.loss!r}, whose derivative jumps"
     if estimator.average:
         yield f"average={estimator.average!r}"

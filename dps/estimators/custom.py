@@ -122,9 +122,14 @@ class Stepped(Maker, DistributedEstimator):
 
     def _apply(self, X: Any, finish: Finish, columns: Any = None) -> Any:
         check_is_fitted(self)
-        given = Arrays.of(X)
+        given, known = Arrays.of(X), self._model.shape.columns
         if given is not None:
-            X = self._matrix(X, given, self._model.shape.columns)
+            X = self._matrix(X, given, known)
+        elif isinstance(known, Arrays) and len(known.shapes) > 1:
+            raise TypeError(
+                f"X is of the type {type(X).__name__}, and the model was trained on several arrays "
+                f"with rows of the shape {known.sizes}: give these"
+            )
         return super()._apply(X, finish, columns)
 
     def _build(self, shape: Shape) -> Any:

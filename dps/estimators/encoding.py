@@ -6,7 +6,7 @@ all; then it is encoded, and that alone is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ class Encoding:
     reader: Reader | None = None  # reads partitions that it is going to learn from
 
     def encode(self, frame: Any) -> Any:
-        """A pandas dataframe as CSR."""
-        return self.encoder.transform(frame) if self.fitted else self.encoder.fit_transform(frame)
+        """A pandas dataframe as CSR, whatever `set_output` says."""
+        return self.encoder._encoded(frame, fit=not self.fitted)
 
     def prepare(self, X: Any) -> Callable[[Any, int], Any]:
         """What is done to each partition of a frame or array, and its number, to encode it."""
@@ -152,6 +152,17 @@ def select(estimator: Any, encoder: FrameEncoder, X: Any, reset: bool) -> Any:
     check_frame(meta)
     validate_data(estimator, X=meta, skip_check_array=True, reset=reset)
     return X
+
+
+def index_of(names: Iterable[Any]) -> Any:
+    """Names as an index of pandas: of objects where Arrow cannot hold them as text."""
+    import pandas as pd
+
+    names = list(names)
+    try:
+        return pd.Index(names)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return pd.Index(names, dtype=object)
 
 
 def coefficient_names(estimator: Any) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.estimators.constants import knots_of_constant
-from dps.estimators.encoding import Encoding, coefficient_names
+from dps.estimators.encoding import Encoding, coefficient_names, index_of
 from dps.estimators.survey import Survey
 from dps.models import FactorInputs
 from dps.preprocessing.features import OneHot
@@ -92,8 +92,6 @@ def _fields_given(fields: Any, n: int, encoding: Encoding | None) -> NDArray[np.
 
 def row_names(estimator: Any, inputs: FactorInputs) -> Any:
     """An index of the rows: (field, category), (feature, knot), or names of columns."""
-    import pandas as pd
-
     if inputs.held is not None:
         return _of_held(estimator, inputs)
     if estimator.encoder_ is None:
@@ -102,7 +100,7 @@ def row_names(estimator: Any, inputs: FactorInputs) -> Any:
         names = [*_of_frame(estimator.encoder_._layout)]
     if inputs.places is None:
         if estimator.encoder_ is None:
-            return pd.Index([name for name, _ in names])
+            return index_of(name for name, _ in names)
         return _index(names)
     rows: list[tuple[Any, Any]] = []
     for (field, label), place in zip(names, inputs.places, strict=True):

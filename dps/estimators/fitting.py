@@ -153,8 +153,8 @@ def fit(
         if after is not None:
             raise after
     watching.end()
-    if not estimator._ends_as_planned:
-        _warn_unless_converged(result, survey.tol, survey.max_iter)
+    if not estimator._ends_as_planned or job.full_batch is not None:
+        _warn_unless_converged(result, survey.tol, job.stopping.max_iter)
 
 
 class _Data(NamedTuple):
@@ -319,7 +319,7 @@ def _fitted(
         "n_iter_": len(history),
         "loss_": last.loss,
         "best_loss_": min((loss for loss in losses if not math.isnan(loss)), default=math.nan),
-        "history_": History(epoch.as_dict() for epoch in history),
+        "history_": History(epoch.as_dict(last.kept) for epoch in history),
         "_carry": replace(carry, epochs=job.epochs_before + last.epoch),
     }
 
@@ -361,11 +361,13 @@ def _describe(
 def _known_classes(summary: DataSummary, classes: NDArray[Any] | None) -> NDArray[Any]:
     if classes is None:
         classes = summary.classes
-    check_kinds([("y", summary.classes), ("`classes`", np.asarray(classes))], "y and `classes`")
+    before = "the fit before, or `classes`,"
+    check_kinds([("y", summary.classes), (before, np.asarray(classes))], f"y and {before}")
     unknown = summary.classes[~np.isin(summary.classes, classes)]
     if len(unknown):
         raise ValueError(
-            f"y holds labels {unknown.tolist()}, which are not in `classes`: "
+            f"y holds labels {unknown.tolist()}, which are neither in `classes` nor in the fit "
+            "before: "
             f"{np.asarray(classes).tolist()}"
         )
     if len(classes) < 2:

@@ -92,7 +92,7 @@ max_embeddings : int or None, default=None
     None: the table has a row for each column, and for each knot of a number. Else rows come when
     they are first touched, and this is the room for them, some 1.5 times as many as there will be;
     they lie on the shards, and no replica holds all. It needs sparse rows or a dataframe, and
-    ``mode="sync"`` or "async".
+    ``mode="sync"``, "async" or "hybrid".
 min_count : int, default=1
     With `max_embeddings`, updates of an epoch in which an id has to be touched before it has a row.
 expire_after : int or None, default=None
@@ -202,7 +202,7 @@ class _Factorization(Planned):
         if not survey.mode.shards_hold_parameters:
             raise ValueError(
                 f"{refused} mode={self.mode!r}, in which each replica holds all rows: use "
-                "mode='sync' or 'async'"
+                "mode='sync', 'async' or 'hybrid'"
             )
         if self.average is True:
             raise ValueError(f"{refused} average=True, a mean of all rows")

@@ -33,7 +33,7 @@ from dps.estimators.choices import (
     takes_steps,
 )
 from dps.estimators.constants import linear_goes_on
-from dps.estimators.encoding import coefficient_names
+from dps.estimators.encoding import coefficient_names, index_of
 from dps.estimators.plain import plain_linear
 from dps.estimators.prediction import LinearRaw
 from dps.estimators.registry import estimator
@@ -395,7 +395,7 @@ class _Linear(DistributedEstimator):
         check_is_fitted(self)
         import pandas as pd
 
-        names, coef = coefficient_names(self), np.atleast_2d(self.coef_)
+        names, coef = index_of(coefficient_names(self)), np.atleast_2d(self.coef_)
         if len(coef) == 1:
             return pd.Series(coef[0], index=names, name="coefficient")
         columns = self.classes_ if self._classification else range(len(coef))

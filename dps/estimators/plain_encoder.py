@@ -24,15 +24,17 @@ def plain_encoder(encoder: FrameEncoder) -> Any:
     layout = encoder._layout
     features = layout.features
     names = [getattr(feature, "name", None) for feature in features]
-    texts = all(isinstance(name, str) for name in names)  # a number would be a column's place
+    # A number would be a column's place; scikit-learn cuts off what ends in a zero byte.
+    texts = all(isinstance(name, str) and not name.endswith("\0") for name in names)
     if not texts or names != list(layout.columns) or not all(map(_is_plain, features)):
         return None
     import pandas as pd
     from sklearn.compose import ColumnTransformer
 
     # Fitted to two rows by which each step learns what the encoder knows.
+    values = dict(zip(names, map(_values, features), strict=True))
     example: Any = pd.DataFrame(
-        {name: _values(feature) for name, feature in zip(names, features, strict=True)}
+        {name: pd.Series(each, dtype=each.dtype) for name, each in values.items()}
     )
     columns: list[Any] = names
     if names == places(len(names)) and all(isinstance(each, Number) for each in features):

@@ -45,7 +45,10 @@ class Raw(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """A model with its parameters; kernels compute in float32 where X is, else in float64."""
+    """A model with its parameters; raw outputs are float32 where X is, else float64.
+
+    Kernels compute in that, too.
+    """
 
     model: Any
     params: NDArray[np.floating]  # (n,)
@@ -66,7 +69,8 @@ class FittedModel:
         if hasattr(model, "with_dtype"):
             model = model.with_dtype("f4" if X.dtype == np.float32 else "f8")
         rows = features_of(X, model.dtype).rows(0, X.shape[0], None)
-        return model.raw(self.params.astype(model.dtype, copy=False), rows)
+        raw = model.raw(self.params.astype(model.dtype, copy=False), rows)
+        return raw if X.dtype == np.float32 else raw.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

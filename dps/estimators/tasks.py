@@ -12,7 +12,11 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dps.cluster.choice import client_of
+from dps.cluster.options import Options
+from dps.data.alignment import in_memory
 from dps.data.inspection import DataSummary
+from dps.data.partitions import is_dask
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.prediction import Finish
@@ -91,6 +95,9 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
                 "dict of weights computed over all rows"
             )
         first = not hasattr(self, "_carry")
+        if is_dask(classes):  # np.unique(y), say
+            with client_of(self.client, Options.now().timeout) as client:
+                (classes,) = in_memory(client, classes=classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         known = np.unique(classes) if first else self.classes_

@@ -99,7 +99,7 @@ class ValidationData:
                 raise TypeError(f"X is a dataframe, and X_val is of the type {type(X).__name__}")
             X = select(estimator, encoding.encoder, X, reset=False)
             if not is_dask(beside):
-                X = encoding.encoder.transform(framed(X))
+                X = encoding.encoder._encoded(framed(X), fit=False)
         # Of a list of partitions nothing is known yet to compare with.
         checked = clone(estimator) if is_list(beside) else estimator
         partitions, local = partitions_for(

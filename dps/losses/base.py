@@ -5,6 +5,7 @@ It must not know models, data containers or classes' labels: classes come as cod
 
 from abc import ABC
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +37,56 @@ def as_columns(y: Any) -> Any:
     return y if y.ndim == 2 else y[:, None]
 
 
+#: Raw outputs between which a jump of the derivative is looked for, and how often each gap is cut.
+_GRID = np.exp2(np.arange(-20, 40, 1 / 16))
+_CUTS = 36
+
+
+def _bend_of(loss: "Loss") -> float:
+    """The largest second derivative near zero, from a loss's derivatives; infinite with a jump.
+
+    Gaps between raw outputs are halved, and the half across which the derivative changes more is
+    halved again: what is left of the change after that is a jump.
+    """
+    if loss.task == "regression":
+        targets = np.array([0.0, 1.0, -1.0, 100.0])
+        targets = targets[np.asarray(loss.allows(targets), bool)]
+    else:
+        loss = loss.for_classes(2)
+        if loss.n_outputs(2) != 1:
+            return inf
+        targets = np.asarray(loss.targets(np.arange(2.0)), np.float64)
+    found = 0.0
+    for y in targets:
+
+        def slope(raw: Any, y: float = y) -> Any:
+            out = np.empty((len(raw), 1))
+            loss.evaluate(np.full(len(raw), y), np.ascontiguousarray(raw[:, None]), None, out)
+            return out[:, 0]
+
+        with np.errstate(all="ignore"):
+            points = y + np.r_[-_GRID[::-1], 0.0, _GRID]
+            left, right = points[:-1], points[1:]
+            at_left, at_right = slope(left), slope(right)
+            change = np.abs(at_right - at_left)
+            known = np.isfinite(change)
+            near = known & (np.abs(left) <= 1) & (np.abs(right) <= 1)
+            found = max(found, float((change / (right - left))[near].max(initial=0.0)))
+            size = np.maximum(np.abs(at_left), np.abs(at_right))
+            size = np.maximum(size, 1e-3 * size[near].max(initial=0.0))  # below that is rounding
+            for _ in range(_CUTS):
+                middle = left + (right - left) / 2
+                at_middle = slope(middle)
+                first = np.abs(at_middle - at_left) >= np.abs(at_right - at_middle)
+                left, right = np.where(first, left, middle), np.where(first, middle, right)
+                at_left = np.where(first, at_left, at_middle)
+                at_right = np.where(first, at_middle, at_right)
+            left_over = np.abs(at_right - at_left)
+        if (left_over[known] > 1e-6 * size[known]).any():
+            return inf
+    return found if found > 0 else inf
+
+
 @dataclass(frozen=True)
 class Loss(ABC):
     """A loss of a raw model output, summed over rows with weights.
@@ -48,6 +99,7 @@ class Loss(ABC):
     curvature : float
         The largest second derivative, of an exponential loss that at a mean of 1; infinite where
         the derivative jumps. Quasi-Newton methods need a finite one, or a kernel that rounds kinks.
+        Of a loss written in Python it is found from the derivatives, see `bend`.
     domain : str or None
         What targets of a regression must be, in words, see `allows`.
     kernel : LossKernel or None
@@ -79,6 +131,16 @@ class Loss(ABC):
     def native(self) -> LossKernel | None:
         """The kernel, unless a subclass has written `evaluate` in Python."""
         return None if self._in_python else self.kernel
+
+    @cached_property
+    def bend(self) -> float:
+        """`curvature`, as it is said or, of a loss written in Python, as derivatives show it."""
+        if self.curvature < inf or self.native is not None:
+            return self.curvature
+        try:
+            return _bend_of(self)
+        except Exception:  # which training is going to say
+            return inf
 
     def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
         """Return the weighted sum of losses and write their derivatives.

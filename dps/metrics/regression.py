@@ -88,14 +88,14 @@ def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any
         As for `mean_squared_error`.
     """
     parts = of_partitions(_moments, of_numbers, y_true, y_pred, sample_weight, client)
-    if sum(rows for rows, _ in parts) < 2:
+    if sum(part[0] for part in parts) < 2:
         warnings.warn(
             "R^2 score is not well-defined with less than two samples.",
             UndefinedMetricWarning,
             stacklevel=3,
         )
         return float("nan")
-    return float(formulas.r2(formulas.joined([moments for _, moments in parts])).mean())
+    return float(formulas.r2(formulas.joined([part[1:] for part in parts])).mean())
 
 
 def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> NDArray[np.float64]:
@@ -115,6 +115,7 @@ def _distances(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, ND
     return float(weights.sum()), weights @ formulas.absolute(y, predicted)
 
 
-def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[int, NDArray[np.float64]]:
+def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> NDArray[np.float64]:
+    """The number of rows, and their moments."""
     same_shape(predicted, y)
-    return len(y), formulas.moments(y, predicted, weights)
+    return np.r_[len(y), formulas.moments(y, predicted, weights)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dps.data.collections import one_graph
-from dps.data.partitions import as_pandas
+import numpy as np
+from numpy.typing import NDArray
+
+from dps.cluster.choice import client_of
+from dps.data.collections import Parts, held, one_graph
+from dps.data.partitions import as_pandas, is_dask
 from dps.metrics.classification import accuracy_score, brier_score_loss, log_loss
 from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_score, recall_score
 from dps.metrics.ranking import average_precision_score, roc_auc_score
@@ -17,6 +22,8 @@ from dps.metrics.regression import (
     r2_score,
     root_mean_squared_error,
 )
+
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,15 +50,110 @@ class Scorer:
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Score an estimator, or a pipeline that ends with one, on its client."""
         X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
-        method = self.method
-        if method == "ranks":
-            method = next(
-                name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
-            )
-        options = {**self.options, "client": _client(estimator), "sample_weight": sample_weight}
+        predicted = getattr(estimator, self.method_of(estimator))(X)
+        return self.of(predicted, y, sample_weight, estimator, _client(estimator))
+
+    def method_of(self, estimator: Any) -> str:
+        """The method of an estimator whose results are scored."""
+        if self.method != "ranks":
+            return self.method
+        return next(
+            name for name in ("decision_function", "predict_proba") if hasattr(estimator, name)
+        )
+
+    def of(self, predicted: Any, y: Any, sample_weight: Any, estimator: Any, client: Any) -> float:
+        """Score what was predicted."""
+        options = {**self.options, "client": client, "sample_weight": sample_weight}
+        classes = getattr(estimator, "classes_", None)
         if self.metric in (log_loss, brier_score_loss) or "multi_class" in self.options:
-            options["labels"] = estimator.classes_
-        return self.sign * self.metric(y, getattr(estimator, method)(X), **options)
+            options["labels"] = classes
+        elif self.is_of_second and classes is not None and len(classes) == 2:
+            options["pos_label"] = classes[1]
+        return self.sign * self.metric(y, predicted, **options)
+
+    @property
+    def is_of_second(self) -> bool:
+        """Whether it is of one of two labels, which is the second, whatever it is called."""
+        binary = self.options.get("average") == "binary"
+        return binary or self.metric is average_precision_score
+
+    def check(self, labels: NDArray[Any]) -> None:
+        """Raise if it cannot score such labels.
+
+        Parameters
+        ----------
+        labels : array of shape (n_classes,) or (n_rows, n_labels)
+            Distinct ones; or some rows of labels in columns.
+
+        Raises
+        ------
+        ValueError
+            Why.
+        """
+        made = _Made(labels)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self(made, made.rows, made.labels)
+        except ValueError as error:
+            kinds = labels.shape[1:] or labels.tolist()
+            raise ValueError(
+                f"scoring={self.name!r} cannot score the labels of y, {kinds}: {error}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Scorers:
+    """``scorers(estimator, X, y)``: several scores by name; rows are predicted once for all."""
+
+    scorers: tuple[Scorer, ...]
+
+    def __call__(
+        self, estimator: Any, X: Any, y: Any, sample_weight: Any = None
+    ) -> dict[str, float]:
+        """Score an estimator, or a pipeline that ends with one, on its client.
+
+        Predictions, targets and weights of Dask's data lie in memory meanwhile.
+        """
+        X, y, sample_weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(sample_weight))
+        methods = list(dict.fromkeys(each.method_of(estimator) for each in self.scorers))
+        made = [getattr(estimator, method)(X) for method in methods]
+        with client_of(_client(estimator), _TIMEOUT) as client:
+            lazy = {n: v for n, v in enumerate([y, sample_weight, *made]) if is_dask(v)}
+            parts = [Parts(values) for values in one_graph(*lazy.values())]
+            there = held(client, [of.tasks for of in parts]) if parts else []
+            lazy = {
+                number: of.like(tasks, of.lengths)
+                for number, of, tasks in zip(lazy, parts, there, strict=True)
+            }
+            y, sample_weight, *made = (
+                lazy.get(number, each) for number, each in enumerate([y, sample_weight, *made])
+            )
+            known = dict(zip(methods, made, strict=True))
+            return {
+                each.name: each.of(
+                    known[each.method_of(estimator)], y, sample_weight, estimator, client
+                )
+                for each in self.scorers
+            }
+
+
+class _Made:
+    """A classifier that predicts made-up rows of labels, each label twice."""
+
+    def __init__(self, labels: NDArray[Any]) -> None:
+        self.labels = np.repeat(labels, 2, axis=0)
+        self.rows = np.arange(len(self.labels))
+        self.classes_ = labels if labels.ndim == 1 else np.arange(labels.shape[1])
+
+    def predict(self, X: Any) -> Any:
+        return self.labels
+
+    def predict_proba(self, X: Any) -> Any:
+        if self.labels.ndim == 2:
+            return (self.labels + 0.5) / 2
+        chances = (self.labels[:, None] == self.classes_) + 0.1
+        return chances / chances.sum(axis=1, keepdims=True)
 
 
 def _client(estimator: Any) -> Any:
@@ -102,19 +204,37 @@ _SCORERS = {
 }
 
 
-def get_scorer(scoring: str) -> Scorer:
+def get_scorer(scoring: str | Sequence[str]) -> Any:
     """The scorer of a name, as scikit-learn's `get_scorer`; it takes data of Dask as well.
 
     Parameters
     ----------
-    scoring : str
-        One of `get_scorer_names`.
+    scoring : str or sequence of str
+        One of `get_scorer_names`, or several.
+
+    Returns
+    -------
+    callable (estimator, X, y, sample_weight=None) -> float
+        Of several names, dict of str to float: rows are read and predicted once for all.
 
     Raises
     ------
     ValueError
         There is none of that name.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dps import LinearClassifier
+    >>> from dps.metrics import get_scorer
+    >>> X = da.random.default_rng(0).normal(size=(300, 2), chunks=(100, 2))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> model = LinearClassifier().fit(X, y)
+    >>> sorted(get_scorer(["accuracy", "roc_auc", "neg_log_loss"])(model, X, y))
+    ['accuracy', 'neg_log_loss', 'roc_auc']
     """
+    if not isinstance(scoring, str):
+        return Scorers(tuple(get_scorer(name) for name in scoring))
     if scoring not in _SCORERS:
         raise ValueError(
             f"scoring={scoring!r} is not computed on data of Dask: take one of "

@@ -17,10 +17,11 @@ from sklearn.utils import indexable
 
 from dps.data.alignment import partitions_of
 from dps.data.batches import FOLDS, order_of
-from dps.data.collections import Parts, one_graph, rows_of, take
+from dps.data.collections import Parts, held, one_graph, persisted, rows_of, take
+from dps.data.labels import kind_of
 from dps.data.partitions import is_dask, is_list
 from dps.data.results import results_of
-from dps.data.sealed import identity, sealed
+from dps.data.sealed import sealed
 from dps.data.targets import as_targets
 from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
 
@@ -150,7 +151,7 @@ class Folds:
             lengths = Parts(X).lengths
             lazy = Parts(groups).tasks if is_dask(groups) else []
             if lengths is None or lazy:  # what is computed now is not computed again
-                *parts, lazy = _stay(client, [*parts, lazy])
+                *parts, lazy = held(client, [*parts, lazy])
                 lengths = _of_each(client, rows_of, parts[0])
             n = sum(lengths)
             found = _of_each(client, as_targets, lazy) if lazy else [groups]
@@ -177,6 +178,14 @@ class Folds:
     def whole(self) -> tuple[Any, Any, dict[str, Any]]:
         """The same of all rows."""
         return self._of(range(len(self._roles)))
+
+    def labels(self) -> NDArray[Any] | None:
+        """The distinct labels of all rows, or rows of labels in columns; None of several types."""
+        parts = [part for piece in self._pieces for part in piece[1]]
+        found = [each for each in _of_each(self._client, _distinct, parts) if len(each)]
+        if len(set(map(kind_of, found))) != 1:  # which the fit is going to say
+            return None
+        return _distinct(np.concatenate(found))
 
     def check_each_row_once(self) -> None:
         """Raise unless each row is scored on once.
@@ -210,8 +219,8 @@ class Folds:
     def _kept(self, made: Any) -> Any:
         """A collection that is in memory, since its pieces of rows go with these folds."""
         if is_list(made):
-            return list(_persist(self._client, made))
-        return _persist(self._client, [made])[0]
+            return list(persisted(self._client, made))
+        return persisted(self._client, [made])[0]
 
     def _of(self, pieces: Iterable[int]) -> tuple[Any, Any, dict[str, Any]]:
         some = [self._pieces[piece] for piece in pieces]
@@ -223,27 +232,17 @@ class Folds:
         return made[0], made[1], {**self._constant, **beside}
 
 
-def _persist(client: Any, tasks: Sequence[Any]) -> Any:
-    import dask
-
-    return dask.persist(*tasks) if client is None else client.persist(list(tasks))
-
-
-def _stay(client: Any, parts: list[list[Any]]) -> list[list[Any]]:
-    """Partitions in the memory of workers."""
-    import dask
-
-    stay = dask.delayed(sealed(identity))
-    flat = iter(_persist(client, [stay(part) for some in parts for part in some]))
-    return [list(islice(flat, len(some))) for some in parts]
-
-
 def _of_each(client: Any, function: Any, parts: list[Any]) -> list[Any]:
     """What a function makes of each partition."""
     import dask
 
     call = dask.delayed(sealed(function))
     return results_of([call(part) for part in parts], client)
+
+
+def _distinct(y: Any) -> NDArray[Any]:
+    labels = as_targets(y)
+    return np.unique(labels, axis=None if labels.ndim == 1 else 0)
 
 
 def _grouped(parts: list[Any], n_rows: int) -> NDArray[Any] | None:
@@ -261,7 +260,7 @@ def _dealt(client: Any, parts: list[list[Any]], by: Sequence[Any], folds: int) -
     n = len(by)
     if n < folds:
         raise ValueError(f"X has {n} partitions, which cannot be {folds} folds")
-    there = _stay(client, parts)
+    there = held(client, parts)
     return [
         [of_name[f * n // folds : (f + 1) * n // folds] for of_name in there] for f in range(folds)
     ]
@@ -278,7 +277,7 @@ def _cut_up(client: Any, parts: list[list[Any]], by: Sequence[Any], n_pieces: in
         )
         for number, (assign, of_all) in enumerate(zip(by, zip(*parts, strict=True), strict=True))
     ]
-    flat = _persist(client, [pieces[at] for pieces in cuts for at in range(n_pieces * width)])
+    flat = persisted(client, [pieces[at] for pieces in cuts for at in range(n_pieces * width)])
     return [
         [list(flat[piece * width + at :: n_pieces * width]) for at in range(width)]
         for piece in range(n_pieces)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,8 @@ from sklearn.base import clone, is_classifier
 
 from dps.cluster.choice import client_of
 from dps.data.partitions import as_pandas, is_dask
-from dps.model_selection.evaluation import evaluate, scorer_of
+from dps.model_selection.columns import in_all_columns
+from dps.model_selection.evaluation import Routes, evaluate, of_second_class, scorer_of
 from dps.model_selection.folds import Folds, KFold
 
 _TIMEOUT = 60.0
@@ -62,7 +64,12 @@ class _OnDask:
         """
         X, y = as_pandas(X), as_pandas(y)
         if not is_dask(X):
-            return super().fit(X, y, **params)  # type: ignore[misc]
+            given = self.scoring
+            self.scoring = of_second_class(given)
+            try:
+                return super().fit(X, y, **params)  # type: ignore[misc]
+            finally:
+                self.scoring = given
         self._validate_params()  # type: ignore[attr-defined]
         scorer = scorer_of(self.scoring)
         several = isinstance(scorer, dict)
@@ -72,11 +79,13 @@ class _OnDask:
         for candidate in candidates:  # before any data moves
             clone(self.estimator).set_params(**clone(candidate, safe=False))
         with _placed(self.estimator) as (estimator, client, given):
+            cv = _folds_for(self.cv, estimator)
+            routes = Routes.of(type(self).__name__, estimator, self.scoring, cv, params)
             groups = params.pop("groups", None)
-            data = Folds(_folds_for(self.cv, estimator), client, X, y, params, groups)
+            data = Folds(cv, client, X, y, params, groups)
             found = evaluate(
                 estimator, candidates, data, scorer, n_jobs=self.n_jobs,
-                error_score=self.error_score, train_score=self.return_train_score,
+                error_score=self.error_score, train_score=self.return_train_score, routes=routes,
             )  # fmt: skip
             results = self._format_results(candidates, data.n_splits, found)  # type: ignore[attr-defined]
             self.n_splits_, self.multimetric_ = data.n_splits, several
@@ -91,7 +100,7 @@ class _OnDask:
                 best = clone(estimator).set_params(**clone(self.best_params_, safe=False))
                 start = time.time()
                 X, y, params = data.whole()
-                best.fit(X, y, **params)
+                best.fit(X, y, **(params if routes is None else routes.of_fit(params)))
                 self.refit_time_ = time.time() - start
                 self.best_estimator_ = best.set_params(**given)
                 if hasattr(best, "feature_names_in_"):
@@ -252,16 +261,19 @@ def cross_validate(
     X, y = as_pandas(X), as_pandas(y)
     if not is_dask(X):
         return model_selection.cross_validate(
-            estimator, X, y, groups=groups, scoring=scoring, cv=cv, n_jobs=n_jobs, params=params,
-            return_train_score=return_train_score, return_estimator=return_estimator,
-            error_score=error_score,
+            estimator, X, y, groups=groups, scoring=of_second_class(scoring), cv=cv,
+            n_jobs=n_jobs, params=params, return_train_score=return_train_score,
+            return_estimator=return_estimator, error_score=error_score,
         )  # fmt: skip
     scorer = scorer_of(scoring)
     with _placed(estimator) as (placed, client, given):
-        data = Folds(_folds_for(cv, placed), client, X, y, params or {}, groups)
+        cv, params = _folds_for(cv, placed), dict(params or {})
+        routes = Routes.of("cross_validate", placed, scoring, cv, params)
+        groups = params.pop("groups", groups) if routes is not None else groups
+        data = Folds(cv, client, X, y, params, groups)
         found = evaluate(
             placed, [{}], data, scorer, n_jobs=n_jobs, error_score=error_score,
-            train_score=return_train_score, return_estimator=return_estimator,
+            train_score=return_train_score, return_estimator=return_estimator, routes=routes,
         )  # fmt: skip
     results: dict[str, Any] = {
         f"{what}_time": np.array([f[f"{what}_time"] for f in found]) for what in ("fit", "score")
@@ -299,7 +311,8 @@ def cross_val_predict(
     Returns
     -------
     what the method returns of `X`
-        Cut as `X` is, and in the memory of workers.
+        Cut as `X` is, and in the memory of workers. Where a fold was trained without a class, its
+        column holds zeros, or the least float, with scikit-learn's warning.
 
     Raises
     ------
@@ -333,10 +346,19 @@ def cross_val_predict(
                 "what cross_val_predict returns lies on workers, and its client would be closed by "
                 "then: give the estimator a Client"
             )
-        data = Folds(_folds_for(cv, placed), client, X, y, params or {}, groups)
+        cv, params = _folds_for(cv, placed), dict(params or {})
+        routes = Routes.of("cross_val_predict", placed, None, cv, params)
+        if routes is not None:
+            groups, routes = params.pop("groups", groups), replace(routes, score=frozenset())
+        data = Folds(cv, client, X, y, params, groups)
         data.check_each_row_once()
-        found = evaluate(placed, [{}], data, predicted, n_jobs=n_jobs, error_score="raise")
-        return data.in_order([of_fold["test_scores"] for of_fold in found])
+        found = evaluate(
+            placed, [{}], data, predicted, n_jobs=n_jobs, error_score="raise",
+            return_estimator=True, routes=routes,
+        )  # fmt: skip
+        models = [of_fold["estimator"] for of_fold in found]
+        made = [of_fold["test_scores"] for of_fold in found]
+        return data.in_order(in_all_columns(made, models, method))
 
 
 def _folds_for(cv: Any, estimator: Any) -> Any:

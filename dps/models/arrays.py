@@ -78,7 +78,8 @@ class Arrays:
             if not _is_array(each) or not each.shape:
                 raise TypeError(
                     f"X[{name!r}] is a {type(each).__name__}: of several inputs each must be an "
-                    "array of NumPy or Dask, with as many rows as the others"
+                    "array of NumPy or Dask, with as many rows as the others; give columns as one "
+                    "dataframe to a model that takes='columns'"
                 )
             if each.dtype.kind not in "fiub":
                 raise TypeError(f"X[{name!r}] holds {each.dtype}, which are no numbers")

@@ -204,7 +204,7 @@ class LinearModel:
         width : float, default=0.0
             Of the parabolas in place of kinks of the loss; 0: it has none.
         """
-        bend = 1 / width if width else self.loss.curvature
+        bend = 1 / width if width else self.loss.bend
         # What rounding leaves of a constant feature is no variance.
         rounding = 64 * float(np.finfo(self.dtype).eps)
         variance = np.where(variance > (rounding * mean) ** 2, variance, 0.0)

@@ -82,6 +82,7 @@ def advise(
     max_delay: int | None = None,
     dropped: float = 0.0,
     unshared: Sequence[tuple[str, str]] = (),
+    rises: bool = False,
 ) -> list[str]:
     """What to change, the most useful first; nothing where nothing stands out.
 
@@ -101,6 +102,8 @@ def advise(
         The share of rows that did not count.
     unshared : sequence of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
+    rises : bool, default=False
+        Whether the loss on validation rows rose in the end, and decided nothing.
 
     Examples
     --------
@@ -111,6 +114,11 @@ def advise(
     part = shares(accounts)
     whole = sum(account.seconds for account in accounts)
     said = [no_shared_memory(worker, why) for worker, why in unshared[:1]]
+    if rises:
+        said.append(
+            "The loss on held-out rows rose in the end: set early_stopping=True, which keeps the "
+            "best epoch, or train fewer epochs."
+        )
     if whole < _SHORT:
         return said
     if part["load"] > _MUCH:

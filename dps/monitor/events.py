@@ -264,9 +264,14 @@ class ShardEvent(Event):
 
 
 class EpochFields(TypedDict):
-    """A closed epoch, as a record of the estimator's ``history_``; None stands for NaN."""
+    """A closed epoch, as a record of the estimator's ``history_``; None stands for NaN.
+
+    ``kept`` is the epoch so far after which parameters are kept: the best one where held-out rows
+    decide.
+    """
 
     epoch: int
+    kept: int
     loss: float
     validation_loss: float | None
     rows: int

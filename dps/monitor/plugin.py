@@ -69,8 +69,11 @@ class FitsPlugin(SchedulerPlugin):  # type: ignore[misc]
     async def close(self) -> None:
         """End what the page has started."""
         if self._application is not None:
-            self._application.stop()
-            self._application = None
+            application, self._application = self._application, None
+            if hasattr(application, "stop_async"):  # bokeh 3.10 and newer
+                await application.stop_async()
+            else:
+                application.stop()
 
 
 def plugin_of(scheduler: Any) -> FitsPlugin:

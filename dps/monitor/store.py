@@ -68,6 +68,7 @@ class Fit:
         self.log: deque[tuple[float, str, str]] = deque(maxlen=SENTENCES)
         self.ended: Mapping[str, Any] | None = None
         self._last_epoch: Mapping[str, Any] | None = None
+        self._kept_epoch: Mapping[str, Any] | None = None  # the last one that is known
 
     def add(self, event: Mapping[str, Any], now: float) -> None:
         """Take in one of its events."""
@@ -102,6 +103,8 @@ class Fit:
                 epoch["epoch"], epoch["loss"], _NAN if validation is None else validation
             )
             self._last_epoch = epoch
+            if epoch["kept"] == epoch["epoch"]:
+                self._kept_epoch = epoch
 
     def _take_straggler(self, event: Mapping[str, Any]) -> None:
         if event["slow"]:
@@ -163,6 +166,14 @@ class Fit:
     def validation_loss(self) -> float | None:
         """Of the last closed epoch, where rows are held out."""
         return (self._last_epoch or {}).get("validation_loss")
+
+    @property
+    def kept(self) -> Mapping[str, Any] | None:
+        """The epoch whose parameters are kept, if that is not the last one and it is known."""
+        kept, last = self._kept_epoch, self._last_epoch
+        if kept is None or last is None or last["kept"] == last["epoch"]:
+            return None
+        return kept if kept["epoch"] == last["kept"] else None
 
     @property
     def epoch_done(self) -> float:

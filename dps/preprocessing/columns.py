@@ -37,6 +37,8 @@ class Numbers:
 
     values: NDArray[Any]  # (n,) of a dtype that kernels read; NaN where a value is missing
     missing: int
+    # (n,) all digits of integers that are too large for `values`, if they are categories.
+    exact: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps.data.collections import Parts
@@ -28,7 +29,7 @@ from dps.preprocessing.survey import FrameSurvey, Survey, merge
 _OF_CATEGORIES = {"handle_unknown": "ignore", "min_frequency": None, "max_categories": None}
 
 
-class FrameEncoder(TransformerMixin, BaseEstimator):
+class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
     """Dataframes of any columns as sparse rows of numbers.
 
     ==================================  ====================================================
@@ -43,8 +44,8 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
     ==================================  ====================================================
 
     Rows are written as CSR; there is never a dense matrix. Whole numbers that are categories,
-    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: the estimators'
-    defaults need none.
+    such as an hour, are made so by ``.astype("category")``. Numbers are not scaled: the estimators
+    do that themselves.
 
     Dask dataframes are read once in `fit`, partition by partition, and only distinct values, sums
     and counts leave the workers; `transform` is lazy.
@@ -185,19 +186,26 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        scipy.sparse.csr_matrix, or a lazy dask array of such blocks for a dask dataframe
+        scipy.sparse.csr_matrix, or a lazy dask array of such blocks for a dask dataframe, whatever
+        `set_output` says
         """
         check_is_fitted(self)
         X = self._ordered(X)
         validate_data(self, X=_meta(X), skip_check_array=True, reset=False)
         if is_dask(X):
             return Parts(X).csr(self._layout, self._layout.width, self.dtype_)
-        return self._layout(X)
+        return _wrap_data_with_container("transform", self._layout(X), X, self)
 
     def fit_transform(self, X: Any, y: Any = None, **_: Any) -> Any:
         """Fit, then encode; a pandas dataframe is read once."""
         if is_dask(X):
             return self.fit(X).transform(X)
+        return _wrap_data_with_container("transform", self._encoded(X, fit=True), X, self)
+
+    def _encoded(self, X: Any, fit: bool) -> Any:
+        """A pandas dataframe as CSR, once it has been fitted to it, if that is wanted."""
+        if not fit:
+            return self._layout(self._ordered(X))
         reader = self._begin(X)
         read = reader(X)
         self._learn([reader.look(read)], whole=True)
@@ -293,6 +301,10 @@ class FrameEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = tags.input_tags.string = tags.input_tags.allow_nan = True
         return tags
+
+
+# `set_output` is there, and lazy output stays lazy: scikit-learn's own wrapper does not know Dask.
+FrameEncoder._sklearn_auto_wrap_output_keys = {"transform"}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ what an encoder has learned.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from numbers import Real
@@ -29,6 +30,8 @@ from dps.preprocessing.columns import (
 from dps.preprocessing.dates import parts_of_dates
 from dps.preprocessing.dtypes import kind_of
 
+#: From here on float64 has not every integer.
+_WHOLE = 2.0**53
 _SEQUENCES = (list, tuple, set, frozenset, np.ndarray)
 
 
@@ -80,7 +83,7 @@ def keep_frame(read: ReadFrame, *, hashed: bool, ordered: bool = False) -> ReadF
 
 def _detached(read: Read, hashed: bool, ordered: bool) -> Read:
     if isinstance(read, Numbers) and read.values.base is not None:
-        return Numbers(read.values.copy(), read.missing)
+        return replace(read, values=read.values.copy())
     if isinstance(read, ListColumn):
         numbers = numbers_in(read.values) if ordered else None
         values = Hashes(hashes_of(read.values)) if numbers is None else numbers
@@ -120,7 +123,7 @@ def _read(series: Any, name: str) -> Read:
 
 
 def _numbers(series: Any, name: str) -> Numbers:
-    dtype = series.dtype
+    dtype, exact = series.dtype, None
     if isinstance(dtype, np.dtype):
         values = series.to_numpy()
     elif dtype.kind == "O":  # decimals of Arrow's
@@ -130,6 +133,8 @@ def _numbers(series: Any, name: str) -> Numbers:
     elif hasattr(dtype, "numpy_dtype"):
         single = dtype.numpy_dtype.itemsize <= 2 or dtype.numpy_dtype == np.float32
         values = series.to_numpy(np.float32 if single else np.float64, na_value=np.nan)
+        if dtype.kind in "iu" and np.nanmax(np.abs(values), initial=0) >= _WHOLE:
+            exact = series.to_numpy(dtype.numpy_dtype, na_value=0)
     else:  # pandas' sparse columns
         values = np.asarray(series)
     if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
@@ -147,7 +152,7 @@ def _numbers(series: Any, name: str) -> Numbers:
             f"X{{place}} holds infinity (inf), in row {int(infinite.argmax())} of column "
             f"{name!r}: fill or drop such rows"
         )
-    return Numbers(values, int(np.isnan(values).sum()))
+    return Numbers(values, int(np.isnan(values).sum()), exact)
 
 
 def _categories(series: Any, name: str) -> Codes:

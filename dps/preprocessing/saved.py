@@ -40,11 +40,18 @@ def encoder_kinds() -> list[Kind]:
         Kind.of("layout", Layout, _check_layout, _LAYOUT),
         Kind("encoder", FrameEncoder, ("parameters", "layout"), _fields_of_encoder, _encoder),
         *(Kind(f"index:{cls.__name__}", cls, _INDEX, _fields_of_index, _index) for cls in indexes),
+        Kind(
+            "index:PeriodIndex", pd.PeriodIndex, ("ordinals", "freq"), _fields_of_periods, _periods
+        ),
+        # What columns may be called.
+        Kind("timestamp", pd.Timestamp, ("is", "zone"), _fields_of_timestamp, _timestamp),
+        Kind("interval", pd.Interval, _INTERVAL, _fields_of_interval, _interval),
     ]
 
 
 _LAYOUT = ("columns", "features", "dtype", "missing", "parts")
 _INDEX = ("values", "zone", "ends")
+_INTERVAL = ("left", "right", "closed")
 
 
 def _fields_of_index(index: Any) -> dict[str, Any]:
@@ -76,6 +83,44 @@ def _index(values: Any, zone: Any, ends: Any) -> Any:
     if zone is not None:
         index = index.tz_localize("UTC").tz_convert(_zone(zone))
     return index
+
+
+def _fields_of_periods(index: Any) -> dict[str, Any]:
+    return {"ordinals": np.asarray(index.asi8), "freq": index.freqstr}
+
+
+def _periods(ordinals: Any, freq: Any) -> Any:
+    import pandas as pd
+
+    if not isinstance(ordinals, np.ndarray) or ordinals.dtype != np.int64 or ordinals.ndim != 1:
+        raise ValueError("periods are not numbered")
+    index = pd.PeriodIndex.from_ordinals(ordinals, freq=str(freq))
+    if not index.is_unique:
+        raise ValueError("categories come twice")
+    return index
+
+
+def _fields_of_timestamp(name: Any) -> dict[str, Any]:
+    if name.tz is None:
+        return {"is": name.isoformat(), "zone": None}
+    return {"is": name.tz_convert("UTC").tz_localize(None).isoformat(), "zone": _zone_of(name.tz)}
+
+
+def _timestamp(zone: Any, **text: Any) -> Any:
+    import pandas as pd
+
+    made = pd.Timestamp(str(text["is"]))
+    return made if zone is None else made.tz_localize("UTC").tz_convert(_zone(zone))
+
+
+def _fields_of_interval(name: Any) -> dict[str, Any]:
+    return {each: getattr(name, each) for each in _INTERVAL}
+
+
+def _interval(left: Any, right: Any, closed: Any) -> Any:
+    import pandas as pd
+
+    return pd.Interval(left, right, closed)
 
 
 def _zone_of(zone: Any) -> str:

@@ -142,6 +142,8 @@ def _codes(column: Read, rows: int) -> Codes:
     if isinstance(column, Codes):
         return column
     if isinstance(column, Numbers):  # the values of categories, before astype("category")
-        codes, values = pd.factorize(column.values)
+        codes, values = pd.factorize(column.values if column.exact is None else column.exact)
+        if column.exact is not None:
+            codes = np.where(np.isnan(column.values), -1, codes)
         return Codes(codes.astype(np.int32), pd.Index(values), False, column.missing)
     return Codes(np.full(rows, -1, np.int8), pd.Index([], dtype=object), False, rows)

@@ -129,11 +129,11 @@ class EpochRecord:
             f"{self.rows_per_second:,.0f} rows/s"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """What users see in ``history_``."""
+    def as_dict(self, kept: int) -> dict[str, Any]:
+        """What users see in ``history_`` of a fit that kept the parameters of such an epoch."""
         shown = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
         shown = {n: value for n, value in shown.items() if n not in ASKED or not math.isnan(value)}
-        return shown | {"rows_per_second": self.rows_per_second}
+        return shown | {"kept": self.epoch == kept, "rows_per_second": self.rows_per_second}
 
 
 #: What the numbers of a record are, and which of them users do not see.
@@ -144,8 +144,10 @@ _KINDS: dict[str, type] = {
 }
 _INTERNAL = {"best", "kept", "bad_epochs", "last", "converged", "plateau"}
 #: Numbers that ``history_`` has of an epoch, but for the rows of each replica.
-SHOWN = {name: kind for name, kind in _KINDS.items() if name not in _INTERNAL} | {
-    "rows_per_second": float
+SHOWN: dict[str, type] = {
+    **{name: kind for name, kind in _KINDS.items() if name not in _INTERNAL},
+    "kept": bool,
+    "rows_per_second": float,
 }
 #: Those that are left out where they are NaN: nobody has asked for them.
 ASKED = "validation_score", "clock_distance_max"
@@ -153,6 +155,9 @@ ASKED = "validation_score", "clock_distance_max"
 
 class History(list[dict[str, Any]]):
     """The epochs of a fit: a list of a dict an epoch, which also makes a frame and a plot.
+
+    ``kept`` is true of the epoch after which the parameters are those of the model: the best one
+    with `early_stopping`, else the last one.
 
     Examples
     --------

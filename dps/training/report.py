@@ -19,6 +19,8 @@ from dps.training.recovery import Loss
 
 #: Replicas with a row of their own; of more, those that compute longest.
 _SHOWN = 16
+#: A rise of the loss on held-out rows, as a share of its least value, that is worth a word.
+_RISE = 0.05
 _COLORS = {"compute": "#1f9d83", "communicate": "#e3b23c", "wait": "#e2654a", "load": "#8aa0bd"}
 _PARTS = tuple(_COLORS)
 
@@ -38,7 +40,7 @@ class FitReport:
         How it ended.
     epochs : int
     loss : float
-        Of the last epoch.
+        Of the epoch that was kept.
     validation_loss : float or None
         Likewise, on held-out rows; None without any.
     rows : int
@@ -58,6 +60,11 @@ class FitReport:
         Steps that one was ahead, at most; None where nobody counted.
     rows_dropped, rows_late : int
         Rows of all epochs that did not count, and those that came too late for their own step.
+    kept : int
+        The epoch, from 1 of this fit, after which the parameters are those of the model; `loss`
+        and `validation_loss` are its own.
+    rises : bool
+        Whether the loss on validation rows, which decided nothing, rose in the end.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
     losses : tuple of Loss
@@ -88,6 +95,8 @@ class FitReport:
     shards: int
     accounts: tuple[Account, ...]
     unshared: tuple[tuple[str, str], ...] = ()
+    kept: int | None = None
+    rises: bool = False
     together: bool = True
     max_delay: int | None = None
     clock_distance: float | None = None
@@ -112,6 +121,7 @@ class FitReport:
             max_delay=self.max_delay,
             dropped=self.rows_dropped / max(1, self.rows * self.epochs),
             unshared=self.unshared,
+            rises=self.rises,
         )
 
     @property
@@ -119,10 +129,11 @@ class FitReport:
         """The first line: what was trained, and how it ended."""
         held_out = self.validation_loss
         validation = "" if held_out is None else f", {loss(held_out)} on held-out rows"
+        kept = "" if self.kept in (None, self.epochs) else f"epoch {self.kept:,} kept: "
         return (
             f"{self.name}, {self.mode} by {self.method}: {self.outcome} after {self.epochs:,} "
             f"epoch{'s' * (self.epochs != 1)} and {duration(self.seconds)}, "
-            f"loss {loss(self.loss)}{validation}"
+            f"{kept}loss {loss(self.loss)}{validation}"
         )
 
     @property
@@ -237,6 +248,8 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
     result : FitResult
     """
     last = result.history[-1]
+    kept = next((record for record in result.history if record.epoch == last.kept), last)
+    held_out = [record.validation_loss for record in result.history]
     distances = [r.clock_distance_max for r in result.history if r.clock_distance_max >= 0]
     return FitReport(
         name=name,
@@ -244,8 +257,10 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         method=_method(job, result),
         outcome=_outcome(last, result.error),
         epochs=len(result.history),
-        loss=last.loss,
-        validation_loss=None if math.isnan(last.validation_loss) else last.validation_loss,
+        loss=kept.loss,
+        validation_loss=None if math.isnan(kept.validation_loss) else kept.validation_loss,
+        kept=1 + result.history.index(kept),
+        rises=not job.stopping.validate and held_out[-1] > (1 + _RISE) * min(held_out),
         rows=result.plan.rows,
         seconds=sum(record.seconds for record in result.history),
         staleness=last.staleness_mean,

@@ -124,6 +124,9 @@ def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
     tiles.append(("training loss", loss(fit.loss)))
     if fit.validation_loss is not None:
         tiles.append(("loss on held-out rows", loss(fit.validation_loss)))
+    if fit.kept is not None and fit.kept["validation_loss"] is not None:
+        epoch = f"{fit.kept['epoch']:,}"
+        tiles.append((f"of the best epoch, {epoch}", loss(fit.kept["validation_loss"])))
     tiles.append(("rows/s", count(fit.rows_per_second)))
     tiles.append(("taken", duration(fit.seconds(now))))
     if fit.remaining is not None:

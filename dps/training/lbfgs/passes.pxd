@@ -23,8 +23,9 @@ cdef class GradientSum:
         self, const Rows* rows, const int64_t* chosen, Py_ssize_t start, Py_ssize_t stop,
         Py_ssize_t limit,
     ) except -1 nogil
-    cdef void finish(self) noexcept nogil
-    cdef void _fold(self) noexcept nogil
+    cdef int finish(self) except -1 nogil
+    cdef int _close(self) except -1 nogil
+    cdef int _fold(self) except -1 nogil
 
 
 # Rows of a block that a pass takes: order[start:stop], or start:stop.

@@ -110,27 +110,37 @@ cdef class GradientSum:
                 self.beaten = dps_now()
         return 0
 
-    cdef void finish(self) noexcept nogil:
+    cdef int finish(self) except -1 nogil:
         """Put the sum of all where that in the model's type is."""
-        self.loss += self.gradient.finish(self.params, self.part)
+        self._close()
         if not self.folded:
-            return
+            return 0
         self._fold()
         if self.gradient.single:
             _round(<float*> self.part, &self.whole[0], self.gradient.size)
         else:
             _round(<double*> self.part, &self.whole[0], self.gradient.size)
+        return 0
 
-    cdef void _fold(self) noexcept nogil:
-        if self.gradient.size == 0:
-            return
+    cdef int _close(self) except -1 nogil:
+        """End a batch; a model in Python is called here."""
         self.loss += self.gradient.finish(self.params, self.part)
+        if self.gradient.failed:
+            with gil:
+                self.gradient.reraise()
+        return 0
+
+    cdef int _fold(self) except -1 nogil:
+        if self.gradient.size == 0:
+            return 0
+        self._close()
         if self.gradient.single:
             _fold(<float*> self.part, &self.whole[0], self.gradient.size, not self.folded)
         else:
             _fold(<double*> self.part, &self.whole[0], self.gradient.size, not self.folded)
         self.folded = True
         self.summed = 0
+        return 0
 
 
 cdef int _bind(

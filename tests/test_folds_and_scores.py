@@ -1,0 +1,207 @@
+"""Folds without a class, scores that fail, names of labels and metadata: as in scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.model_selection
+from distributed import Client
+from sklearn import config_context
+from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.metrics import f1_score, make_scorer
+
+from dps import LinearClassifier, LinearRegressor
+from dps.model_selection import (
+    GridSearchCV,
+    KFold,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+)
+
+ROWS = 300
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+THREE = np.where(X[:, 0] > 0, 2, 1) - (np.arange(ROWS) < 4)  # two or so rows of label 0
+NAMES = np.where(X[:, 0] + X[:, 1] > 0.5, "yes", "no")
+WEIGHTS = np.where(np.arange(ROWS) < 150, 5.0, 0.1)
+#: Each third of the rows is a fold.
+FOLDS = [(np.r_[0:a, b:ROWS], np.r_[a:b]) for a, b in ((0, 100), (100, 200), (200, 300))]
+
+
+def lazy(values: Any, frame: bool = False) -> Any:
+    if not frame:
+        return da.from_array(values, chunks=(60, *values.shape[1:]))
+    made = pd.DataFrame(values, columns=list("abc")) if values.ndim == 2 else pd.Series(values)
+    return dd.from_pandas(made, npartitions=5)
+
+
+@pytest.mark.parametrize("frame", [False, True])
+@pytest.mark.parametrize("method", ["predict_proba", "predict_log_proba", "predict"])
+def test_a_fold_without_a_class_has_a_column_for_it(method: str, frame: bool) -> None:
+    model = LinearClassifier()
+    warned = method != "predict"
+    with pytest.warns(RuntimeWarning, match="Number of classes in") if warned else _nothing():
+        expected = sklearn.model_selection.cross_val_predict(
+            model, X, THREE, cv=FOLDS, method=method
+        )
+    with pytest.warns(RuntimeWarning, match="Number of classes in") if warned else _nothing():
+        found = cross_val_predict(
+            model, lazy(X, frame), lazy(THREE, frame), cv=FOLDS, method=method
+        )
+    assert not frame or not warned or [*found.columns] == ["0", "1", "2"]
+    found = np.asarray(found.compute())
+    assert found.shape == expected.shape
+    if warned:
+        missing = expected[:100, 0]
+        assert (missing == (0 if method == "predict_proba" else missing.min())).all()
+        np.testing.assert_array_equal(found[:100, 0], missing)
+    np.testing.assert_allclose(np.argsort(found), np.argsort(expected))
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_a_decision_function_of_two_classes_has_no_columns_to_fill() -> None:
+    with pytest.raises(ValueError, match=r"Only 2 class.* in training fold, but 3"):
+        cross_val_predict(
+            LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS, method="decision_function"
+        )
+
+
+def test_a_score_that_fails_leaves_the_others() -> None:
+    scoring = {"loss": "neg_log_loss", "accuracy": "accuracy"}
+    with pytest.warns(UserWarning, match="Scoring failed"):
+        found = cross_validate(LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS, scoring=scoring)
+    assert np.isnan(found["test_loss"]).tolist() == [True, False, False]
+    assert (found["test_accuracy"] > 0.9).all()
+    with pytest.raises(ValueError, match=r"holds the labels \[0\]"):
+        cross_validate(
+            LinearClassifier(), lazy(X), lazy(THREE), cv=FOLDS, scoring=scoring,
+            error_score="raise",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["NumPy", "frame", "array", "dask frame"])
+@pytest.mark.parametrize("name", ["f1", "precision", "recall", "average_precision"])
+def test_scores_of_two_names_are_of_the_second(name: str, where: str) -> None:
+    codes = (NAMES == "yes").astype(int)
+    expected = sklearn.model_selection.cross_val_score(
+        LinearClassifier(), X, codes, cv=FOLDS, scoring=name
+    )
+    given: Any = X, NAMES
+    if where == "frame":
+        given = pd.DataFrame(X, columns=list("abc")), pd.Series(NAMES)
+    elif where != "NumPy":
+        given = lazy(X, "frame" in where), lazy(NAMES, "frame" in where)
+    found = cross_val_score(LinearClassifier(), *given, cv=FOLDS, scoring=name)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    several = cross_validate(LinearClassifier(), *given, cv=FOLDS, scoring=[name, "accuracy"])
+    np.testing.assert_allclose(several[f"test_{name}"], expected, rtol=1e-3)
+    search = GridSearchCV(LinearClassifier(), {"alpha": ["auto"]}, cv=FOLDS, scoring=name)
+    assert search.fit(*given).best_score_ == pytest.approx(expected.mean(), rel=1e-3)
+    assert search.scoring == name
+
+
+class Counting(LinearClassifier):
+    fits = 0
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        type(self).fits += 1
+        return super().fit(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "y"),
+    [
+        ("f1", THREE),
+        ("roc_auc", THREE),
+        ("f1_samples", NAMES),
+        ({"loss": "neg_log_loss", "precision": "precision"}, THREE),
+        ("r2", NAMES),
+    ],
+)
+def test_what_cannot_be_scored_is_said_before_any_fit(scoring: Any, y: Any) -> None:
+    Counting.fits = 0
+    with pytest.raises(ValueError, match="cannot score the labels of y"):
+        cross_validate(Counting(), lazy(X), lazy(y), cv=2, scoring=scoring)
+    assert Counting.fits == 0
+
+
+def test_all_named_scores_that_can_be_are_scored() -> None:
+    names = ["accuracy", "f1", "roc_auc", "neg_log_loss", "neg_brier_score", "average_precision"]
+    found = cross_validate(LinearClassifier(), lazy(X), lazy(NAMES), cv=3, scoring=names)
+    assert all((found[f"test_{name}"] > -1).all() for name in names)
+    columns = (X[:, :2] > 0).astype(int)
+    found = cross_validate(LinearClassifier(), lazy(X), lazy(columns), cv=3, scoring="f1_macro")
+    assert (found["test_score"] > 0.8).all()
+
+
+CASES: dict[str, tuple[bool | None, bool | None]] = {
+    "none": (None, None), "no": (False, False), "fit": (True, False), "score": (False, True),
+    "both": (True, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metadata_goes_where_it_was_asked_for(case: str, client: Client) -> None:
+    fit, score = CASES[case]
+    y = (X[:, 0] + 0.5 * np.random.default_rng(1).normal(size=ROWS) > 0).astype(int)
+    with config_context(enable_metadata_routing=True):
+        model = LinearClassifier(client=client)
+        if fit is not None:
+            model.set_fit_request(sample_weight=fit).set_score_request(sample_weight=score)
+        grid, given = {"alpha": [1e-2]}, (lazy(X), lazy(y))
+        local = sklearn.model_selection.GridSearchCV(
+            LinearClassifier().set_fit_request(sample_weight=fit).set_score_request(
+                sample_weight=score
+            ),
+            grid, cv=FOLDS,
+        )  # fmt: skip
+        search = GridSearchCV(model, grid, cv=FOLDS)
+        if not (fit or score):
+            error: Any = UnsetMetadataPassedError if fit is None else TypeError
+            for each, rows, weights in ((local, (X, y), WEIGHTS), (search, given, lazy(WEIGHTS))):
+                with pytest.raises(error):
+                    each.fit(*rows, sample_weight=weights)
+            with pytest.raises(error):
+                cross_validate(model, *given, params={"sample_weight": lazy(WEIGHTS)}, cv=FOLDS)
+            return
+        expected = local.fit(X, y, sample_weight=WEIGHTS).best_score_
+        found = search.fit(*given, sample_weight=lazy(WEIGHTS))
+        assert found.best_score_ == pytest.approx(expected, abs=0.01)
+        scores = cross_validate(model, *given, params={"sample_weight": lazy(WEIGHTS)}, cv=FOLDS)[
+            "test_score"
+        ]
+        assert scores.mean() == pytest.approx(expected, abs=0.01)
+
+
+def test_a_scorer_of_scikit_learn_gets_what_it_asks_for() -> None:
+    y = np.random.default_rng(0).permutation((X[:, 0] > 0).astype(int))
+    with config_context(enable_metadata_routing=True):
+        model = LinearClassifier().set_fit_request(sample_weight=True)
+        seen = []
+
+        def f1(y: Any, predicted: Any, sample_weight: Any = None) -> float:
+            seen.append(sample_weight is not None)
+            return f1_score(np.asarray(y), np.asarray(predicted))
+
+        for asks in (False, True):
+            scorer = make_scorer(f1).set_score_request(sample_weight=asks)
+            cross_val_score(
+                model, lazy(X), lazy(y), scoring=scorer, cv=KFold(2),
+                params={"sample_weight": lazy(WEIGHTS)},
+            )  # fmt: skip
+        assert seen == [False, False, True, True]
+
+
+def test_regressions_are_asked_nothing_of_labels() -> None:
+    found = cross_val_score(LinearRegressor(), lazy(X), lazy(X[:, 0] * 2), scoring="r2", cv=3)
+    assert (found > 0.99).all()
