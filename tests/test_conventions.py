@@ -264,7 +264,7 @@ def test_the_epoch_that_was_kept_is_named() -> None:
     (kept,) = frame.index[frame.kept]
     assert kept == frame.validation_loss.idxmin() < len(frame)
     report = model.fit_report_
-    assert (report.kept, report.validation_loss) == (kept, frame.validation_loss.min())
+    assert (report.kept.epoch, report.validation_loss) == (kept, frame.validation_loss.min())
     assert f"epoch {kept} kept: loss" in report.summary
     assert not any("held-out rows rose" in said for said in report.advice)
 
@@ -295,3 +295,98 @@ def test_several_scores_read_the_rows_once(kind: str, tmp_path: Any, client: Any
     assert source.readings == 3
     local = (rows[list("abc")] if kind == "frame" else X), Y
     assert found == pytest.approx({name: get_scorer(name)(model, *local) for name in names})
+
+
+# Clear words.
+
+
+def test_a_closed_client_is_named(client: Any) -> None:
+    from distributed import Client
+
+    other = Client(client.scheduler.address, set_as_default=False)
+    rows, y = da.from_array(X, chunks=(100, 3)), da.from_array(Y, chunks=100)
+    model = LinearClassifier(client=other).fit(rows, y)
+    predicted = model.predict(rows)
+    other.close()
+    for call in (
+        lambda: model.fit(rows, y),
+        lambda: model.score(rows, y),
+        lambda: dps.metrics.accuracy_score(y, predicted, client=other),
+        lambda: dps.model_selection.cross_val_score(model, rows, y, cv=2),
+    ):
+        with pytest.raises(dps.errors.ClusterError, match="the client is closed: make a new"):
+            call()
+
+
+def test_sparse_columns_of_pandas_have_a_remedy() -> None:
+    model = LinearClassifier().fit(pd.DataFrame(X, columns=list("abc")), Y)
+    sparse = pd.DataFrame(X, columns=list("abc")).astype(pd.SparseDtype(float))
+    with pytest.raises(ValueError, match=r"X.sparse.to_dense\(\) makes them dense"):
+        model.predict(sparse)
+
+
+def test_interactions_may_be_none() -> None:
+    frame = pd.DataFrame({"s": list("ab") * 150})
+    np.testing.assert_array_equal(
+        FrameEncoder(interactions=None).fit_transform(frame).toarray(),
+        FrameEncoder().fit_transform(frame).toarray(),
+    )
+
+
+def test_a_dict_is_asked_for_where_one_was_learned_from() -> None:
+    class Added:
+        takes = "dense"
+
+        def __init__(self, n_features: int, n_outputs: int) -> None:
+            self.layout = {"bias": (n_outputs,)}
+
+        def init(self, rng: Any) -> Any:
+            return {"bias": 0.0}
+
+        def raw(self, params: Any, batch: Any) -> Any:
+            return batch.X["a"][:, :1] + params["bias"]
+
+        def loss_gradient(self, params: Any, batch: Any, out: Any) -> float:
+            residual = batch.weighted(self.raw(params, batch) - batch.y.reshape(-1, 1))
+            out["bias"] += residual.sum(axis=0)
+            return float((residual**2).sum() / 2)
+
+    given = {"a": X, "b": X[:, :2]}
+    model = ModelRegressor(Added, optimizer="sgd", max_iter=2, tol=None).fit(given, X[:, 0])
+    assert model.predict(given).shape == (300,)
+    with pytest.raises(TypeError, match="was trained on several arrays"):
+        model.predict(pd.DataFrame(np.zeros((3, 5))))
+
+
+def test_folds_may_be_stratified_by_scikit_learn() -> None:
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+    from sklearn.model_selection import cross_val_score as theirs
+
+    groups = np.arange(300) // 3
+    lazy = da.from_array(X, chunks=(70, 3)), da.from_array(Y, chunks=70)
+    for cv, more in ((StratifiedKFold(3), {}), (StratifiedGroupKFold(3), {"groups": groups})):
+        expected = theirs(LinearClassifier(), X, Y, cv=cv, **more)
+        found = dps.model_selection.cross_val_score(LinearClassifier(), *lazy, cv=cv, **more)
+        np.testing.assert_allclose(found, expected, atol=0.011)
+
+
+def test_a_page_is_stopped_as_its_bokeh_wants_it() -> None:
+    import asyncio
+
+    from dps.monitor.plugin import FitsPlugin
+
+    class Newer:
+        """bokeh 3.10's application."""
+
+        stopped = False
+
+        def stop(self) -> None:
+            raise RuntimeError("Cannot synchronously wait on a running event loop")
+
+        async def stop_async(self) -> None:
+            self.stopped = True
+
+    plugin, application = FitsPlugin(), Newer()
+    plugin._application = application
+    asyncio.run(plugin.close())
+    assert application.stopped

@@ -49,8 +49,8 @@ def replicas(fit: str, seconds: float = 1.0, epoch: int = 1, **fields: Any) -> d
 def epochs(fit: str, *numbers: int, validation: float | None = None) -> dict[str, Any]:
     closed = [
         {
-            "epoch": number, "loss": 1 / number, "validation_loss": validation, "rows": 100,
-            "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0,
+            "epoch": number, "kept": number, "loss": 1 / number,
+            "validation_loss": validation, "rows": 100, "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0,
             "clock_distance_max": None, "rows_dropped": 0, "rows_late": 0,
         }
         for number in numbers

@@ -27,7 +27,7 @@ ACCOUNTS = (
 REPORT = FitReport(
     name="LinearClassifier", mode="sync", method="Adagrad",
     outcome="converged", epochs=12, loss=0.4654, validation_loss=None, rows=200, seconds=4.0,
-    staleness=0.0, shards=1, accounts=ACCOUNTS,
+    staleness=None, shards=1, accounts=ACCOUNTS,
 )  # fmt: skip
 
 

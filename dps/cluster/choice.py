@@ -25,7 +25,7 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
     Raises
     ------
     ClusterError
-        No scheduler answers there.
+        No scheduler answers there, or the client is closed.
     TypeError
         It is none of these.
     """
@@ -35,6 +35,9 @@ def client_of(given: Any, timeout: float) -> Iterator[Any]:
     from distributed import Client
 
     if isinstance(given, Client):
+        from dps.cluster.dask.calls import check_client
+
+        check_client(given)
         yield given
         return
     if not isinstance(given, str) and not hasattr(given, "scheduler_address"):

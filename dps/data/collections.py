@@ -63,9 +63,12 @@ class Parts:
         """Futures where all are in memory, else Delayed objects."""
         if self.is_list:
             return list(self.values)
-        futures = _futures_of(self.values)
+        made = _delayed_behind(self.values) if self.is_frame else None
+        futures = _futures_of(self.values, made)
         if futures is not None:
             return futures
+        if made is not None:
+            return made
         values = _optimised([self.values])[0] if self.is_frame else self.values
         # An array is optimised together with others, see `one_graph`, or not at all.
         return list(np.asarray(values.to_delayed(optimize_graph=False), dtype=object).ravel())
@@ -151,7 +154,10 @@ def _is_lazy(values: Any) -> bool:
     """Whether it is a collection of Dask that is not in memory."""
     if is_list(values) or not (is_dask_frame(values) or hasattr(values, "numblocks")):
         return False
-    return not is_part(values) and is_dask(values) and _futures_of(values) is None
+    if is_part(values) or not is_dask(values):
+        return False
+    made = _delayed_behind(values) if is_dask_frame(values) else None
+    return _futures_of(values, made) is None
 
 
 def _frames_of_one_graph(frames: list[Any]) -> list[Any]:
@@ -261,13 +267,32 @@ def _optimised(frames: Sequence[Any]) -> list[Any]:
     return [new_collection(expr) for expr in optimize_blockwise_fusion(together).operands]
 
 
-def _futures_of(values: Any) -> list[Any] | None:
-    """The Futures that stand for all partitions of a collection; None if some are not there."""
+def _delayed_behind(frame: Any) -> list[Any] | None:
+    """The Delayed objects that `frame_of` made a frame of; None of another frame."""
+    from dask.dataframe.dask_expr.io._delayed import FromDelayed
+
+    expr = getattr(frame, "expr", None)
+    if not isinstance(expr, FromDelayed) or expr.operand("verify_meta"):
+        return None
+    if expr.operand("_partitions") is not None:  # some of them
+        return None
+    return list(expr.delayed_container.operands)
+
+
+def _futures_of(values: Any, made: Sequence[Any] | None = None) -> list[Any] | None:
+    """The Futures that stand for all partitions of a collection; None if some are not there.
+
+    `made` are the Delayed objects that it was made of, if that is known.
+    """
     from dask.core import flatten
 
-    graph = values.__dask_graph__()
+    if made is not None:
+        places = [(part.__dask_graph__(), part.key) for part in made]
+    else:
+        graph = values.__dask_graph__()
+        places = [(graph, key) for key in flatten(values.__dask_keys__())]
     futures = []
-    for key in flatten(values.__dask_keys__()):
+    for graph, key in places:
         future = _future_behind(graph, key)
         if future is None:
             return None

@@ -193,6 +193,11 @@ def check_columns(meta: Any, remedy: str = _CONVERT) -> None:
         raise ValueError("X is a Series: X.to_frame() makes a dataframe of one column")
     check_names(meta)
     bad = columns_without_numbers(meta)
+    if bad and any(hasattr(dtype, "fill_value") for dtype in meta.dtypes):
+        raise ValueError(
+            f"columns {bad} of X are pandas' sparse columns: X.sparse.to_dense() makes them dense, "
+            "and X.sparse.to_coo() a sparse matrix"
+        )
     if bad:
         raise ValueError(
             f"columns {bad} of X hold no numbers "

@@ -347,7 +347,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     def _scored(self, metric: str, X: Any, y: Any, weight: Any) -> float:
         """A score of predictions: scikit-learn's, or where these are lazy by sums."""
-        X, y, weight = one_graph(self._table(X), as_pandas(y), as_pandas(weight))
+        X, y, weight = one_graph(as_pandas(X), as_pandas(y), as_pandas(weight))
         predicted = self.predict(X)
         if not is_dask(predicted):
             import sklearn.metrics

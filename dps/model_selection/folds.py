@@ -23,7 +23,7 @@ from dps.data.partitions import is_dask, is_list
 from dps.data.results import results_of
 from dps.data.sealed import sealed
 from dps.data.targets import as_targets
-from dps.model_selection.splits import TEST, TRAIN, Given, pairs_of
+from dps.model_selection.splits import TEST, TRAIN, Given, asks_for_labels, pairs_of
 
 #: What of `fit` is of rows of its own.
 _OTHER = ("X_val", "y_val", "sample_weight_val")
@@ -150,12 +150,15 @@ class Folds:
         else:
             lengths = Parts(X).lengths
             lazy = Parts(groups).tasks if is_dask(groups) else []
-            if lengths is None or lazy:  # what is computed now is not computed again
+            by_labels = asks_for_labels(cv)
+            if lengths is None or lazy or by_labels:  # what is computed now is not computed again
                 *parts, lazy = held(client, [*parts, lazy])
                 lengths = _of_each(client, rows_of, parts[0])
             n = sum(lengths)
             found = _of_each(client, as_targets, lazy) if lazy else [groups]
-            given = Given.of(pairs_of(cv, n, _grouped(found, n)), n)
+            labels = _of_each(client, as_targets, parts[1]) if by_labels else [None]
+            pairs = pairs_of(cv, n, _joined(found, n, "groups"), _joined(labels, n, "y"))
+            given = Given.of(pairs, n)
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
         self._whole = isinstance(cv, KFold) and cv.by == "partitions"
@@ -245,13 +248,13 @@ def _distinct(y: Any) -> NDArray[Any]:
     return np.unique(labels, axis=None if labels.ndim == 1 else 0)
 
 
-def _grouped(parts: list[Any], n_rows: int) -> NDArray[Any] | None:
-    """The group of each row."""
+def _joined(parts: list[Any], n_rows: int, name: str) -> NDArray[Any] | None:
+    """A value for each row, here."""
     if parts[0] is None:
         return None
     values = np.concatenate([as_targets(part) for part in parts])
-    if values.shape != (n_rows,):
-        raise ValueError(f"groups has the shape {values.shape}, and X has {n_rows} rows")
+    if values.shape[:1] != (n_rows,) or (name == "groups" and values.ndim > 1):
+        raise ValueError(f"{name} has the shape {values.shape}, and X has {n_rows} rows")
     return values
 
 

@@ -122,7 +122,8 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
         partition, stratified for a classifier; `dps.model_selection.KFold`; or row numbers over
         all partitions: pairs of those to train on and those to score on, or a splitter of
         scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
-        `TimeSeriesSplit`, or of numbers and ``fit(..., groups=)``, such as `GroupKFold`. Where
+        `TimeSeriesSplit`, of numbers and ``fit(..., groups=)``, such as `GroupKFold`, or of
+        labels too, such as `StratifiedGroupKFold`: groups and labels come to this process. Where
         lengths are unknown, rows are counted first.
     scoring : str, callable, list, tuple or dict, default=None
         For data of Dask, names that `dps.metrics.get_scorer` knows, or callables

@@ -102,30 +102,35 @@ def _numbers(given: Any, n_rows: int, where: str) -> NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def pairs_of(cv: Any, n_rows: int, groups: Any = None) -> list[tuple[Any, Any]]:
+def asks_for_labels(cv: Any) -> bool:
+    """Whether a splitter of scikit-learn's deals rows out by their labels."""
+    return hasattr(cv, "split") and "Stratified" in type(cv).__name__
+
+
+def pairs_of(cv: Any, n_rows: int, groups: Any = None, labels: Any = None) -> list[tuple[Any, Any]]:
     """The splits of a splitter of scikit-learn's, or of an iterable of pairs.
 
     Parameters
     ----------
     cv : splitter or iterable
     n_rows : int
-    groups : (n_rows,) array, optional
-        The group of each row, for splitters that ask for it.
+    groups, labels : (n_rows,) arrays, optional
+        The group and the label of each row, for splitters that ask for them.
 
     Raises
     ------
     ValueError
-        It is neither, or asks for more than the numbers of rows.
+        It is neither, or asks for more than this.
     """
     remedy = (
         "give a number of folds, dps.model_selection.KFold, pairs of row numbers to train on and "
-        "to score on, or a splitter that asks for no labels, such as PredefinedSplit, or "
-        "GroupKFold with groups="
+        "to score on, or a splitter of scikit-learn's, such as PredefinedSplit, StratifiedKFold, "
+        "or GroupKFold with groups="
     )
     try:
         split = cv
         if hasattr(cv, "split"):
-            split = cv.split(np.empty((n_rows, 0)), groups=groups)
+            split = cv.split(np.empty((n_rows, 0)), labels, groups=groups)
         pairs = [tuple(pair) for pair in split]
     except (TypeError, ValueError) as error:
         raise ValueError(

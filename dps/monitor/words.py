@@ -106,6 +106,10 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     return None if say is None else say(event)
 
 
+#: Optimizers as people write them, by what events call them.
+METHODS = {"lbfgs": "L-BFGS", "sgd": "SGD", "adamw": "AdamW", "scaledadagrad": "ScaledAdagrad"}
+
+
 def plural(number: int, noun: str) -> str:
     """A number of things.
 
@@ -120,7 +124,7 @@ def plural(number: int, noun: str) -> str:
 def _started(event: Mapping[str, Any]) -> str:
     carried = event["epochs_before"]
     before = f", after {plural(carried, 'epoch')} before" if carried else ""
-    method = "L-BFGS" if event["optimizer"] == "lbfgs" else event["optimizer"].capitalize()
+    method = METHODS.get(event["optimizer"], event["optimizer"].capitalize())
     return (
         f"Starts in {event['mode']} by {method}: "
         f"{plural(len(event['replicas']), 'replica')}, {plural(len(event['shards']), 'shard')}, "

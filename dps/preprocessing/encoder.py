@@ -67,7 +67,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         What lists of tokens become. An int: their tokens in order, as many at the most; numbers as
         they are, strings as the numbers of their buckets from 1 on, and nothing behind the end. For
         models that take columns, see docs/models.md; others would take a place for a feature.
-    interactions : sequence of tuples of column names, default=()
+    interactions : sequence of tuples of column names or None, default=()
         Combinations of the categories of two columns or more, hashed into `n_buckets`; zeros
         where one of them is missing.
     dates : {"error", "parts"}, default="error"
@@ -112,7 +112,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_buckets": [Interval(Integral, 1, 1 << 30, closed="both"), None],
         "missing": [StrOptions({"error", "indicator", "mean"})],
-        "interactions": ["array-like"],
+        "interactions": ["array-like", None],
         "lists": [Interval(Integral, 1, 1 << 24, closed="both"), StrOptions({"counts"})],
         "dates": [StrOptions({"error", "parts"})],
         "handle_unknown": [StrOptions({"ignore", "error", "infrequent_if_exist"})],
@@ -135,7 +135,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         *,
         missing: str = "error",
         lists: str | int = "counts",
-        interactions: Sequence[Sequence[Any]] = (),
+        interactions: Sequence[Sequence[Any]] | None = (),
         dates: str = "error",
         handle_unknown: str = "ignore",
         min_frequency: float | None = None,
@@ -229,7 +229,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
     def _begin(self, X: Any) -> Reader:
         """Take in the columns of a frame that is to be learned from, without a look at values."""
         self._validate_params()
-        _check_interactions(self.interactions)
+        _check_interactions(self.interactions or ())
         for name, default in _OF_CATEGORIES.items():
             if self.n_buckets is not None and getattr(self, name) != default:
                 raise ValueError(
@@ -263,7 +263,7 @@ class FrameEncoder(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
             self._unfit,
             n_buckets=self.n_buckets,
             missing=self.missing,  # type: ignore[arg-type]
-            interactions=self.interactions,
+            interactions=self.interactions or (),
             dtype="auto" if str(self.dtype) == "auto" else np.dtype(self.dtype).name,
             parts=self.dates == "parts",
             lists=self.lists if isinstance(self.lists, str) else int(self.lists),

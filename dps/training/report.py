@@ -26,6 +26,14 @@ _PARTS = tuple(_COLORS)
 
 
 @dataclass(frozen=True)
+class Kept:
+    """The epoch after which the parameters are those of the model."""
+
+    epoch: int  # from 1 of the fit
+    rises: bool  # whether the loss on validation rows, which decided nothing, rose in the end
+
+
+@dataclass(frozen=True)
 class FitReport:
     """How a fit went: ``print(est.fit_report_)``, or show it in a notebook.
 
@@ -47,24 +55,20 @@ class FitReport:
         Training rows of an epoch.
     seconds : float
         Of all epochs, each as long as its slowest replica took.
-    staleness : float
-        Mean over the last epoch.
+    staleness : float or None
+        Mean over the last epoch, in updates; None where replicas wait for each other at every step.
     shards : int
     accounts : tuple of Account
         Where the time of each replica went.
-    together : bool
-        Whether replicas waited for each other at every step.
     max_delay : int or None
         Steps that a replica might be ahead of the slowest one; None: there was no bound.
     clock_distance : float or None
         Steps that one was ahead, at most; None where nobody counted.
     rows_dropped, rows_late : int
         Rows of all epochs that did not count, and those that came too late for their own step.
-    kept : int
-        The epoch, from 1 of this fit, after which the parameters are those of the model; `loss`
-        and `validation_loss` are its own.
-    rises : bool
-        Whether the loss on validation rows, which decided nothing, rose in the end.
+    kept : Kept or None
+        The epoch after which the parameters are those of the model; `loss` and `validation_loss`
+        are its own.
     unshared : tuple of (str, str)
         Workers whose shards have no shared memory although that was wanted, and why.
     losses : tuple of Loss
@@ -91,19 +95,22 @@ class FitReport:
     validation_loss: float | None
     rows: int
     seconds: float
-    staleness: float
+    staleness: float | None
     shards: int
     accounts: tuple[Account, ...]
     unshared: tuple[tuple[str, str], ...] = ()
-    kept: int | None = None
-    rises: bool = False
-    together: bool = True
+    kept: Kept | None = None
     max_delay: int | None = None
     clock_distance: float | None = None
     rows_dropped: int = 0
     rows_late: int = 0
     losses: tuple[Loss, ...] = ()
     chosen: str = ""
+
+    @property
+    def together(self) -> bool:
+        """Whether replicas wait for each other at every step."""
+        return self.staleness is None
 
     @property
     def full_batch(self) -> bool:
@@ -117,11 +124,11 @@ class FitReport:
             self.accounts,
             together=self.together,
             full_batch=self.full_batch,
-            staleness=self.staleness,
+            staleness=self.staleness or 0.0,
             max_delay=self.max_delay,
             dropped=self.rows_dropped / max(1, self.rows * self.epochs),
             unshared=self.unshared,
-            rises=self.rises,
+            rises=self.kept is not None and self.kept.rises,
         )
 
     @property
@@ -129,7 +136,8 @@ class FitReport:
         """The first line: what was trained, and how it ended."""
         held_out = self.validation_loss
         validation = "" if held_out is None else f", {loss(held_out)} on held-out rows"
-        kept = "" if self.kept in (None, self.epochs) else f"epoch {self.kept:,} kept: "
+        other = self.kept is not None and self.kept.epoch != self.epochs
+        kept = f"epoch {self.kept.epoch:,} kept: " if self.kept is not None and other else ""
         return (
             f"{self.name}, {self.mode} by {self.method}: {self.outcome} after {self.epochs:,} "
             f"epoch{'s' * (self.epochs != 1)} and {duration(self.seconds)}, "
@@ -146,7 +154,7 @@ class FitReport:
             f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
             f"{self.shards} shard{'s' * (self.shards != 1)}",
         ]
-        if not self.together:
+        if self.staleness is not None:
             figures.append(f"gradients {self.staleness:.2f} updates old on average")
         if self.clock_distance is not None:
             bound = "" if self.max_delay is None else f" of {self.max_delay} allowed"
@@ -259,11 +267,13 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         epochs=len(result.history),
         loss=kept.loss,
         validation_loss=None if math.isnan(kept.validation_loss) else kept.validation_loss,
-        kept=1 + result.history.index(kept),
-        rises=not job.stopping.validate and held_out[-1] > (1 + _RISE) * min(held_out),
+        kept=Kept(
+            1 + result.history.index(kept),
+            not job.stopping.validate and held_out[-1] > (1 + _RISE) * min(held_out),
+        ),
         rows=result.plan.rows,
         seconds=sum(record.seconds for record in result.history),
-        staleness=last.staleness_mean,
+        staleness=None if result.plan.mode.together else last.staleness_mean,
         shards=len(result.plan.shards),
         accounts=tuple(_account(activity) for activity in result.activity),
         unshared=tuple(
@@ -271,7 +281,6 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
             for worker, why in zip(result.plan.shards, result.unshared, strict=True)
             if why is not None
         ),
-        together=result.plan.mode.together,
         max_delay=result.plan.mode.bound,
         clock_distance=max(distances, default=None),
         rows_dropped=sum(record.rows_dropped for record in result.history),

@@ -94,8 +94,8 @@ def _history(rows_per_replica: Any, n_replicas: Any, **columns: Any) -> History:
     ends = np.cumsum([0, *n_replicas])
     ranks = [tuple(rows_per_replica[a:b].tolist()) for a, b in pairwise(ends)]
     lists = {name: columns[name].tolist() for name in SHOWN} | {_RANKS: ranks}
-    *first, last = SHOWN
-    names = [*first, _RANKS, last]
+    *first, kept, last = SHOWN
+    names = [*first, _RANKS, kept, last]
     epochs = [
         dict(zip(names, epoch, strict=True))
         for epoch in zip(*(lists[name] for name in names), strict=True)

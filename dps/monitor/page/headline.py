@@ -8,7 +8,7 @@ from dps.monitor.page.canvas import div, write
 from dps.monitor.page.palette import Palette
 from dps.monitor.page.view import View
 from dps.monitor.store import Fit
-from dps.monitor.words import count, duration, host, loss, plural
+from dps.monitor.words import METHODS, count, duration, host, loss, plural
 
 _CSS = """
 :host { font: 14px/1.45 Helvetica, Arial, sans-serif; color: var(--dps-text); width: 100%; }
@@ -99,7 +99,7 @@ def _what(fit: Fit) -> str:
     started = fit.started
     if not started:
         return ""
-    method = "L-BFGS" if started["optimizer"] == "lbfgs" else started["optimizer"]
+    method = METHODS.get(started["optimizer"], started["optimizer"])
     return (
         f"{started['mode']} · {method} · {started['loss']} · "
         f"{count(started['rows'])} rows · {count(started['parameters'])} parameters · "
