@@ -72,7 +72,9 @@ def test_a_log_loss_of_several_classes(kind: str) -> None:
     y = np.sort(rng.integers(3, size=ROWS))  # no partition has all, and the fourth never comes
     expected = known.log_loss(y, chances, labels=[0, 1, 2, 3])
     given = lazy(y, kind), lazy(chances, kind)
-    assert metrics.log_loss(*given, labels=[3, 2, 1, 0]) == pytest.approx(expected, rel=1e-6)
+    with pytest.warns(UserWarning, match="those of the sorted labels"):
+        found = metrics.log_loss(*given, labels=[3, 2, 1, 0])
+    assert found == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ValueError, match=r"holds 3 labels, \[0, 1, 2\], .* of 4: give labels="):
         metrics.log_loss(*given)
     with pytest.raises(ValueError, match=r"holds the labels \[2\]"):
@@ -118,7 +120,7 @@ def test_scores_of_any_sign_and_size_are_ranked() -> None:
 
 def test_what_cannot_be_ranked_is_said() -> None:
     y = lazy(np.array([0, 1, 2]), "array")
-    with pytest.raises(ValueError, match=r"two classes, y_true holds 3: \[0, 1, 2\]"):
+    with pytest.raises(ValueError, match=r"multiple classes: \[0, 1, 2\]"):
         metrics.roc_auc_score(y, y)
     with pytest.raises(ValueError, match="NaN"):
         metrics.roc_auc_score(y, lazy(np.array([0.1, np.nan, 0.3]), "array"))
@@ -218,7 +220,7 @@ def test_scores_of_several_classes() -> None:
 
 def test_what_cannot_be_found_is_said() -> None:
     y, scores, _, _ = rows()
-    with pytest.raises(ValueError, match=r"pos_label=1 is none of the labels \['no', 'yes'\]"):
+    with pytest.raises(ValueError, match=r"pos_label=1 is not a valid label.*\['no' 'yes'\]"):
         metrics.average_precision_score(lazy(y, "array"), lazy(scores, "array"))
     with pytest.raises(ValueError, match=r"holds 2 labels, .* has 3 columns"):
         metrics.average_precision_score(lazy(y, "array"), lazy(np.ones((ROWS, 3)), "array"))

@@ -50,8 +50,9 @@ def epochs(fit: str, *numbers: int, validation: float | None = None) -> dict[str
     closed = [
         {
             "epoch": number, "kept": number, "loss": 1 / number,
-            "validation_loss": validation, "rows": 100, "seconds": 2.0, "staleness_mean": 0.0, "staleness_max": 0.0,
-            "clock_distance_max": None, "rows_dropped": 0, "rows_late": 0,
+            "validation_loss": validation, "rows": 100, "seconds": 2.0,
+            "staleness_mean": 0.0, "staleness_max": 0.0, "clock_distance_max": None,
+            "rows_dropped": 0, "rows_late": 0,
         }
         for number in numbers
     ]  # fmt: skip

@@ -85,10 +85,10 @@ def test_scorers_have_scikit_learns_names(name: str, client: Client) -> None:
 def test_what_cannot_be_compared_is_said() -> None:
     y, chances, weight = data(0, 3)
     for options, message in (
-        ({}, "give multi_class='ovr' or 'ovo'"),
+        ({}, "multi_class must be in"),
         ({"multi_class": "all"}, "multi_class must be"),
         ({"average": "micro"}, "average must be"),
-        ({"multi_class": "ovo", "sample_weight": weight}, "takes neither sample_weight"),
+        ({"multi_class": "ovo", "sample_weight": weight}, "sample_weight is not supported"),
         ({"multi_class": "ovr", "labels": NAMES}, "y_pred probabilities of 3: give labels="),
         ({"multi_class": "ovr", "labels": NAMES[::-1]}, "'labels' must be ordered"),
     ):

@@ -194,7 +194,7 @@ class _Sums(NamedTuple):
 def _warn_unless_ones(looked: Sequence[_Sums]) -> None:
     if not all(part.ones for part in looked):
         warnings.warn(
-            "The probabilities of y_pred do not sum to one in each row: pass those of all classes",
+            "The y_prob values do not sum to one. Make sure to pass probabilities.",
             UserWarning,
             stacklevel=4,
         )
@@ -206,6 +206,13 @@ def _by_label(
     """Sums over all partitions: of each row at its own label, by class, and of weights."""
     found = np.unique(np.concatenate([part.classes for part in looked]))
     known = found if labels is None else np.unique(labels)
+    if labels is not None and [*labels] != sorted(labels):
+        warnings.warn(
+            f"Labels passed were {[*labels]}. The columns of y_pred are taken to be those of the "
+            f"sorted labels, {known.tolist()}.",
+            UserWarning,
+            stacklevel=4,
+        )
     unknown = found[~np.isin(found, known)]
     if len(unknown):
         raise ValueError(f"y_true holds the labels {unknown.tolist()}, which `labels` has not")

@@ -95,13 +95,12 @@ def roc_auc_score(
         areas = [_binary(counts) for counts in columns.counts]
         if len(areas) == 1:
             return areas[0]
-        return _averaged(areas, [counts.weights[:, 1].sum() for counts in columns.counts], average)
+        found = [counts.weights[:, counts.classes == 1].sum() for counts in columns.counts]
+        return _averaged(areas, found, average)
     n_columns, found = len(columns.counts), columns.counts[0].classes
     known = found if labels is None else _in_order(labels)
     if multi_class == "raise":
-        raise ValueError(
-            f"y_pred has {n_columns} columns: of several classes give multi_class='ovr' or 'ovo'"
-        )
+        raise ValueError(f"multi_class must be in ('ovo', 'ovr'): y_pred has {n_columns} columns")
     if len(known) != n_columns or len(np.setdiff1d(found, known)):
         raise ValueError(
             f"y_true holds {len(found)} labels, {found.tolist()}, and y_pred probabilities of "
@@ -120,11 +119,14 @@ def roc_auc_score(
         ]
         areas = [_area(*side) for side in sides]
         return _averaged(areas, [of_class.sum() for _, of_class in sides], average)
-    if sample_weight is not None or average is None:
+    if average is None:
+        raise NotImplementedError("average=None is not implemented for multi_class='ovo'.")
+    if sample_weight is not None:
         raise ValueError(
-            "multi_class='ovo' takes neither sample_weight nor average=None: use 'ovr'"
+            "sample_weight is not supported for multiclass one-vs-one ROC AUC: use 'ovr'"
         )
-    return _averaged(*_of_pairs(by_class), average)
+    present = [k for k in range(n_columns) if by_class[k][:, k].any()]
+    return _averaged(*_of_pairs(by_class, present), average)
 
 
 @Metric(_second_of_two)
@@ -181,16 +183,18 @@ def average_precision_score(
     wanted: Any = [pos_label] * len(columns.counts)
     if columns.in_columns and pos_label != 1:
         raise ValueError(
-            f"Parameter pos_label is fixed to 1 for labels in columns. Got {pos_label!r} instead."
+            "Parameter pos_label is fixed to 1 for multilabel-indicator y_true. Do not set "
+            "pos_label or set pos_label to 1."
         )
     if len(found) > 2 and pos_label != 1:
         raise ValueError(
-            f"Parameter pos_label is fixed to 1 for several classes. Got {pos_label!r} instead."
+            "Parameter pos_label is fixed to 1 for multiclass y_true. Do not set pos_label or set "
+            "pos_label to 1."
         )
     if len(found) > 2 and not columns.several_classes:
         raise ValueError(
-            "`y_score` needs to be of shape `(n_samples, n_classes)`, since y_true holds "
-            f"{len(found)} labels: {found.tolist()}"
+            "`y_score` needs to be of shape `(n_samples, n_classes)`, since `y_true` contains "
+            f"multiple classes: {found.tolist()}"
         )
     if columns.several_classes:
         if len(found) != len(columns.counts):
@@ -200,7 +204,7 @@ def average_precision_score(
             )
         wanted = found
     elif not columns.in_columns and len(found) == 2 and pos_label not in found:
-        raise ValueError(f"pos_label={pos_label!r} is none of the labels {found.tolist()}")
+        raise ValueError(f"pos_label={pos_label} is not a valid label. It should be one of {found}")
     sides = []
     for counts, label in zip(columns.counts, wanted, strict=True):
         of_class = counts.weights[:, counts.classes == label].sum(axis=1)
@@ -223,10 +227,12 @@ def _precision(found: NDArray[Any], others: NDArray[Any]) -> float:
     )
 
 
-def _of_pairs(by_class: Sequence[NDArray[Any]]) -> tuple[list[Any], list[Any]]:
+def _of_pairs(
+    by_class: Sequence[NDArray[Any]], present: Sequence[int]
+) -> tuple[list[Any], list[Any]]:
     """The area of each pair of classes, the mean of those by the scores of either; their rows."""
     areas, rows = [], []
-    for a, b in combinations(range(len(by_class)), 2):
+    for a, b in combinations(present, 2):
         by_a = _area(by_class[a][:, b], by_class[a][:, a])
         by_b = _area(by_class[b][:, a], by_class[b][:, b])
         areas.append((by_a + by_b) / 2)
@@ -243,10 +249,12 @@ def _averaged(areas: Sequence[float], weights: Sequence[float], average: str | N
 def _in_order(labels: Any) -> NDArray[Any]:
     """Labels that scores have columns of."""
     given, known = np.asarray(labels), np.unique(labels)
+    if len(known) < len(given):
+        raise ValueError(f"Parameter 'labels' must be unique: got {given.tolist()}")
     if not np.array_equal(given, known):
         raise ValueError(
-            f"Parameter 'labels' must be ordered, and each must come once: got {given.tolist()}, "
-            f"and the columns of y_pred are those of {known.tolist()}"
+            f"Parameter 'labels' must be ordered: got {given.tolist()}, and the columns of y_pred "
+            f"are those of {known.tolist()}"
         )
     return known
 
@@ -254,8 +262,8 @@ def _in_order(labels: Any) -> NDArray[Any]:
 def _binary(counts: _Counts) -> float:
     if len(counts.classes) > 2:
         raise ValueError(
-            f"roc_auc_score compares two classes, y_true holds {len(counts.classes)}: "
-            f"{counts.classes.tolist()}"
+            "`y_score` needs to be of shape `(n_samples, n_classes)`, since `y_true` contains "
+            f"multiple classes: {counts.classes.tolist()}"
         )
     if len(counts.classes) < 2:
         return _undefined()
@@ -264,8 +272,7 @@ def _binary(counts: _Counts) -> float:
 
 def _undefined() -> float:
     warnings.warn(
-        "Only one class is present in y_true, or has weight. ROC AUC score is not defined in that "
-        "case.",
+        "Only one class is present in y_true. ROC AUC score is not defined in that case.",
         UndefinedMetricWarning,
         stacklevel=5,
     )
