@@ -370,9 +370,7 @@ def test_folds_may_be_stratified_by_scikit_learn() -> None:
         np.testing.assert_allclose(found, expected, atol=0.011)
 
 
-def test_a_page_is_stopped_as_its_bokeh_wants_it() -> None:
-    import asyncio
-
+def test_a_page_is_stopped_as_its_bokeh_wants_it(client: Any) -> None:
     from dps.monitor.plugin import FitsPlugin
 
     class Newer:
@@ -388,5 +386,5 @@ def test_a_page_is_stopped_as_its_bokeh_wants_it() -> None:
 
     plugin, application = FitsPlugin(), Newer()
     plugin._application = application
-    asyncio.run(plugin.close())
+    client.sync(plugin.close)
     assert application.stopped

@@ -12,9 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dask
+import numpy as np
 import pytest
 from cases import slow
+from distributed import Client
 from sklearn.utils.estimator_checks import check_estimator
+
+from dps import LinearClassifier
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -99,6 +104,24 @@ def test_the_example_of_the_page_on_reliability_runs(
         exec(example, names)
     assert names["model"].n_iter_ == 20
     assert list((tmp_path / "fits" / "iris").glob("*/manifest.json"))
+
+
+def test_the_examples_of_the_pages_on_monitoring_and_performance_run(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn.callback")
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    names: dict[str, Any] = {
+        "client": client, "model": LinearClassifier(), "X": X, "y": (X[:, 0] > 0).astype(int),
+    }  # fmt: skip
+    before = dask.config.get("distributed")
+    for page in ("performance.md", "monitoring.md"):
+        for example in blocks(ROOT / "docs" / page, "python"):
+            exec(example, names)
+    client.unsubscribe_topic("dps")
+    dask.config.set({"distributed": before, "dps.monitor": True})
+    assert [*(tmp_path / "models").iterdir()]
 
 
 @pytest.mark.slow

@@ -103,14 +103,13 @@ class Canvas:
         # A figure without data has no ranges, of which bokeh would complain in the console.
         self.root = column(self._note, sizing_mode="stretch_both", name=name)
 
-    def legend(self, palette: Palette, above: bool = False) -> None:
-        """Style the legend that the glyphs have made, and place it above the plot or inside."""
+    def legend(self, palette: Palette) -> None:
+        """Style the legend that the glyphs have made, and place it above the plot."""
         (legend,) = self.figure.legend
-        if above:
-            self.figure.add_layout(legend, "above")
+        self.figure.add_layout(legend, "above")
         legend.update(
-            location="top_left" if above else "top_right",
-            orientation="horizontal" if above else "vertical",
+            location="top_left",
+            orientation="horizontal",
             background_fill_color=palette.card,
             background_fill_alpha=0.8,
             border_line_color=None,
@@ -119,9 +118,9 @@ class Canvas:
             label_text_font_size="12px",
             label_standoff=6,
             glyph_height=14,
-            spacing=8 if above else 0,
-            padding=0 if above else 4,
-            margin=4 if above else 8,
+            spacing=8,
+            padding=0,
+            margin=4,
         )
 
     def show_text(self, words: str | None) -> None:

@@ -174,7 +174,7 @@ class Rates:
             HoverTool(renderers=[ends], tooltips=[("", "@name"), ("rows/s", "@rate")])
         )
         canvas.figure.yaxis.formatter = CustomJSTickFormatter(code=_SHORT)
-        canvas.legend(palette, above=True)
+        canvas.legend(palette)
         self.root = canvas.root
 
     def update(self, view: View) -> None:
