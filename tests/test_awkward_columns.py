@@ -19,7 +19,8 @@ ROWS = 100
 Y = np.arange(ROWS) % 2
 X = np.random.default_rng(0).normal(size=(ROWS, 2))
 MONTHS = pd.period_range("2024-01", periods=4, freq="M")[np.arange(ROWS) % 4]
-ODD_TEXT = pd.Series(["caf\udce9", "tea"] * 50, dtype=object)  # read by errors="surrogateescape"
+# As errors="surrogateescape" reads it.
+ODD_TEXT = pd.Series(["\udce9t\udce9", "tea"] * 50, dtype=object)
 
 
 def objects(*labels: Any) -> Any:
@@ -40,7 +41,7 @@ FRAMES: dict[str, Any] = {
     "named by pairs": named(("a", 1), ("a", 2)),
     "named with a zero byte": named("n", "a\0"),
     "half a surrogate pair": pd.DataFrame({"s": ODD_TEXT}),
-    "lists of them": pd.DataFrame({"s": [["caf\udce9"], ["tea"]] * 50}),
+    "lists of them": pd.DataFrame({"s": [["\udce9t\udce9"], ["tea"]] * 50}),
 }
 
 
