@@ -246,18 +246,18 @@ def test_a_crash_at_any_point_of_the_writing_leaves_one_to_go_on_from(
 
 def crash(path: Path, point: str) -> None:
     """Go on from a checkpoint, and die in the middle of writing the next one."""
-    replace, clear = directories.os.replace, files.clear
+    replace, clear = directories.os.replace, checkpoints.clear
 
     def replaced(beside: str, place: str) -> None:
         if f"/{point}" in place:
             os._exit(9)
         replace(beside, place)
 
-    def cleared(newest: Any, keep: int) -> None:
-        os._exit(9) if point == "clear" else clear(newest, keep)
+    def cleared(*given: Any) -> None:
+        os._exit(9) if point == "clear" else clear(*given)
 
     directories.os.replace = replaced  # type: ignore[assignment]
-    files.clear = cleared
+    checkpoints.clear = cleared
     estimator = made(dps.LinearClassifier, path, optimizer="adam")
     estimator.set_params(checkpoint=dps.Checkpoint(path, every="1h")).fit(*data(), resume=True)
 

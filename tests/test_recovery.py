@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from configure import configure
 from distributed import Client, LocalCluster, futures_of, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
+from losing import ROWS, assert_exact, classifier, kill, killing_after, rows, slow_loss
 
 import dps
 from dps.cluster.dask.cluster import DaskCluster
@@ -39,12 +40,9 @@ from dps.training.history import EpochRecord
 from dps.training.joining import Joining
 from dps.training.plan import Plan, make_plan
 from dps.training.position import Within
-from dps.training.recovery import Recovery
 from dps.training.watch import Watcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-ROWS = 4000
 
 
 @pytest.fixture(scope="module")
@@ -64,74 +62,10 @@ def client(cluster: Client) -> Client:
     return cluster
 
 
-def rows() -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(ROWS, 10))
-    return X, (X @ rng.normal(size=10) + rng.logistic(size=ROWS) > 0).astype(int)
-
-
-def kill(client: Client, address: str) -> None:
-    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
-
-
-def killing_after(
-    monkeypatch: pytest.MonkeyPatch, epochs: int, strike: Callable[[], None], steps: int = 0
-) -> list[Any]:
-    """Have something done once a fit has closed some epochs, and has a snapshot after some steps.
-
-    What the fit has lost then.
-    """
-    fetch, after = Watcher._fetch, Recovery.after
-    losses: list[Any] = []
-    struck: list[bool] = []
-
-    def fetched(self: Watcher) -> bool:
-        ends = fetch(self)
-        within = self._within()
-        further = steps == 0 or (within is not None and within.steps >= steps)
-        if self.closed >= epochs and further and not struck:
-            struck.append(True)
-            strike()
-        return ends
-
-    def recovered(self: Recovery, *args: Any) -> Any:
-        found = after(self, *args)
-        losses[:] = self.losses
-        return found
-
-    monkeypatch.setattr(Watcher, "_fetch", fetched)
-    monkeypatch.setattr(Recovery, "after", recovered)
-    return losses
-
-
 def training(client: Client) -> int:
     """Of how many fits epochs have been closed."""
     events = [event for _, event in client.get_events("dps")]
     return len({event["fit"] for event in events if event["kind"] == "epochs"})
-
-
-def slow_loss(seconds: float = 0.004) -> LogLoss:
-    """A loss that takes its time; made in a function, so that it is pickled by value."""
-
-    @dataclass(frozen=True)
-    class Slow(LogLoss):
-        def evaluate(self, y: Any, raw: Any, weight: Any, out: Any) -> float:
-            time.sleep(seconds)
-            return LogLoss.evaluate(self, y, raw, weight, out)
-
-    return Slow()
-
-
-def classifier(client: Client, **options: Any) -> dps.LinearClassifier:
-    made = {"optimizer": "adam", "max_iter": 8, "tol": None, "batch_size": 500, "verbose": 0}
-    made |= {"random_state": 0, "loss": slow_loss()}
-    return dps.LinearClassifier(client=client, **(made | options))
-
-
-def assert_exact(model: Any, n_rows: int = ROWS) -> None:
-    epochs = model.max_iter
-    assert [record["epoch"] for record in model.history_] == list(range(1, epochs + 1))
-    assert {record["rows"] for record in model.history_} == {n_rows}
 
 
 @pytest.mark.parametrize("mode", ["sync", "allreduce"])
@@ -310,7 +244,7 @@ def test_a_model_that_kills_its_workers_ends_the_fit(client: Client) -> None:
 
         return Deadly()
 
-    with pytest.raises(WorkerLostError, match="3 times in a row before an epoch was closed"):
+    with pytest.raises(WorkerLostError, match="4 losses in a row without progress"):
         classifier(client, n_replicas=1).set_params(loss=deadly()).fit(*rows())
 
 

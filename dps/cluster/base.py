@@ -196,6 +196,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def is_retired(self, worker: str | None) -> bool:
+        """Whether a worker that is gone, or leaves, was asked to."""
+        ...
+
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work, so that another one can be served and launched.
 

@@ -178,6 +178,10 @@ class ThreadCluster:
         """Nothing is lost but with this process."""
         return session
 
+    def is_retired(self, worker: str | None) -> bool:
+        """Nobody asks threads to leave."""
+        return False
+
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """Stop and join the threads, free the shards.
 

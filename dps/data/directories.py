@@ -122,6 +122,20 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     return manifest["content"], arrays_of(data, shown)
 
 
+def read_manifest(path: Any) -> Any:
+    """The content of a manifest alone.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        It is damaged, or of another version.
+    """
+    shown, fs, root = file_system(path)
+    return _manifest(_read(fs, shown, root, MANIFEST, "nothing was saved there"), shown)["content"]
+
+
 def write_part(path: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> Part:
     """Write a file of arrays into a directory, for a manifest that is to come.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
 from html import escape
@@ -37,6 +38,7 @@ from dps.estimators.prediction import (
     apply_to,
 )
 from dps.estimators.publishing import server_of
+from dps.estimators.resuming import Resumption
 from dps.estimators.survey import Survey
 from dps.estimators.validation import ValidationData
 from dps.losses import Loss
@@ -292,6 +294,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         y: Any,
         sample_weight: Any,
         validation: Sequence[Any] = (None, None, None),
+        *,
+        start: TrainState | None,
+        partial: bool = False,
+        resume: bool = False,
         **options: Any,
     ) -> Self:
         """Fit, and keep what came of it; see `fitting.fit`."""
@@ -301,8 +307,12 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         with (
             client_of(self.client, Options.now().timeout) as client,
             server_of(self.server, client) as server,
+            closing(Resumption(self, resume, start, partial)) as resumption,
         ):
-            fit(client, self, X, y, sample_weight, server=server, validation=held, **options)
+            fit(
+                client, self, X, y, sample_weight, resumption=resumption, server=server,
+                start=start, partial=partial, validation=held, **options,
+            )  # fmt: skip
         return self
 
     def _table(self, X: Any, fitting: bool = False) -> Any:

@@ -60,13 +60,13 @@ def fit(
     y: Any,
     sample_weight: Any,
     *,
+    resumption: Resumption,
     server: ParameterServer | None = None,
     start: TrainState | None,
     partial: bool = False,
     classes: NDArray[Any] | None = None,
     reset: bool = True,
     validation: ValidationData | None = None,
-    resume: bool = False,
 ) -> None:
     """Fit an estimator, and set its fitted attributes.
 
@@ -76,6 +76,8 @@ def fit(
     estimator : DistributedEstimator
     X, y, sample_weight
         As users give them.
+    resumption : Resumption
+        Which checkpoint it goes on from, if any, and whether it writes some.
     server : ParameterServer, optional
         Where the model is to be read while it learns.
     start : TrainState or None
@@ -87,10 +89,7 @@ def fit(
     reset : bool
         Whether the columns are those of a first fit.
     validation : ValidationData, optional
-    resume : bool
-        Whether it goes on from the newest checkpoint, if there is one.
     """
-    resumption = Resumption(estimator, resume, start, partial)
     survey = Survey(
         fit=new_fit_id(),
         estimator=estimator,

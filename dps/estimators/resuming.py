@@ -24,6 +24,7 @@ from dps.estimators.survey import Survey
 from dps.training import checkpoint_files as files
 from dps.training.checkpoint import Checkpoint, Checkpointing
 from dps.training.checkpoint_files import Found
+from dps.training.checkpoint_lock import PathLock
 from dps.training.job import Job
 from dps.training.position import Position
 from dps.training.saved import KINDS, kinds_by_name
@@ -67,6 +68,7 @@ class Resumption:
     ) -> None:
         self._where: Checkpoint | None = estimator.checkpoint
         self._found: Found | None = None
+        self._lock: PathLock | None = None
         self._random_state = estimator.random_state
         if self._where is None:
             if resume:
@@ -91,6 +93,15 @@ class Resumption:
         self._path = root if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(root))
         self._name = type(estimator).__name__
         self._parameters = _parameters(estimator)
+        self._lock = PathLock(self._path)
+        try:
+            self._look(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, resume: bool) -> None:
+        """Read what is at the path."""
         if resume:
             self._found = files.newest(self._path)
             self._check_parameters()
@@ -102,6 +113,11 @@ class Resumption:
                 UserWarning,
                 stacklevel=6,
             )
+
+    def close(self) -> None:
+        """Leave the path to other fits."""
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def seed(self) -> int:
@@ -118,7 +134,7 @@ class Resumption:
         ValueError
             The data, or the model made of it, is another.
         """
-        if self._where is None:
+        if self._where is None or self._lock is None:
             return job
         run, data = job.fit, _data(job.model, survey)
         if (found := self._found) is not None:
@@ -133,7 +149,8 @@ class Resumption:
             "data": data,
             "model": _learned(job.model),
         }
-        checkpoint = Checkpointing(self._where, self._path, run, subject)
+        self._lock.add({run, *files.known_runs(self._path)})
+        checkpoint = Checkpointing(self._where, self._lock, run, subject)
         return replace(job, execution=replace(job.execution, checkpoint=checkpoint))
 
     def _model(self, found: Found, made: Any) -> Any:

@@ -6,9 +6,12 @@ import math
 import os
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dps._parameters import check_integer
+
+if TYPE_CHECKING:
+    from dps.training.checkpoint_lock import PathLock
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ class Checkpointing:
     Parameters
     ----------
     where : Checkpoint
-    path : str
-        The same for all processes.
+    lock : PathLock
+        Held on the path; it knows the runs whose checkpoints may be removed.
     run : str
         The fit with all that goes on from it.
     subject : dict
@@ -103,6 +106,11 @@ class Checkpointing:
     """
 
     where: Checkpoint
-    path: str
+    lock: PathLock
     run: str
     subject: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """The same for all processes."""
+        return self.lock.path

@@ -1,13 +1,14 @@
-"""Checkpoints in a directory: their names, what is in each, the newest that is whole.
+"""Checkpoints in a directory: what is in each, and the newest that is whole.
 
 ``000007-<run>/`` has the files of shards (``part-...``) and the manifest of `dps.data.directories`,
-which is written last: without it there is no checkpoint. A run is a fit, and all that goes on from
-it. Files say nothing of replicas, and of shards only which elements each had, so that any number of
-them may go on. It must not know who writes when.
+which is written last: without it there is no checkpoint. Files say nothing of replicas, and of
+shards only which elements each had, so that any number of them may go on. It must not know who
+writes when.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Iterable, Sequence
@@ -19,10 +20,7 @@ from numpy.typing import NDArray
 
 from dps._checks import count
 from dps.data.directories import (
-    MANIFEST,
     Part,
-    file_system,
-    names_in,
     read_directory,
     read_part,
     write_directory,
@@ -33,30 +31,12 @@ from dps.models.layout import Table
 from dps.server.placement import Placement
 from dps.server.session import joined
 from dps.server.snapshots import Kept
+from dps.training.checkpoint_path import CHECKPOINT, Place, places
 from dps.training.history import EpochRecord
 from dps.training.position import Interim, Within
 from dps.training.saved import KINDS
 
 _MUCH = 2.0**53
-_NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
-
-
-@dataclass(frozen=True)
-class Place:
-    """The directory of one checkpoint."""
-
-    path: str  # of all of them
-    number: int
-    run: str
-
-    @property
-    def directory(self) -> str:
-        """Its own."""
-        return f"{self.path}/{self.number:06d}-{self.run}"
-
-    def after(self) -> Place:
-        """The next one's."""
-        return Place(self.path, self.number + 1, self.run)
 
 
 @dataclass(frozen=True)
@@ -138,7 +118,7 @@ _KINDS = (
     Kind.of("part", Part, _check_part),
     Kind.of("stored", Stored, _check_stored),
     Kind.of("within", Within, _check_within),
-    Kind.of("checkpoint", _Saved),
+    Kind.of(CHECKPOINT, _Saved),
 )
 
 
@@ -177,7 +157,7 @@ def write(
     """Write the manifest, once all files that it names are there."""
     writer = RecordWriter(_KINDS)
     saved = _Saved(subject, _rows(history), table, last, best, within, interim)
-    write_directory(place.directory, writer(saved, "checkpoint"), writer.arrays)
+    write_directory(place.directory, writer(saved, CHECKPOINT), writer.arrays)
 
 
 def _rows(history: Sequence[EpochRecord]) -> NDArray[np.float64]:
@@ -212,30 +192,41 @@ def history_of(rows: Any) -> tuple[EpochRecord, ...]:
     return history
 
 
-def _listed(path: str) -> list[tuple[int, str]]:
-    """Number and run of what lies in a directory, the newest first."""
-    _, fs, root = file_system(path)
-    if not fs.exists(root):
-        return []
-    matches = filter(None, map(_NAME.fullmatch, names_in(fs, root)))
-    return sorted(((int(match[1]), match[2]) for match in matches), reverse=True)
+def _saved(place: Place) -> _Saved:
+    """What a manifest says.
+
+    Raises
+    ------
+    OSError, ValueError
+        It cannot be read, or is damaged.
+    """
+    record, arrays = read_directory(place.directory)
+    try:
+        saved = RecordReader(_KINDS, arrays)(record, CHECKPOINT)
+        if not isinstance(saved, _Saved) or not isinstance(saved.subject, dict):
+            raise ValueError("it is no checkpoint")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{place.directory} is damaged: {error}") from error
+    return saved
 
 
-def number_of_next(path: str) -> int:
-    """A number that no checkpoint there has had."""
-    return 1 + max((number for number, _ in _listed(path)), default=0)
+def known_runs(path: str) -> frozenset[str]:
+    """The runs of which a checkpoint at the path has a whole manifest."""
+    known: set[str] = set()
+    for place in places(path):
+        if place.run not in known:
+            with contextlib.suppress(OSError, ValueError):
+                _saved(place)
+                known.add(place.run)
+    return frozenset(known)
 
 
 def unfinished(path: str) -> str | None:
     """The newest checkpoint of a fit that has not come to its end; None where there is none."""
-    for number, run in _listed(path):
-        try:
-            record, arrays = read_directory(Place(path, number, run).directory)
-            saved = RecordReader(_KINDS, arrays)(record, "checkpoint")
-            ended = any(record.last for record in history_of(saved.history))
-        except (OSError, ValueError, TypeError, AttributeError):
-            continue
-        return None if ended else Place(path, number, run).directory
+    for place in places(path):
+        with contextlib.suppress(OSError, ValueError):
+            ended = any(record.last for record in history_of(_saved(place).history))
+            return None if ended else place.directory
     return None
 
 
@@ -251,16 +242,14 @@ def newest(path: str) -> Found | None:
     """
     damaged: list[str] = []
     run: str | None = None
-    for number, its in _listed(path):
-        place = Place(path, number, its)
-        _, fs, root = file_system(place.directory)
-        if run not in (None, its) or not fs.exists(f"{root}/{MANIFEST}"):
-            continue  # of another fit, or was not written to its end
-        run = its
+    for place in places(path):
+        if run not in (None, place.run) or not place.is_written():
+            continue  # of another fit, or not written to its end
         try:
             found = _read(place)
-        except (ValueError, FileNotFoundError) as error:
-            damaged.append(str(error))
+        except (ValueError, OSError) as error:
+            run = place.run
+            damaged.append(_described(place, error))
             continue
         if damaged:
             warnings.warn(
@@ -277,12 +266,16 @@ def newest(path: str) -> Found | None:
     return None
 
 
+def _described(place: Place, error: Exception) -> str:
+    """The sentence of an error; those of a file system name their class."""
+    if isinstance(error, ValueError | FileNotFoundError):
+        return str(error)
+    return f"{place.directory} cannot be read ({type(error).__name__}: {error})"
+
+
 def _read(place: Place) -> Found:
-    record, arrays = read_directory(place.directory)
+    saved = _saved(place)
     try:
-        saved = RecordReader(_KINDS, arrays)(record, "checkpoint")
-        if not isinstance(saved, _Saved) or not isinstance(saved.subject, dict):
-            raise ValueError("it is no checkpoint")
         history = history_of(saved.history)
         if not isinstance(saved.table, Table | None):
             raise ValueError("its table is none")
@@ -328,30 +321,3 @@ def _piece(place: Place, part: Part, version: int) -> Kept:
     ):  # fmt: skip
         raise ValueError(f"{place.directory} is damaged: {part.name} holds no snapshot")
     return Kept(values, version, ids)
-
-
-def clear(newest: Place, keep: int) -> None:
-    """Remove what the newest checkpoint, which is whole, has made superfluous.
-
-    All but so many of its run, what its run has not written to its end, and other runs. Of each
-    the manifest goes first, so that what is left half way is not taken for damaged.
-    """
-    _, fs, _ = file_system(newest.path)
-    kept = 0
-    for number, run in _listed(newest.path):
-        place = Place(newest.path, number, run)
-        _, _, directory = file_system(place.directory)
-        whole = fs.exists(f"{directory}/{MANIFEST}")
-        if run == newest.run and (number > newest.number or (whole and kept < keep)):
-            kept += number <= newest.number
-            continue
-        remove(place)
-
-
-def remove(place: Place) -> None:
-    """Remove a checkpoint, or what there is of one."""
-    _, fs, root = file_system(place.directory)
-    if fs.exists(f"{root}/{MANIFEST}"):
-        fs.rm_file(f"{root}/{MANIFEST}")
-    if fs.exists(root):
-        fs.rm(root, recursive=True)

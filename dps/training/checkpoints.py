@@ -15,21 +15,22 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from dps.cluster.base import GRACE_SECONDS
-from dps.data.directories import Part
+from dps.data.directories import Part, file_system
 from dps.errors import DPSError
 from dps.server.placement import Placement
 from dps.server.session import Check, Stores
 from dps.server.snapshots import Kept
 from dps.server.writing import Asked
 from dps.training import checkpoint_files as files
-from dps.training.checkpoint_files import Place, Stored
+from dps.training.checkpoint_files import Stored
+from dps.training.checkpoint_path import BEST, LAST, WITHIN, Place, clear, number_of_next, remove
 from dps.training.history import EpochRecord
 from dps.training.job import Job
 from dps.training.position import Within
@@ -41,8 +42,6 @@ _log = logging.getLogger("dps")
 _TICK = 0.005
 #: Bytes a second that are written at least; who is slower is not waited for at the end of a fit.
 _SLOW = 10_000_000
-
-_LAST, _BEST, _WITHIN = "last", "best", "within"
 
 
 @dataclass
@@ -120,7 +119,7 @@ class Checkpoints:
         nbytes = 2 * layout.size * job.model.dtype.itemsize * (1 + job.optimizer.state_rows)
         self._patience = job.execution.timeout + nbytes / _SLOW
         probe(given.path, stores, job.execution.timeout, check)
-        self._next = Place(given.path, files.number_of_next(given.path), given.run)
+        self._next = Place(given.path, number_of_next(given.path, given.lock.runs), given.run)
         self._every, self._keep = given.where.seconds, given.where.keep
         self._since = time.monotonic()
         self._last = len(job.done), 0  # epochs and steps behind the last one
@@ -134,6 +133,13 @@ class Checkpoints:
         """Begin one if it is time, and go on with the one that is under way."""
         due = time.monotonic() - self._since >= self._every and self._is_new(at)
         self._try(partial(self._step, due, at))
+
+    def renew(self) -> None:
+        """Give up what shards of an earlier generation were to write; a manifest may follow."""
+        if self._pending is not None and self._pending.sealed is not None:
+            self._pending = None
+        else:
+            self._give_up()
 
     def end(self, at: Reached) -> None:
         """Finish the one under way, and take one of where the fit is."""
@@ -197,9 +203,9 @@ class Checkpoints:
         """Have every shard write what it kept after the last epoch, after the best, and since."""
         job, stores, history, within, check = at
         done = len(job.done)
-        epochs = {_LAST: len(history)}
+        epochs = {LAST: len(history)}
         if history and history[-1].kept < len(history):
-            epochs[_BEST] = history[-1].kept
+            epochs[BEST] = history[-1].kept
         own = {
             name: job.position.kept if after == done else job.position.best
             for name, after in epochs.items()
@@ -207,7 +213,7 @@ class Checkpoints:
         }
         asked = [(name, (after - done, 0)) for name, after in epochs.items() if name not in own]
         if within is not None:
-            asked.append((_WITHIN, (len(history) - done, within.steps)))
+            asked.append((WITHIN, (len(history) - done, within.steps)))
         place = self._next
         self._next = place.after()
         self._since = time.monotonic()
@@ -255,16 +261,35 @@ class Checkpoints:
             parts, version = files.store(pending.place.directory, names, [kept])
             whole = Placement((((0, self._size),),))
             stored[name] = Stored.of(whole, [parts], version)
+        self._check_files(pending.place, stored.values())
+        if not self._given.lock.is_held():
+            raise OSError("another fit has taken over the path")
         files.write(
-            pending.place, self._given.subject, pending.history, self._table, stored[_LAST],
-            stored.get(_BEST), pending.within, stored.get(_WITHIN),
+            pending.place, self._given.subject, pending.history, self._table, stored[LAST],
+            stored.get(BEST), pending.within, stored.get(WITHIN),
         )  # fmt: skip
-        files.clear(pending.place, self._keep)
+        clear(pending.place, self._keep, self._given.lock.runs)
+
+    def _check_files(self, place: Place, written: Iterable[Stored]) -> None:
+        """See that what shards wrote is here: a new one may have a file system of its own."""
+        _, fs, root = file_system(place.directory)
+        for part in (part for stored in written for parts in stored.parts for part in parts):
+            try:
+                found = fs.size(f"{root}/{part.name}")
+            except FileNotFoundError:
+                found = None
+            if found not in (part.bytes, None):
+                raise OSError(f"{part.name} has {found} bytes, and {part.bytes} were written")
+            if found is None:
+                raise OSError(
+                    f"{part.name}, which a shard has written, is not seen here: give a path that "
+                    "all workers share, on a network drive or in an object store"
+                )
 
     def _give_up(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._start(files.remove, pending.place)
+            self._start(remove, pending.place)
 
     def _failed(self, error: Exception) -> None:
         """Say it once; training goes on."""

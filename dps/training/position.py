@@ -99,6 +99,15 @@ class Position:
         begun = self.begun
         return begun.values[0] if isinstance(begun, Kept) else begun.params
 
+    def is_after(self, other: Position) -> bool:
+        """Whether it is further than another one, at the end of an epoch or within it."""
+        return (self.epochs, self.steps) > (other.epochs, other.steps)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the next epoch before the snapshot within it."""
+        return 0 if self.interim is None else self.interim.within.steps
+
     @property
     def epochs(self) -> int:
         """Epochs closed."""

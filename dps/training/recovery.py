@@ -25,7 +25,7 @@ from dps.training.watch import Watcher
 
 _log = logging.getLogger("dps")
 
-#: Generations in a row that end without a closed epoch: what is run may be what kills workers.
+#: Losses in a row without progress that a fit survives: what it runs may be what kills workers.
 _FRUITLESS = 3
 
 
@@ -108,17 +108,17 @@ class Recovery:
                 mirrored = watcher.mirrored
         return mirrored or job.position
 
-    def last_known(self, error: DPSError, job: Job, watcher: Watcher | None) -> Position:
+    def last_known(self, error: BaseException, job: Job, watcher: Watcher | None) -> Position:
         """Where a fit has got to that cannot go on, as far as that is known without a wait.
 
         A shard whose process does not answer is not asked again.
         """
         silent = isinstance(error, ClusterError | ServerLostError) or (
-            watcher is not None and watcher.has_shard(error.worker)
+            watcher is not None and watcher.has_shard(getattr(error, "worker", None))
         )
         if watcher is not None and not silent:
-            with contextlib.suppress(DPSError, LookupError):
-                return watcher.salvage(self._cluster)
+            with contextlib.suppress(Exception):  # the error that ends the fit is another one
+                return watcher.salvage(self._cluster, report=False)
         mirrored = None if watcher is None else watcher.mirrored
         return mirrored or job.position
 
@@ -151,12 +151,15 @@ class Recovery:
             There is nothing to go on with.
         """
         began = time.monotonic()
-        self._fruitless = 0 if closed > len(job.done) else self._fruitless + 1
+        if closed > len(job.done) or position.is_after(job.position):
+            self._fruitless = 0
+        elif not self._cluster.is_retired(error.worker):
+            self._fruitless += 1
         job = replace(job, position=position)
         if self._fruitless > _FRUITLESS:
             error.message += (
-                f"; {_FRUITLESS} times in a row before an epoch was closed: does the model, or the "
-                "data, end the process?"
+                f"; {self._fruitless} losses in a row without progress: does the model, or "
+                "the data, end the process?"
             )
             raise error
         if self._most is not None and len(self.losses) >= self._most:
@@ -182,6 +185,12 @@ class Recovery:
         self.losses.append(loss)
         self._unsaid = True
         return job, summary
+
+    def cannot_go_on(self, error: ValueError) -> Exception:
+        """The error of a fit that has lost too much to be planned again; else, the same one."""
+        if not self.losses:
+            return error
+        return ClusterError(f"{self.losses[-1].what}, and the fit cannot go on: {error}")
 
     def planned(self, begun: Interim | None) -> list[Loss]:
         """The loss after which a generation has been planned, which begins there; it is logged."""

@@ -15,7 +15,7 @@ from dps.data.exchange import count_rows
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.errors import ClusterError, DPSError, ServerLostError, WorkerLostError
+from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session
 from dps.training.checkpoints import Checkpoints
@@ -108,11 +108,15 @@ def train(
     choosing = Choosing(job.mode)
     job = choosing.first(job)
     placed: Plan | None = None
+    checkpoints: Checkpoints | None = None
     while True:
         watcher: Watcher | None = None
         position: Position | None = None
         try:
-            launch = Launch.of(job, planned(cluster.threads()), summary, held_out, cluster)
+            try:
+                launch = Launch.of(job, planned(cluster.threads()), summary, held_out, cluster)
+            except ValueError as error:
+                raise recovery.cannot_go_on(error) from error.__cause__
             placed = launch.plan
             for loss in recovery.planned(launch.begun):
                 if fit_events is not None:
@@ -121,7 +125,15 @@ def train(
                 result = _ended(job, placed)
                 break
             joining = Joining(cluster, planned, placed, job.stopping.max_iter)
-            watcher = _begin(job, launch, cut_rows(summary), cluster, fit_events, choosing, joining)
+            session = _served(launch, cluster, fit_events)
+            if checkpoints is not None:
+                checkpoints.renew()
+            elif job.execution.checkpoint is not None:
+                checkpoints = Checkpoints(job, session.server)
+            watcher = _begin(
+                job, launch, session, cut_rows(summary), cluster, fit_events, choosing, joining,
+                checkpoints,
+            )  # fmt: skip
             for loss in recovery.while_loading(watcher.closed + 1):
                 if fit_events is not None:
                     fit_events.lost(loss)
@@ -136,13 +148,16 @@ def train(
                 if not isinstance(error, WorkerLostError | ServerLostError):
                     raise
                 position = recovery.position(job, watcher)
+                if watcher is not None and watcher.asked_to_end:
+                    result = _ended(replace(job, position=position), launch.plan)
+                    break
                 closed = position.epochs if watcher is None else watcher.closed
                 job, summary = recovery.after(error, job, summary, position, closed)
                 job = choosing.first(job)
             except BaseException as final:
                 if fit_events is not None:
                     fit_events.failed(final)
-                if not isinstance(final, DPSError) or placed is None:
+                if placed is None:
                     raise
                 position = position or recovery.last_known(final, job, watcher)
                 job = replace(job, position=position)
@@ -158,21 +173,27 @@ def train(
     return result
 
 
+def _served(launch: Launch, cluster: Cluster, fit_events: FitEvents | None) -> Session:
+    """Make the shards of a generation."""
+    session = cluster.serve(launch.shards(), launch.placement, launch.summing())
+    unshared = _said_if_unshared(launch.plan, session)
+    if fit_events is not None:
+        fit_events.started(launch.plan, launch.placement, unshared)
+    return session
+
+
 def _begin(
     job: Job,
     launch: Launch,
+    session: Session,
     cut: int,
     cluster: Cluster,
     fit_events: FitEvents | None,
     choosing: Choosing,
     joining: Joining,
+    checkpoints: Checkpoints | None,
 ) -> Watcher:
-    """Begin a generation: its shards, then its replicas; who watches it."""
-    session = cluster.serve(launch.shards(), launch.placement, launch.summing())
-    unshared = _said_if_unshared(launch.plan, session)
-    if fit_events is not None:
-        fit_events.started(launch.plan, launch.placement, unshared)
-    checkpoints = None if job.execution.checkpoint is None else Checkpoints(job, session.server)
+    """Start the replicas of a generation, and watch them."""
     running = cluster.launch(run_replica, launch.tasks(cut), session)
     choosing.begin(launch, session, cluster)
     return Watcher(

@@ -72,6 +72,8 @@ class Watcher:
         self._history = list(job.done)
         #: What the window says of the last snapshot within an epoch, see `Window.interims`.
         self._interim: NDArray[np.float64] | None = None
+        #: Whether a callback has asked for the fit's end while the state was read after a loss.
+        self.asked_to_end = False
         #: The client's own copy of where the fit was.
         self.mirrored: Position | None = None
         self._mirrors = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
@@ -87,8 +89,13 @@ class Watcher:
         """Whether a shard is on a worker of another process."""
         return self._mirrors and worker in self._plan.shards
 
-    def salvage(self, cluster: Cluster) -> Position:
-        """Where the fit has got to, after somebody was lost; whoever is left stops.
+    def salvage(self, cluster: Cluster, *, report: bool = True) -> Position:
+        """Where the fit has got to, after an error; replicas that are left stop.
+
+        Parameters
+        ----------
+        report : bool
+            Whether callbacks get the epochs that have been closed since they were called.
 
         Raises
         ------
@@ -98,8 +105,8 @@ class Watcher:
         self._session = cluster.salvage(self._session)
         self._session.stop()
         _, records = self._take_in()
-        if records and self._job.on_epochs is not None:
-            self._job.on_epochs(records, lambda: None)
+        if records and report and self._job.on_epochs is not None:
+            self.asked_to_end = self._job.on_epochs(records, lambda: None)
         return self.position()
 
     def run(self, ending: Callable[[], None]) -> FitResult | None:
@@ -203,9 +210,9 @@ class Watcher:
     def _is_further(self) -> bool:
         """Whether the fit has got on since the client's copy."""
         copied, within = self.mirrored or self._job.position, self._within()
-        epochs = copied.epochs
-        steps = 0 if copied.interim is None else copied.interim.within.steps
-        return len(self._history) > epochs or (within is not None and within.steps > steps)
+        return len(self._history) > copied.epochs or (
+            within is not None and within.steps > copied.steps
+        )
 
     def _mirror(self) -> None:
         """Copy where the fit is, in a small part of the time."""

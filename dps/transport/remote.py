@@ -96,6 +96,13 @@ class Remote:
         return self.start(method, *args).result(timeout, check)
 
 
+@dataclass(frozen=True)
+class _Raised:
+    """What a method of an Actor has raised."""
+
+    error: Exception
+
+
 class PendingCall:
     """The answer of an Actor, to come."""
 
@@ -130,7 +137,7 @@ class PendingCall:
                 if done:
                     break
                 check()
-            return self._future.result(max(0.0, deadline - time.monotonic()))
+            answer = self._future.result(max(0.0, deadline - time.monotonic()))
         except (concurrent.futures.TimeoutError, TimeoutError) as error:
             self._future.cancel()
             raise self._remote.lost(f"did not answer within {timeout:g} s") from error
@@ -139,6 +146,9 @@ class PendingCall:
         except (RuntimeError, AttributeError) as error:  # of a client without connections
             lost = self._remote.lost(f"cannot be reached ({error})")
             raise (lost if isinstance(lost, ClusterError) else error) from error
+        if isinstance(answer, _Raised):  # an OSError of the method's own says nothing of the way
+            raise answer.error
+        return answer
 
     def within(self, seconds: float) -> Any:
         """The answer, if it comes within some seconds; it may be asked for again.
@@ -182,4 +192,4 @@ async def _execute(node: Any, address: str, message: dict[str, Any], direct: boo
         raise
     if answer["status"] == "OK":
         return answer["result"]
-    raise answer["exception"]
+    return _Raised(answer["exception"])

@@ -109,6 +109,18 @@ def staying(client: Client, timeout: float) -> dict[str, int]:
     return found or living(client, timeout)
 
 
+def is_retired(client: Client, worker: str, timeout: float) -> bool:
+    """Whether a worker is being retired, or was before it left."""
+
+    def look(dask_scheduler: Any, worker: str) -> bool:
+        if (known := dask_scheduler.workers.get(worker)) is not None:
+            return "closing" in known.status.name
+        events = [event for _, event in dask_scheduler.get_events(worker)]
+        return any(isinstance(each, dict) and each.get("action") == "retired" for each in events)
+
+    return bool(ask(client, "_run_on_scheduler", timeout, function=look, worker=worker))
+
+
 def first_workers(client: Client, fit: str, timeout: float) -> dict[str, int]:
     """The workers that come to a cluster that has none: an adaptive one starts them for a task.
 

@@ -21,7 +21,7 @@ from distributed.client import _wait
 from numpy.typing import NDArray
 
 from dps.cluster.base import GRACE_SECONDS, ReplicaTask, ShardPlan
-from dps.cluster.dask.calls import CANCELLED, ask, check_client, shared_memory
+from dps.cluster.dask.calls import CANCELLED, ask, check_client, is_retired, shared_memory
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
@@ -323,6 +323,13 @@ class DaskCluster:
         server = replace(session.server, shards=tuple(handle.endpoint for handle in handles))
         hosts = (h for h in session.hosts if getattr(h.endpoint, "address", "") in alive)
         return Session(server, tuple(handles), tuple(hosts))
+
+    def is_retired(self, worker: str | None) -> bool:
+        """Whether a worker that is gone, or leaves, was asked to."""
+        try:
+            return worker is not None and is_retired(self._client, worker, self._timeout)
+        except ClusterError:
+            return False
 
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
         """End the group at work; partitions that have gone with workers are made again elsewhere.

@@ -1,0 +1,220 @@
+"""The lock on a checkpoint path, which keeps a second fit from writing there.
+
+Protocol. The lock is a file that its owner writes before it reads or writes anything else at the
+path, renews every few seconds, and removes when the fit ends. It names the owner's process, and the
+runs whose files the owner may leave there. A fit that finds a lock is refused while the owner
+lives; otherwise it takes the lock over, and with it the runs. On the owner's host the system says
+whether the process lives. From another host, an owner is dead if it has not renewed the lock for
+`_STALE_SECONDS`.
+
+Crashes: before the file is written nothing is left; after it, a lock without an owner. Two fits
+that take over a dead owner's lock at the same moment may both pass. So may a fit whose owner was
+stopped for longer. No file is lost then: a fit removes only checkpoints of runs that it knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import logging
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+from dps.cluster.base import GRACE_SECONDS
+from dps.data.directories import file_system, write_file
+from dps.server.host import host_id
+
+_log = logging.getLogger("dps")
+
+NAME = ".dps-lock"
+_RENEW_SECONDS = 5.0
+_STALE_SECONDS = 20.0
+#: By which two start times of one process may differ, since they are read from a clock.
+_START_SECONDS = 2.0
+
+#: Tokens of the locks that this process holds.
+_held: set[str] = set()
+#: Threads of this process take locks one at a time.
+_taking = threading.Lock()
+
+
+class PathLock:
+    """The lock on a checkpoint path, held until `close`.
+
+    Parameters
+    ----------
+    path : str
+
+    Attributes
+    ----------
+    path : str
+    runs : frozenset of str
+        Runs whose checkpoints this fit may remove: at first those of dead owners of the lock.
+
+    Raises
+    ------
+    FileExistsError
+        Another fit holds it.
+    OSError
+        The path cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._owner = {
+            "token": secrets.token_hex(8),
+            "host": _host(),
+            "process": os.getpid(),
+            "started": psutil.Process().create_time(),
+            "who": f"process {os.getpid()} of {_user()} on {platform.node()}",
+        }
+        self._renewals = 0
+        self._ended = threading.Event()
+        self.runs: frozenset[str] = frozenset()
+        _held.add(self._owner["token"])
+        try:
+            while not self._take(self._dead_owner()):
+                pass
+        except BaseException:
+            _held.discard(self._owner["token"])
+            raise
+        self._thread = threading.Thread(target=self._renew, name="dps-checkpoint-lock", daemon=True)
+        self._thread.start()
+
+    def add(self, runs: Iterable[str]) -> None:
+        """Name further runs."""
+        self.runs |= frozenset(runs)
+        self._write()
+
+    def is_held(self) -> bool:
+        """Whether no other fit has taken it over."""
+        return _parsed(self._read()).get("token") == self._owner["token"]
+
+    def close(self) -> None:
+        """Give it up; a file system that hangs is waited for a moment only."""
+        self._ended.set()
+        self._thread.join(GRACE_SECONDS)
+
+    def _dead_owner(self) -> bytes | None:
+        """What the lock of a dead owner says; None where there is none."""
+        if (raw := self._read()) is None:
+            return None
+        lives = _lives(_parsed(raw))
+        if lives is None:
+            _log.info("waiting up to %g s for the owner of %s", _STALE_SECONDS, self._file)
+            lives = self._is_renewed(raw)
+        if lives:
+            raise self._refused(raw)
+        return raw
+
+    def _take(self, dead: bytes | None) -> bool:
+        """Write the lock in place of a dead owner's; False if it has changed since."""
+        with _taking:
+            if self._read() != dead:
+                return False
+            runs = _parsed(dead).get("runs")
+            self.runs = frozenset(map(str, runs)) if isinstance(runs, list) else frozenset()
+            try:
+                _, fs, root = file_system(self.path)
+                fs.makedirs(root, exist_ok=True)
+                self._write()
+            except Exception as error:  # file systems have errors of their own
+                raise OSError(
+                    f"checkpoints cannot be written to {self.path}: {type(error).__name__}: {error}"
+                ) from error
+            raw = self._read()
+        if _parsed(raw).get("token") != self._owner["token"]:
+            raise self._refused(raw)
+        return True
+
+    def _is_renewed(self, raw: bytes) -> bool:
+        deadline = time.monotonic() + _STALE_SECONDS
+        while time.monotonic() < deadline:
+            if (now := self._read()) is None:
+                return False
+            if now != raw:
+                return True
+            self._ended.wait(_RENEW_SECONDS / 10)
+        return False
+
+    @property
+    def _file(self) -> str:
+        return f"{self.path}/{NAME}"
+
+    def _refused(self, raw: bytes | None) -> FileExistsError:
+        who = _parsed(raw).get("who", "unknown")
+        return FileExistsError(
+            f"another fit ({who}) writes its checkpoints to {self.path}: "
+            "give each fit a path of its own, or wait until that fit has ended"
+        )
+
+    def _read(self) -> bytes | None:
+        _, fs, root = file_system(self.path)
+        try:
+            return bytes(fs.cat_file(f"{root}/{NAME}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _write(self) -> None:
+        _, fs, root = file_system(self.path)
+        said = {**self._owner, "renewals": self._renewals, "runs": sorted(self.runs)}
+        write_file(fs, root, NAME, [json.dumps(said).encode()])
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEW_SECONDS):
+            with contextlib.suppress(Exception):  # it is tried again
+                if not self.is_held():
+                    break
+                self._renewals += 1
+                self._write()
+        _held.discard(self._owner["token"])
+        with contextlib.suppress(Exception):
+            if self.is_held():
+                _, fs, root = file_system(self.path)
+                fs.rm_file(f"{root}/{NAME}")
+
+
+def _lives(owner: dict[str, Any]) -> bool | None:
+    """Whether the owner's process lives; None if that cannot be seen from here."""
+    pid, started = owner.get("process"), owner.get("started")
+    if owner.get("host") != _host() or type(pid) is not int or type(started) is not float:
+        return None
+    if pid == os.getpid():
+        return owner.get("token") in _held
+    try:
+        return abs(psutil.Process(pid).create_time() - started) < _START_SECONDS
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return None
+
+
+def _parsed(raw: bytes | None) -> dict[str, Any]:
+    try:
+        owner = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _host() -> str:
+    """A string that two processes share only if they see the same processes."""
+    try:
+        return f"{host_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return host_id()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "an unknown user"

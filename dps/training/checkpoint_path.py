@@ -1,0 +1,126 @@
+"""What is at a checkpoint path: which directories are checkpoints, and which may be removed.
+
+A checkpoint is a directory called ``<number>-<run>``, not a link to one, with the files of
+`checkpoint_files`. A run is a fit, and all fits that resumed from it. Anything else at the path
+belongs to others: it is not read, not counted and not removed.
+
+A directory is removed only if it holds nothing but files of a checkpoint, and its run is known to
+this fit: its own, one whose manifest it has read (`checkpoint_files.known_runs`), or one that the
+lock of a dead process names (`checkpoint_lock`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from dps.data.directories import MANIFEST, file_system, read_manifest
+
+#: What a manifest says that it is of.
+CHECKPOINT = "checkpoint"
+
+#: Of snapshots: after the last epoch, after the best one, and within the epoch that follows.
+LAST, BEST, WITHIN = "last", "best", "within"
+_NAME = re.compile(r"(\d{6,})-([0-9a-f]{8,})")
+_ARRAYS = rf"arrays-[0-9a-f]{{16}}\.safetensors|part-(?:{LAST}|{BEST}|{WITHIN})-[\d-]+\.safetensors"
+_HAS_ARRAYS = re.compile(_ARRAYS)
+#: A file of a checkpoint, or what a crash leaves of one, see `directories.write_file`.
+_OURS = re.compile(rf"(?:{_ARRAYS}|manifest\.json)|\.(?:{_ARRAYS}|manifest\.json)\.[0-9a-f]{{32}}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of one checkpoint."""
+
+    path: str  # of all of them
+    number: int
+    run: str
+
+    @property
+    def directory(self) -> str:
+        """Its own."""
+        return f"{self.path}/{self.number:06d}-{self.run}"
+
+    def after(self) -> Place:
+        """The next one's."""
+        return Place(self.path, self.number + 1, self.run)
+
+    def is_written(self) -> bool:
+        """Whether it has been written to its end; it may be damaged since."""
+        names = {name for name, _ in _entries(self.directory)}
+        if MANIFEST not in names or not any(map(_HAS_ARRAYS.fullmatch, names)):
+            return False
+        try:
+            content = read_manifest(self.directory)
+        except (OSError, ValueError):
+            return True
+        return isinstance(content, dict) and content.get("kind") == CHECKPOINT
+
+
+def _entries(path: str) -> list[tuple[str, bool]]:
+    """The names in a directory; and whether each is a plain file."""
+    _, fs, root = file_system(path)
+    try:
+        found = fs.ls(root, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(_name(each), each["type"] == "file" and not each.get("islink")) for each in found]
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["name"]).rstrip("/").rpartition("/")[2]
+
+
+def places(path: str) -> list[Place]:
+    """The directories at a path that are called as checkpoints are, the newest first."""
+    _, fs, root = file_system(path)
+    if not fs.exists(root):
+        return []
+    found = fs.ls(root, detail=True)
+    own = (each for each in found if each["type"] == "directory" and not each.get("islink"))
+    matches = filter(None, map(_NAME.fullmatch, map(_name, own)))
+    numbered = sorted(((int(match[1]), match[2]) for match in matches), reverse=True)
+    return [Place(path, number, run) for number, run in numbered]
+
+
+def number_of_next(path: str, known: Collection[str]) -> int:
+    """A number above those of all checkpoints at a path."""
+    return 1 + max(
+        (each.number for each in places(path) if each.run in known or each.is_written()),
+        default=0,
+    )
+
+
+def clear(newest: Place, keep: int, known: Collection[str]) -> None:
+    """Remove what the newest checkpoint, which is whole, supersedes.
+
+    That is all of the known runs but for the last `keep` that are whole, and later ones, of its
+    own run.
+    """
+    kept = 0
+    for place in places(newest.path):
+        if place.run == newest.run and (
+            place.number > newest.number or (kept < keep and place.is_written())
+        ):
+            kept += place.number <= newest.number
+        elif place.run in known:
+            remove(place)
+
+
+def remove(place: Place) -> None:
+    """Remove a checkpoint of a known run, or what there is of one, if it holds nothing else.
+
+    The manifest goes first, so that a checkpoint that is half removed does not count as damaged.
+    """
+    found = _entries(place.directory)
+    if not all(plain and _OURS.fullmatch(name) for name, plain in found):
+        return
+    _, fs, root = file_system(place.directory)
+    for name in sorted((name for name, _ in found), key=lambda name: (name != MANIFEST, name)):
+        with contextlib.suppress(FileNotFoundError):
+            fs.rm_file(f"{root}/{name}")
+    with contextlib.suppress(OSError):  # object stores have no directories
+        fs.rmdir(root)
