@@ -6,6 +6,7 @@ Bad arguments and bad data are ``ValueError`` or ``TypeError``. Everything here 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "StalledError",
     "StoppedError",
     "TableFullError",
+    "UnknownOutcomeError",
     "VersionError",
     "WindowError",
     "WorkerLostError",
@@ -92,12 +94,44 @@ class ServerLostError(DPSError):
     """The process that owns a shard is gone or does not answer."""
 
 
+class UnknownOutcomeError(ServerLostError):
+    """It is not known whether a write to a parameter server has been done, or all of it.
+
+    The connection ended before the shard answered, its mirror could not be reached, or one of
+    several shards was lost. Call `retry` to have done what has not been done: each shard knows the
+    last writes of its callers, so that none is done twice.
+    """
+
+    _again: Callable[[], Any] | None = None
+
+    def retry(self) -> Any:
+        """Repeat the write where it has not been done, and return what the first call would have.
+
+        Raises
+        ------
+        UnknownOutcomeError
+            It is still not known; or too much time has passed: as much as the server's `timeout`.
+        RuntimeError
+            It cannot be repeated: it was a function, see `ParameterServer.apply`, or the error
+            comes from another process.
+        """
+        if self._again is None:
+            raise RuntimeError(
+                "this write cannot be repeated from here: look at what the server has"
+            )
+        return self._again()
+
+
 class StalledError(DPSError):
     """Somebody who was waited for made no progress within the timeout."""
 
 
 class ReplicaError(DPSError):
-    """A replica raised an exception; it is the ``__cause__``."""
+    """A replica raised an exception that cannot be sent; or replicas differ.
+
+    Exceptions of a model, a loss or other code of yours arrive as they were raised, with a note of
+    the replica. If one cannot be pickled, this error has its words and its traceback.
+    """
 
 
 class NonFiniteError(DPSError):

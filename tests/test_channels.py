@@ -71,10 +71,9 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
             raise ZeroDivisionError("the loss broke")
 
     monkeypatch.setattr("dps.estimators.callbacks.showing", failing)
-    with pytest.raises(dps.errors.ReplicaError, match="the loss broke") as caught:
+    with pytest.raises(ZeroDivisionError, match="the loss broke") as caught:
         classifier(verbose=1, loss=Failing()).fit(X, Y)
-    (note,) = caught.value.__notes__
-    assert "nobody reads" in note
+    assert any("nobody reads" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize(

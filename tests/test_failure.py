@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -516,15 +516,88 @@ def test_an_exception_in_a_replica_is_raised_with_its_place(way: Any, client: Cl
     estimator = dps.LinearClassifier(
         loss=failing_loss(after=5), client=client, shuffle=False, **how
     )
-    with pytest.raises(ReplicaError, match="ZeroDivisionError: the loss broke") as caught:
+    with pytest.raises(ZeroDivisionError, match="the loss broke") as caught:
         estimator.fit(X, y)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert caught.value.worker in client.nthreads()
-    assert caught.value.rank in (0, 1)
+    (note,) = caught.value.__notes__
+    found = re.fullmatch(r"raised in replica [01] at step (\d) \(worker (tcp://.*)\)", note)
+    assert found is not None
+    assert found[2] in client.nthreads()
     # Under L-BFGS, steps are what has been exchanged: twice for the spread of the
     # features, and twice in the first pass. A rank's four partitions make four calls.
-    assert caught.value.step == (5 if way == "lbfgs" else 6)
+    assert int(found[1]) == (5 if way == "lbfgs" else 6)
+    assert caught.traceback[-1].name == "evaluate"
     assert_nothing_left(client)
+
+
+def test_causes_and_notes_of_an_exception_arrive_too(client: Client) -> None:
+    def make() -> Exception:
+        error = LookupError("it broke")
+        error.add_note("at noon")
+        error.__cause__ = KeyError("typo")
+        return error
+
+    X, y = classification()
+    with pytest.raises(LookupError, match="it broke\nat noon\nraised in replica") as caught:
+        dps.LinearClassifier(loss=raising(make), optimizer="sgd", client=client).fit(X, y)
+    assert repr(caught.value.__cause__) == "KeyError('typo')"
+
+
+class Typo:
+    """A model with a mistake in it."""
+
+    layout: ClassVar[Any] = {"w": (4,)}
+    wrong: ClassVar[Callable[[Any], Any]]
+
+    def init(self, rng: Any) -> Any:
+        return {"w": np.zeros(4)}
+
+    def raw(self, params: Any, batch: Any) -> Any:
+        return batch.X @ params["w"]
+
+    def loss_gradient(self, params: Any, batch: Any, out: Any) -> Any:
+        return type(self).wrong(params)
+
+
+class Misspelt(Typo):
+    """A tensor that is not there."""
+
+    wrong = staticmethod(lambda params: params["typo"])
+
+
+class Exits(Typo):
+    """It ends the process, it thinks."""
+
+    wrong = staticmethod(lambda params: sys.exit(3))
+
+
+@pytest.mark.parametrize("on_cluster", [True, False])
+@pytest.mark.parametrize("kind", [dps.ModelClassifier, dps.ModelRegressor])
+@pytest.mark.parametrize("optimizer", ["auto", "lbfgs", "sgd", "adam"])
+def test_the_first_typo_in_a_model_is_a_key_error(
+    optimizer: str, kind: Any, on_cluster: bool, client: Client
+) -> None:
+    X = np.random.default_rng(0).normal(size=(500, 4))
+    model = kind(Misspelt(), optimizer=optimizer, client=client if on_cluster else None)
+    with pytest.raises(KeyError, match="typo") as caught:
+        model.fit(X, (X[:, 0] > 0).astype(int))
+    assert 'params["typo"]' in str(caught.traceback[-1].statement)
+    assert any("raised in replica" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("on_cluster", [True, False])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "sgd"])
+def test_a_model_that_calls_sys_exit_ends_the_fit_at_once(
+    optimizer: str, on_cluster: bool, client: Client
+) -> None:
+    X = np.random.default_rng(0).normal(size=(500, 4))
+    before = client.run(os.getpid)
+    model = dps.ModelRegressor(
+        Exits(), optimizer=optimizer, client=client if on_cluster else None, n_replicas=2
+    )
+    with pytest.raises(SystemExit) as caught:
+        model.fit(X, X[:, 0])
+    assert caught.value.code == 3
+    assert client.run(os.getpid) == before
 
 
 def raising(make: Callable[[], Exception]) -> LogLoss:
@@ -549,7 +622,7 @@ def raising(make: Callable[[], Exception]) -> LogLoss:
     [
         (lambda: TwoArguments("it broke", "noon"), "TwoArguments: it broke at noon"),
         (lambda: Holding("a lock"), "Holding: a lock"),
-        (lambda: Speechless(), "Speechless, whose words raise RuntimeError"),
+        (lambda: Speechless(), "Speechless: its message raises RuntimeError"),
     ],
     ids=["two arguments", "holding a lock", "speechless"],
 )
@@ -557,15 +630,15 @@ def test_an_exception_that_cannot_be_sent_arrives_in_words(
     make: Any, words: str, loss: Any, line: str, client: Client
 ) -> None:
     X, y = classification()
-    with pytest.raises(ReplicaError, match=f"a replica failed with {words}") as caught:
+    with pytest.raises(Exception) as caught:
         dps.LinearClassifier(loss=loss(make), optimizer="sgd", client=client).fit(X, y)
-    cause = caught.value.__cause__
-    if isinstance(cause, ReplicaError):
-        assert words in str(cause)
-        assert re.search(r'File ".+", line \d+, in evaluate', str(cause))
-        assert line in str(cause)
+    error = caught.value
+    if isinstance(error, ReplicaError):
+        assert f"a replica failed with {words}" in str(error)
+        assert re.search(r'File ".+", line \d+, in evaluate', str(error))
+        assert line in str(error)
     else:  # it can be sent after all, and only has no words
-        assert type(cause).__name__ == "Speechless"
+        assert type(error).__name__ == "Speechless"
     assert_nothing_left(client)
 
 

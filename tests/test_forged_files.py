@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
@@ -286,3 +287,39 @@ def test_a_forged_machine_is_refused_in_words(name: str, machine: Path, tmp_path
     with pytest.raises(ValueError, match=words) as caught:
         dps.load(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["*.json", "*.safetensors"])
+def test_a_file_that_is_far_too_long_is_not_read(pattern: str, saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    shutil.copytree(saved, path)
+    file = next(path.glob(pattern))
+    os.truncate(file, 1 << 36)  # more than there is memory for
+    with pytest.raises(ValueError, match=rf"damaged, {file.name} has 68719476736 bytes"):
+        dps.load(path)
+
+
+@pytest.mark.parametrize("facts", [[], ["alone"], 5, [["a", "b", "c"]]])
+def test_a_checkpoint_whose_facts_are_none_is_refused(facts: Any, tmp_path: Path) -> None:
+    def model(**options: Any) -> dps.LinearClassifier:
+        made = dps.LinearClassifier(
+            optimizer="sgd", max_iter=2, tol=None, random_state=0, n_replicas=1, **options
+        )
+        return made.set_params(checkpoint=dps.Checkpoint(tmp_path))
+
+    y = (X[:, 0] > 0).astype(int)
+    model().fit(X, y)
+
+    def change(content: Any, arrays: dict[str, Any]) -> None:
+        pairs = {name: value for name, value in content["subject"]["items"]}
+        pairs["parameters"]["items"][0][1] = facts
+
+    (path,) = (each for each in tmp_path.iterdir() if each.is_dir())
+    place = path / "manifest.json"
+    manifest = json.loads(place.read_text())
+    change(manifest["content"], {})
+    del manifest["sha256"]
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    place.write_text(json.dumps({**manifest, "sha256": sha256(text.encode()).hexdigest()}))
+    with pytest.raises(ValueError, match="is damaged"):
+        model().fit(X, y, resume=True)

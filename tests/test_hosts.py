@@ -318,6 +318,26 @@ def crowd() -> Iterator[ClusterOfHosts]:
         yield cluster
 
 
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+@pytest.mark.parametrize("full", ["64k", "1m"])
+def test_hosts_with_little_shared_memory_fall_back_to_streams(full: str, mode: str) -> None:
+    """Docker's default is 64 MB; several ranks a host."""
+
+    def remount(size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", "/dev/shm"], check=True)
+
+    with cluster_of_hosts(2, 2) as made:
+        made.client.run(remount, full)
+        X = np.random.default_rng(0).normal(size=(2000, 20)).astype("f4")
+        chunks = da.from_array(X, (250, 20)), da.from_array((X[:, 0] > 0).astype(int), 250)
+        model = MLPClassifier(
+            (300, 300), max_iter=2, batch_size=500, random_state=0, mode=mode, client=made.client,
+            early_stopping=False,
+        ).fit(*chunks)  # fmt: skip
+        assert model.n_iter_ == 2
+        assert {epoch["rows"] for epoch in model.history_} == {2000}
+
+
 @pytest.mark.parametrize(
     ("mode", "place", "late"),
     [

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from dps._runtime.service import Service
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.optimizers import SGD
-from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
+from dps.server.memory import folder
 from dps.server.mirroring import Entries
+from dps.server.tensors import ServerSpec, TensorSpec
 from dps.transport import callers
 from dps.transport.remote import Remote
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def three() -> Iterator[Client]:
     """A client of three workers, of whom some will be killed."""
     with (
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -269,9 +271,99 @@ def request(op: int, number: int, again: int = 0, entry: int = 0, passed: int = 
     return struct.pack("8q9d3qd5q", *values) + struct.pack("d", 1.0)
 
 
+@pytest.mark.parametrize("between", ["reads", "rest"])
+@pytest.mark.parametrize("first", ["mirror", "worker"])
+def test_a_server_that_is_only_read_or_at_rest_gets_another_mirror(
+    first: str, between: str, three: Client
+) -> None:
+    """Nobody writes: each side looks whether the other one lives."""
+    with dps.ParameterServer(
+        {"w": np.zeros(4), "t": dps.Table(dim=2)}, name="read", mirror=True, n_shards=1,
+        timeout=10, client=three, optimizer="adam",
+    ) as server:  # fmt: skip
+        server.push("w", np.ones(4))
+        server.add("t", np.ones((3, 2)), [5, 6, 1 << 40])
+        value, found = server.pull("w"), server.pull("t", [5, 1 << 40])
+        for lost in (first, "worker", "mirror", "worker"):
+            before = server.stats()["shards"][0]
+            known = set(three.list_datasets())
+            kill(three, before[lost])
+
+            def another(known: set[Any] = known) -> bool:
+                if between == "reads":
+                    np.testing.assert_array_equal(server.pull("w"), value)
+                return bool({name for name in three.list_datasets() if "mirror" in name} - known)
+
+            until(another, "another mirror is being made")
+            until(lambda: server.stats()["shards"][0]["mirror"], "it is whole")
+            after = server.stats()["shards"][0]
+            assert before[lost] not in (after["mirror"], after["worker"])
+            np.testing.assert_array_equal(server.pull("w"), value)
+            np.testing.assert_array_equal(server.pull("t", [5, 1 << 40]), found)
+            three.wait_for_workers(3, timeout=60)
+        server.push("w", np.ones(4))
+        assert server.versions == {"w": 2, "t": 1}
+
+
+def test_memory_of_dead_shards_and_mirrors_is_given_back(three: Client) -> None:
+    def files() -> list[Path]:
+        return list(folder().glob(f"dps-{server._requests.spec.id}-*"))
+
+    with dps.ParameterServer(
+        {"w": np.zeros(100_000)}, name="heavy", mirror=True, n_shards=1, client=three
+    ) as server:
+        whole = len(files())
+        assert whole > 0
+        for lost in ("worker", "mirror"):
+            victim = server.stats()["shards"][0][lost]
+            kill(three, victim)
+            three.wait_for_workers(3, timeout=60)
+
+            def whole_again(victim: str = victim) -> bool:
+                shard = server.stats()["shards"][0]
+                return shard["mirror"] is not None and victim not in shard.values()
+
+            until(whole_again, "it has a mirror")
+            until(lambda: len(files()) == whole, "what was left is gone")
+            server.add("w", 1.0)
+        kill(three, server.stats()["shards"][0]["worker"])
+        server.add("w", 1.0)
+    until(lambda: files() == [], "also of a mirror that was being made")
+
+
+def test_writes_go_on_while_a_new_mirror_gets_what_is_there(
+    three: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is written meanwhile is in the mirror, bit by bit, which then leads."""
+    size = 300_000
+    options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "n_shards": 1}
+    tensors = {"w": np.zeros((size, 2)), "t": dps.Table(dim=3, rows=20_000, init="normal")}
+    rng = np.random.default_rng(0)
+    mirrored = dps.ParameterServer(tensors, name="copied", mirror=True, client=three, **options)
+    with mirrored, dps.ParameterServer(tensors, **options) as alone:
+        for _ in range(3):
+            for server in (mirrored, alone):
+                server.push("w", np.full((size, 2), 0.5))
+                server.push("t", np.full((5000, 3), 0.5), np.arange(5000) * 977)
+        kill(three, mirrored.stats()["shards"][0]["mirror"])
+        written = 0
+        while written < 20 or not mirrored.stats()["shards"][0]["mirror"]:
+            keys = rng.integers(0, size, 50)
+            ids = rng.integers(0, 1 << 40, 3) if written < 1000 else np.arange(3)
+            values, rows = rng.normal(size=(50, 2)), rng.normal(size=(3, 3))
+            for server in (mirrored, alone):
+                server.push("w", values, keys)
+                server.push("t", rows, ids)
+                server.add("w", 1.0, int(keys[0]))
+            written += 1
+        kill(three, mirrored.stats()["shards"][0]["worker"])
+        np.testing.assert_equal(state_of(mirrored), state_of(alone))
+        assert written >= 20
+
+
 def test_a_write_that_comes_again_is_done_once() -> None:
     """The shard died after its mirror had the write, and before it answered."""
-    spec = spec_of(initial_values({"w": np.zeros(1)}), SGD(), 0.1, None, 1, "contiguous", 60.0)
+    spec = ServerSpec("f", None, (TensorSpec("w", (1,), "float64", ((0, 0, 1),)),), SGD(), 0.1, 1)
     mirror = Holding(spec, 0, shared=False, leads=False)
 
     def ask(*messages: bytes) -> list[int]:

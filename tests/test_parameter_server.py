@@ -36,6 +36,7 @@ from dps._runtime.wire import SocketWire
 from dps.data.directories import read_directory, write_directory
 from dps.errors import (
     ClusterError,
+    FencedError,
     NonFiniteError,
     ServerLostError,
     StalledError,
@@ -44,12 +45,13 @@ from dps.errors import (
 from dps.modes import Async
 from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
 from dps.optimizers.update import Rates
-from dps.parameter_server.arguments import initial_values, spec_of
 from dps.server.holding import Holding
 from dps.server.memory import folder
+from dps.server.tensors import ServerSpec, TensorSpec
 from dps.transport import callers, wires
 from dps.transport.call import Mailbox
 from dps.transport.callers import RemoteAccess
+from dps.transport.wires import connected
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -741,7 +743,7 @@ def test_a_server_tells_its_names_and_takes_texts_as_keys(way: dict[str, Any]) -
 def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, resources={"server": 1}
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", resources={"server": 1}
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -837,7 +839,7 @@ def test_saves_while_others_write_hold_each_a_state_between_two_writes(
 @pytest.mark.filterwarnings("ignore:Client .* desires key")  # the scheduler's, of what was there
 def test_a_frozen_shard_is_an_error_in_time_and_a_restart_one_that_frees_the_name() -> None:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         workers = sorted(client.nthreads())
@@ -918,7 +920,7 @@ def test_what_was_handed_over_is_done_before_a_server_is_closed() -> None:
 
 @pytest.mark.parametrize("n", [(1 << 60) + 5, 1 << 61, 1 << 62, -1])
 def test_counts_that_no_message_can_have_are_refused(n: int) -> None:
-    spec = spec_of(initial_values({"w": np.zeros((4, 2))}), SGD(), 0.1, None, 1, "contiguous", 60.0)
+    spec = ServerSpec("f", None, (TensorSpec("w", (4, 2), "float64", ((0, 0, 4),)),), SGD(), 0.1, 1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()
@@ -1020,3 +1022,22 @@ def test_a_function_that_asks_its_own_shard_in_another_thread_has_an_error() -> 
         with pytest.raises(StalledError, match="must not ask the server"):
             server.apply("w", lambda _: server.push("w", np.ones(3), wait=False).wait())
         server.push("w", np.ones(3))
+
+
+def test_datasets_and_callers_of_others_that_look_like_ours_break_nothing(client: Client) -> None:
+    client.publish_dataset({"dps-server-odd": 5, "dps-server-text": ("a", b"no pickle")})
+    try:
+        with dps.ParameterServer({"w": np.zeros(2)}, name="mine", client=client) as server:
+            assert [each["name"] for each in dps.ParameterServer.list(client=client)] == ["mine"]
+            for name in ("odd", "text"):
+                with pytest.raises(LookupError, match=f"there is no server with name='{name}'"):
+                    dps.ParameterServer.connect(name, client=client)
+            access = server._requests.reach(0)
+            odd = connected(access.remote, access._card.handler, 5, int, ServerLostError, 10.0)
+            with pytest.raises(FencedError, match="gives 5 as its name"):
+                access.remote.submit(odd).result(10)
+            server.add("w", 1.0)
+            assert len(server.stats()["shards"][0]["callers"]) == 1
+    finally:
+        for name in ("dps-server-odd", "dps-server-text"):
+            client.unpublish_dataset(name)

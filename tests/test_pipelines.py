@@ -116,7 +116,7 @@ def test_fits_at_once_share_the_workers_and_the_one_copy_of_the_data(client: Cli
     def held() -> dict[str, int]:
         return client.run_on_scheduler(
             lambda dask_scheduler: {
-                str(key): len(task.who_has) * task.nbytes
+                str(key): len(task.who_has or ()) * task.nbytes
                 for key, task in dask_scheduler.tasks.items()
                 if task.nbytes > ROWS // 4 * 8  # targets may follow their rows to a worker
             }

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -231,7 +232,50 @@ def test_the_only_worker_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         losses = killing_after(monkeypatch, 2, lambda: kill(client, min(client.nthreads())))
         model = classifier(client).fit(*rows())
         assert_exact(model)
+        assert [loss.redone for loss in losses] == [0]  # its memory was shared
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("persisted", [True, False])
+def test_a_worker_that_comes_back_at_its_address_is_another_one(
+    persisted: bool, n_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nanny starts it again at the same port, as where there is a firewall."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    ports = port if n_workers == 1 else f"{port}:{port + n_workers - 1}"
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", worker_port=ports
+        ) as made,
+        Client(made, set_as_default=False) as client,
+    ):
+
+        def id_of(worker: str) -> Any:
+            def look(dask_scheduler: Any) -> Any:
+                return getattr(dask_scheduler.workers.get(worker), "server_id", None)
+
+            return client.run_on_scheduler(look)
+
+        before = set(client.nthreads())
+        victims = iter([min(before), max(before)])
+
+        def strike() -> None:
+            victim = next(victims)
+            number = id_of(victim)
+            kill(client, victim)
+            until(lambda: id_of(victim) not in (None, number), "it is there again")
+
+        losses = killing_after(monkeypatch, 2, strike)
+        data: Any = rows()
+        if persisted:
+            data = client.persist([da.from_array(a, chunks=(500, *a.shape[1:])) for a in data])
+        model = classifier(client).fit(*data)
+        assert_exact(model)
         assert len(losses) == 1
+        assert set(client.nthreads()) == before
+        assert {rank.worker for rank in model.plan_.ranks} <= before
 
 
 def test_a_model_that_kills_its_workers_ends_the_fit(client: Client) -> None:
@@ -572,7 +616,8 @@ def test_nobody_has_joined_where_a_holder_of_rows_is_gone(now: str, joined: bool
     """A plan could not be made with them: what has been lost is found out first."""
     there = dict.fromkeys(now, 1)
     work = SimpleNamespace(
-        ask_silent=lambda: None, staying=lambda: there, present=lambda: there
+        ask_silent=lambda: None, staying=lambda: there, present=lambda: there,
+        has_another=lambda: False, reborn=set(),
     )  # fmt: skip
     cluster: Any = SimpleNamespace(_work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"])
     assert DaskCluster.joined(cluster) == (there if joined else {})

@@ -96,11 +96,14 @@ def test_the_page_follows_servers_as_they_come_and_go() -> None:
         Client(cluster, set_as_default=False) as client,
     ):
         first = dps.ParameterServer({"w": np.zeros(4)}, name="first", client=client)
+        becomes(client, [("first", 1, 1, ["w"], 0, [])])
+        first.add("w", 1.0)
         becomes(client, [("first", 1, 1, ["w"], 1, [])])
         first.create({"v": 1.0})
-        first.pull("v")
+        first.add("v", 1.0)
         becomes(client, [("first", 1, 1, ["v", "w"], 1, [])])
         second = dps.ParameterServer({"u": np.zeros(4)}, n_shards=2, client=client)
+        second.add("u", 1.0)
         becomes(client, [("first", 1, 1, ["v", "w"], 1, []), (None, 2, 2, ["u"], 1, [])])
         first.close()
         becomes(client, [(None, 2, 2, ["u"], 1, [])])

@@ -19,6 +19,7 @@ cpdef enum Op:
     APPLY           # a gradient, for the optimizer
     ADD             # elements, to be added
     ASSIGN          # elements, to be put in place of those there are
+    FILL            # elements as a shard has them, of parameters or state, for its mirror
 
 cpdef enum Ending:
     # How that ended. Of a part nothing has been changed where it is not RAN or BAD_UPDATE.
@@ -41,7 +42,7 @@ cdef struct Request:
     int64_t n_keys      # keys in front of the values; -1: those last pulled; of a ring: the place
     # Of a rank.
     int64_t sequence    # of what changes something, from 1
-    int64_t rows        # behind the gradient
+    int64_t rows        # behind the gradient; of FILL: 0 of parameters, from 1 on of state
     int64_t step        # number of this update, or of the rank's own step
     int64_t based       # in async: updates that the gradient's parameters are known to hold
     int64_t epoch

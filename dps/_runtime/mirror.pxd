@@ -25,8 +25,9 @@ cdef class MirrorLink:
     cdef int64_t number         # of the part
     cdef object mend
     cdef bint behind            # the mirror may lack a write
+    cdef public bint torn       # the mirror is being sent what the part has
 
-    cdef int catch_up(self) except -1 with gil
+    cdef int catch_up(self, bint written) except -1 with gil
     cdef bint pass_on(
         self, const Request* request, const int64_t* keys, const char* values,
         Py_ssize_t nbytes_of_key, Py_ssize_t itemsize

@@ -6,6 +6,10 @@ and answered once the mirror has answered. Either notes the last write of each c
 at an entry that the shard chooses. So a caller whose shard died before it answered asks the mirror
 again, which knows what it has done. A mirror leads once it has taken over, and refuses what the
 shard before still passes on.
+A mirror that is new, or was cut off, gets the elements of the part in pieces. Each is sent while
+the part is held, and writes between two of them go on to the mirror as always: what they change in
+a piece that has not come yet is written over by it. Until all have come, the mirror is torn: how
+writes end there says nothing, and it does not lead.
 Where the mirror cannot be asked, the part is `behind` before anything else happens: no write is
 answered until the mirror has all of the part again, or is known to be gone.
 
@@ -16,7 +20,10 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from dps._runtime.message cimport Answer, Caller, Request
+from dps._kernels.checks cimport vector_of
+from dps._runtime.message cimport FILL, MOVED, RAN, Answer, Caller, Request
+
+from dps.errors import FencedError, ServerLostError
 
 
 cdef class LastWrites:
@@ -78,18 +85,42 @@ cdef class MirrorLink:
     Parameters
     ----------
     mirror : Caller
-        The mirror has all that the part has now.
     number : int
         Of the part.
     mend : callable
-        Called where the mirror cannot be asked: it gives the part another link, or none, or raises.
+        ``mend(written)`` is called where the mirror cannot be asked: it gives the part another
+        link, or none, or raises. `written`: whether a write has been done that it may lack.
     """
 
-    def __init__(self, Caller mirror, int64_t number, mend):
-        self.mirror, self.number, self.mend = mirror, number, mend
+    def __init__(self, Caller mirror, int64_t number, mend, bint torn=False):
+        self.mirror, self.number, self.mend, self.torn = mirror, number, mend, torn
 
-    cdef int catch_up(self) except -1 with gil:
-        self.mend()
+    def fill(self, int64_t row, int64_t start, keys, values):
+        """Send elements of the part, which is held: from a first one on, or the rows of keys."""
+        cdef Request request
+        cdef const void* chosen = NULL
+        cdef const void* given = vector_of("values", values, values.dtype.name, values.size)
+        memset(&request, 0, sizeof(Request))
+        request.op, request.part, request.passed, request.entry = FILL, self.number, 1, -1
+        request.rows, request.start, request.nbytes = row, start, values.nbytes
+        request.n_keys = values.size
+        if keys is not None:
+            request.start, request.n_keys = -1, len(keys)
+            chosen = vector_of("keys", keys, "int64", len(keys))
+            request.nbytes += keys.nbytes
+        with nogil:
+            self.mirror.begin(&request, chosen, given)
+            self.mirror.hear_status()
+        if self.mirror.answer.nbytes:
+            raise ServerLostError("a mirror could not take what its shard has")
+        if self.mirror.answer.status == MOVED:
+            raise FencedError("the mirror leads")
+        if self.mirror.answer.status != RAN:
+            raise ServerLostError(f"a mirror refused elements ({self.mirror.answer.status})")
+
+    cdef int catch_up(self, bint written) except -1 with gil:
+        """Have the mirror hold what the shard holds; `written`: also a write at work."""
+        self.mend(bool(written))
         return 0
 
     cdef bint pass_on(
@@ -115,7 +146,9 @@ cdef class MirrorLink:
         cdef bint same = False
         try:
             self.mirror.hear_status()
-            same = self.mirror.answer.status == status and self.mirror.answer.nbytes == 0
+            same = self.mirror.answer.nbytes == 0 and (
+                self.mirror.answer.status == status or self.torn
+            )
             self.behind = not same
         finally:
             return same

@@ -18,7 +18,7 @@ from dps._kernels.buffer cimport Buffer
 from dps._runtime.activity cimport EPOCH, WIDTH
 from dps._runtime.mapped cimport MappedChannel
 from dps._runtime.message cimport (
-    ACCOUNT, ASSIGN, Answer, BROADCAST, CALL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
+    ACCOUNT, Answer, BROADCAST, CALL, FILL, MEAN, PULL, PULL_KEYS, PUSH, PUSH_KEYS, RAISED, RAN,
     READ, Request, RING
 )
 from dps._runtime.tensors cimport TensorPart
@@ -107,7 +107,7 @@ cdef class Service:
         while self.wire.receive(self.request, sizeof(Request)):
             if self.request.op == CALL:
                 return True
-            if READ <= self.request.op <= ASSIGN:
+            if READ <= self.request.op <= FILL:
                 self._serve_part()
                 continue
             if self.channel is None:

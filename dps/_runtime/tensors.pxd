@@ -24,6 +24,7 @@ cdef class TensorPart:
     cdef Py_ssize_t size
     cdef Py_ssize_t width       # elements of a key
     cdef Py_ssize_t n_keys
+    cdef Py_ssize_t state_rows
     cdef Py_ssize_t room        # rows of the table that are free at least
     cdef object store           # keeps the memory alive
     cdef public bint leads      # whether callers ask it
@@ -43,6 +44,9 @@ cdef class TensorPart:
     cdef _do(self, int64_t op, int64_t start, keys, values, double weight, out, bint held)
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil
+    cdef int fill(
+        self, const Request* request, const int64_t* keys, const char* values
+    ) except -1 nogil
     cdef bint change(
         self, int64_t op, char* at, const char* values, Py_ssize_t n, Py_ssize_t first,
         int64_t step

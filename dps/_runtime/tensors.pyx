@@ -35,7 +35,7 @@ from dps._kernels.prefetch cimport dps_prefetch
 from dps._kernels.table cimport FREE, LEFT, TableRows, draw, find, make
 from dps._kernels.typed_ops cimport typed_ops
 from dps._runtime.message cimport (
-    Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, Caller, FULL_TABLE, MOVED, OUTSIDE, RAN, READ,
+    Answer, APPLY, ASSIGN, BAD_GRADIENT, BAD_UPDATE, FILL, FULL_TABLE, MOVED, OUTSIDE, RAN, READ,
     Request, STOPPED
 )
 from dps._runtime.mirror cimport ENTRIES, LastWrites, MirrorLink
@@ -144,6 +144,7 @@ cdef class TensorPart:
         self.numbers = typed_ops(spec.dtype == "float32")
         self.size, self.width = spec.size, spec.key_width
         self.n_keys = spec.size // max(spec.key_width, 1)
+        self.state_rows = spec.state_rows
         self.params = vector_of("params", store.params, spec.dtype, self.size)
         self.state = vector_of("state", store.state, spec.dtype, self.size * spec.state_rows)
         if store.table is not None:
@@ -188,9 +189,13 @@ cdef class TensorPart:
     def __exit__(self, *exception):
         self.let_go()
 
-    def reach(self, Caller mirror, int64_t number, mend):
-        """Pass writes on from now, or no longer, while the part is held; see `MirrorLink`."""
-        self.link = None if mirror is None else MirrorLink(mirror, number, mend)
+    def reach(self, MirrorLink link):
+        """Pass writes on from now, or no longer, while the part is held."""
+        self.link = link
+
+    def reaches(self, MirrorLink link):
+        """Whether writes are passed on by it."""
+        return self.link is link
 
     @property
     def noted(self):
@@ -228,10 +233,12 @@ cdef class TensorPart:
         cdef Py_ssize_t n = request.n_keys * (self.width if by_keys else 1)
         answer.nbytes = 0
         answer.status = RAN
-        if request.entry >= ENTRIES or not self.fits(request, keys):
+        if request.entry >= ENTRIES or not self.fits(request, keys) or request.op == FILL and not (
+            request.passed and 0 <= request.rows <= self.state_rows
+        ):
             answer.status = OUTSIDE
             return 0
-        if request.op != READ and not self.numbers.is_finite(values, n):
+        if READ != request.op != FILL and not self.numbers.is_finite(values, n):
             answer.status = BAD_GRADIENT
             return 0
         if not self.hold():
@@ -252,7 +259,12 @@ cdef class TensorPart:
         elif self.leads == (request.passed != 0):
             answer.status = MOVED
         else:
-            if request.op != READ and not (request.again and self.last.find(request, answer)):
+            if request.op == FILL:
+                answer.status = self.fill(request, keys, values)
+            elif request.again and request.op != READ and self.last.find(request, answer):
+                if self.link is not None and self.link.behind:  # it was not answered
+                    self.link.catch_up(True)
+            elif request.op != READ:
                 answer.status = self.write_both(request, keys, values)
             if request.back and answer.status == RAN:
                 self.copy(request, keys, back)
@@ -268,7 +280,7 @@ cdef class TensorPart:
         cdef bint sent = False
         cdef int status
         if self.link is not None and self.link.behind:
-            self.link.catch_up()
+            self.link.catch_up(False)
         self.last.have(request.entry + 1)
         if self.link is not None:
             sent = self.link.pass_on(
@@ -277,7 +289,7 @@ cdef class TensorPart:
         status = self.write(request, keys, values)
         self.last.note(request, status)
         if self.link is not None and not (sent and self.link.confirm(status)):
-            self.link.catch_up()
+            self.link.catch_up(True)
         return status
 
     cdef int write(self, const Request* request, int64_t* keys, char* values) except -1 nogil:
@@ -317,6 +329,28 @@ cdef class TensorPart:
             dps_fence()
             add(&self.words, S_WRITES, 1)
         return RAN if finite else BAD_UPDATE
+
+    cdef int fill(
+        self, const Request* request, const int64_t* keys, const char* values
+    ) except -1 nogil:
+        """Have elements as the shard has them whose mirror this is."""
+        cdef Py_ssize_t i, width = self.width * self.numbers.itemsize
+        cdef int64_t at
+        cdef char* row = self.params
+        if request.rows:
+            row = self.state + (request.rows - 1) * self.size * self.numbers.itemsize
+        if request.start >= 0:
+            memcpy(row + request.start * self.numbers.itemsize, values,
+                   request.n_keys * self.numbers.itemsize)
+            return RAN
+        for i in range(request.n_keys):
+            at = keys[i]
+            if self.table.n_rows:
+                at = make(&self.table, at, 0)
+                if at < 0:
+                    return FULL_TABLE
+            memcpy(row + at * width, values + i * width, width)
+        return RAN
 
     cdef int have_room(self, const int64_t* keys, Py_ssize_t n) except -1 nogil:
         """Whether the table has room for rows of all ids that have none: else none is made.

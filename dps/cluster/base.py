@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.cluster.options import Options
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Partition, Piece
 from dps.errors import WorkerLostError
@@ -22,8 +23,10 @@ from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
 from dps.server.snapshots import Kept
 
-#: Seconds that stopping, releasing and news of a death may take.
-GRACE_SECONDS = 2.0
+
+def grace() -> float:
+    """Seconds that stopping, releasing and news of a death may take."""
+    return float(Options.now().grace)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Running(Protocol):
 
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these when the fit ends: they hang."""
+        ...
+
+    def to_begin(self, ranks: Iterable[int]) -> set[int]:
+        """The replicas among these that have not begun; raise if their tasks make no progress."""
         ...
 
 
@@ -234,7 +241,7 @@ def until_known(check: Callable[[], None]) -> None:
 
     A broken connection or a lock that is free is seen earlier.
     """
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace()
     while time.monotonic() < deadline:
         check()
         time.sleep(0.05)

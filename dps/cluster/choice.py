@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from dps.cluster.base import Cluster
+from dps.cluster.options import Options
 from dps.cluster.threads import ThreadCluster
 from dps.errors import ClusterError
 
@@ -74,7 +75,7 @@ def in_this_process() -> Iterator[None]:
         _here.reset(token)
 
 
-def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
+def cluster_for(client: Any, fit: str, options: Options) -> Cluster:
     """Where to run: the given or the active client's workers, else threads of this process."""
     if client is None and "distributed" in sys.modules and not _here.get():
         from dps.cluster.dask import active_client, inside_task
@@ -85,6 +86,6 @@ def cluster_for(client: Any, fit: str, timeout: float) -> Cluster:
     if client is not None:
         from dps.cluster.dask import DaskCluster
 
-        return DaskCluster(client, fit, timeout)
+        return DaskCluster(client, fit, float(options.timeout), float(options.silence))
     # A child process is somebody's worker already: joblib's, for example.
     return ThreadCluster(fit, 1 if multiprocessing.parent_process() is not None else None)

@@ -17,8 +17,8 @@ class Options:
     --------
     >>> import dask
     >>> with dask.config.set({"dps.cache": "disk"}):
-    ...     Options.now()
-    Options(n_shards='auto', rebalance='auto', cache='disk', timeout=60.0)
+    ...     Options.now().cache
+    'disk'
     """
 
     n_shards: int | Literal["auto"] = "auto"  # that hold the parameters; "auto": one a host
@@ -26,6 +26,9 @@ class Options:
     # Where data is kept that Dask has not persisted; None keeps nothing.
     cache: Literal["auto", "memory", "disk"] | None = "auto"
     timeout: float = 60.0  # seconds without progress that are an error
+    silence: float = 2.0  # seconds without any answer after which another host is gone
+    grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
+    fruitless_losses: int = 3  # losses in a row without progress that a fit survives
 
     @classmethod
     def now(cls) -> Options:
@@ -48,9 +51,13 @@ class Options:
             "rebalance": "True, False or 'auto'",
             "cache": "'auto', 'memory', 'disk' or None",
             "timeout": "seconds above 0",
+            "silence": "seconds above 0",
+            "grace": "seconds above 0",
+            "fruitless_losses": "a number from 0 on",
         }
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            small = type(value) in (int, float) and not value > 0
+            least = -1 if name == "fruitless_losses" else 0
+            small = type(value) in (int, float) and not value > least
             if small or not check_of(hint)(value):
                 raise ValueError(f"dps.{name} of dask.config must be {wanted[name]}, got {value!r}")

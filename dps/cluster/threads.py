@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from dps.cluster.base import GRACE_SECONDS, ReplicaTask, ShardPlan
+from dps.cluster.base import ReplicaTask, ShardPlan, grace
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
 from dps.data.partitions import Partition, is_dask
@@ -179,7 +179,7 @@ class ThreadCluster:
         return session
 
     def is_retired(self, worker: str | None) -> bool:
-        """Nobody asks threads to leave."""
+        """Threads do not retire."""
         return False
 
     def renew(self, lost: WorkerLostError | None = None, *, drop: bool = False) -> set[int]:
@@ -190,7 +190,7 @@ class ThreadCluster:
         """
         for shard in self._shards:
             shard.close()
-        if self._running is not None and (left := self._running.join(GRACE_SECONDS)):
+        if self._running is not None and (left := self._running.join(grace())):
             _log.warning(
                 "%s did not end, and %s left behind: does the model return?",
                 ", ".join(left), "is" if len(left) == 1 else "are",
@@ -248,6 +248,10 @@ class _ReplicaThreads:
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
         self._left.update(ranks)
+
+    def to_begin(self, ranks: Iterable[int]) -> set[int]:
+        """Threads begin at once."""
+        return set()
 
     def join(self, seconds: float) -> list[str]:
         """Wait so long at the most; the names of threads that have not ended."""

@@ -16,6 +16,7 @@ from dask.callbacks import Callback
 from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
 from dps.data.partitions import Partition
 from dps.data.recipes import Recipe, recipes_of
+from dps.data.results import computing
 from dps.data.sealed import identity, sealed
 from dps.errors import ClusterError
 
@@ -53,7 +54,8 @@ def computed(
     running = _Running()
     try:
         with running:
-            made = list(dask.compute(*delayed_keep(keeping, prepare, dict(enumerate(partitions)))))
+            kept = delayed_keep(keeping, prepare, dict(enumerate(partitions)))
+            made = list(dask.compute(*kept, **computing()))
     except Exception as error:
         if running.keys:  # others may have been at work beside it
             error.add_note(f"raised while Dask computed {' or '.join(map(repr, running.keys))}")

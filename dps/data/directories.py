@@ -27,6 +27,8 @@ _FORMAT = "dps"
 MANIFEST = "manifest.json"
 _OURS = re.compile(r"manifest\.json|arrays-[0-9a-f]{16}\.safetensors|part-[\w-]+\.safetensors|\..*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Bytes of a manifest that are read at the most.
+_LONGEST_MANIFEST = 1 << 30
 
 
 #: What safetensors calls dtypes.
@@ -110,7 +112,10 @@ def read_directory(path: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
         manifest = _manifest(raw, shown)
         expected = manifest["arrays"]["sha256"]
         try:
-            data = _read(fs, shown, root, _arrays_file(expected), "copy the directory whole")
+            data = _read(
+                fs, shown, root, _arrays_file(expected), "copy the directory whole",
+                manifest["arrays"]["bytes"],
+            )  # fmt: skip
             break
         except FileNotFoundError:
             # Somebody may have put another state in its place since.
@@ -164,7 +169,7 @@ def read_part(path: Any, part: Part) -> dict[str, NDArray[Any]]:
         It is damaged.
     """
     shown, fs, root = file_system(path)
-    data = _read(fs, shown, root, part.name, "copy the directory whole")
+    data = _read(fs, shown, root, part.name, "copy the directory whole", part.bytes)
     if len(data) != part.bytes or sha256(data).hexdigest() != part.sha256:
         raise _damaged(shown, f"{part.name} is not what was saved")
     return arrays_of(data, shown)
@@ -255,6 +260,8 @@ def _manifest(raw: bytes, shown: str) -> dict[str, Any]:
     arrays = manifest.get("arrays")
     if unknown or not isinstance(arrays, dict) or set(arrays) != {"sha256", "bytes"}:
         raise _damaged(shown, f"its {MANIFEST} has other keys than it should have")
+    if type(arrays["bytes"]) is not int or arrays["bytes"] < 0:
+        raise _damaged(shown, f"its {MANIFEST} has no number of bytes of the arrays")
     if not isinstance(arrays["sha256"], str) or not _DIGEST.fullmatch(arrays["sha256"]):
         raise _damaged(shown, f"its {MANIFEST} has no digest of the arrays")
     return manifest
@@ -283,8 +290,12 @@ def arrays_of(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
     return {name: np.array(array) for name, array in found.items()}
 
 
-def _read(fs: Any, shown: str, root: str, name: str, remedy: str) -> bytes:
+def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = -1) -> bytes:
+    """A file of so many bytes; it is looked at before memory is taken for it."""
     try:
+        found = fs.size(f"{root}/{name}")
+        if found is not None and (found > _LONGEST_MANIFEST if nbytes < 0 else found != nbytes):
+            raise _damaged(shown, f"{name} has {found} bytes")
         return bytes(fs.cat_file(f"{root}/{name}"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{shown} has no {name}; {remedy}") from None

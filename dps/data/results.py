@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any
@@ -13,6 +15,21 @@ LOST = (
     "data is no longer on the cluster that was persisted or scattered: the client that made it is "
     "closed, or its worker is gone; make it again"
 )
+
+
+def is_inherited(client: Any) -> bool:
+    """Whether a client was made before this process was forked: nothing here reads its answers."""
+    thread = getattr(client.loop.asyncio_loop, "_thread_id", None)
+    return thread is not None and thread not in sys._current_frames()
+
+
+def computing() -> dict[str, Any]:
+    """How Dask computes in this process: a forked child has no use of the client it inherits."""
+    if (distributed := sys.modules.get("distributed")) is not None:
+        with contextlib.suppress(ValueError):
+            if is_inherited(distributed.default_client()):
+                return {"scheduler": "sync"}  # its threads are gone as well
+    return {}
 
 
 def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
@@ -27,7 +44,7 @@ def results_of(tasks: Sequence[Any], client: Any) -> list[Any]:
 
     try:
         if client is None:
-            return list(dask.compute(*tasks))
+            return list(dask.compute(*tasks, **computing()))
         futures = client.compute(list(tasks))
         try:
             return list(client.gather(futures))

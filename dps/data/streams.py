@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from dps.data.tables import Store, Table, table_of, table_of_targets
-from dps.errors import ReplicaError
 
 #: X, y and weight of a partition.
 Values = tuple[Any, Any, Any]
@@ -144,8 +143,8 @@ class Stream:
 
         Raises
         ------
-        ReplicaError
-            They cannot be read, or computed, any more.
+        Exception
+            What reading or computing them raises, with a note that names the partition.
         """
         return self.made(self.had(start, self.n_rows if stop is None else stop))
 
@@ -154,9 +153,8 @@ class Stream:
         try:
             return self.origin.read(start, stop)
         except Exception as error:
-            raise ReplicaError(
-                f"partition {self.number} could not be read again: {type(error).__name__}: {error}"
-            ) from error
+            error.add_note(f"partition {self.number} could not be read again")
+            raise
 
     def made(self, values: Values) -> Values:
         """What training asked for, of rows as their origin has them."""

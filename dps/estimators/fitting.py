@@ -112,7 +112,7 @@ def fit(
     estimator._check(survey)
     survey.encoding = encoding_for(estimator, X, start is not None)
     data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
-    cluster = survey.cluster = cluster_for(client, survey.fit, survey.options.timeout)
+    cluster = survey.cluster = cluster_for(client, survey.fit, survey.options)
     interrupts = Interrupts()
     try:
         _look(survey, data, reset, classes)

@@ -18,6 +18,7 @@ a crash leaves: tensors of two snapshots, and BEGUN above DONE, which the next f
 from __future__ import annotations
 
 import copy
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,7 +107,9 @@ class Publisher:
         self._begun = self._row[0]
         self._described = False
         self._over = False
+        self._why: str | None = None
         self._next = 0.0
+        self._thread: threading.Thread | None = None
 
     def _prepare(self, tensors: Mapping[str, NDArray[np.floating]]) -> None:
         """See that the server has such tensors."""
@@ -125,25 +128,39 @@ class Publisher:
             server.create(missing)
 
     def epochs(self, records: Sequence[EpochRecord], trained: Callable[[], Trained | None]) -> None:
-        """Write the model after the last of the closed epochs.
+        """Write the model after the last of the closed epochs, in a thread of its own.
 
-        Unless the fit is further, or has been written so long that it is time to rest.
+        An epoch is skipped if the fit is further, or the last write took long. The caller watches
+        the fit, and does not wait for a frozen server.
         """
-        began = time.monotonic()
-        found = None if self._over or began < self._next else trained()
-        if found is None:
+        self._warn()
+        writing = self._thread is not None and self._thread.is_alive()
+        if self._over or writing or time.monotonic() < self._next or (found := trained()) is None:
             return
         made = copy.copy(self._estimator)
         vars(made).update(self._fitted(found, records))
-        self._write(found, made, describe=not self._described)
-        self._described = True
-        now = time.monotonic()
-        self._next = now + _REST * (now - began)
+        self._thread = threading.Thread(
+            target=self._write_beside, args=(found, made), name="dps-publisher", daemon=True
+        )
+        self._thread.start()
 
     def end(self, trained: Trained) -> None:
         """Write the fitted model, and what the fitted estimator is."""
+        if self._thread is not None:
+            self._thread.join()  # its calls have deadlines
         if not self._over:
             self._write(trained, self._estimator, describe=True)
+        self._warn()
+
+    def _write_beside(self, trained: Trained, estimator: Any) -> None:
+        began = time.monotonic()
+        try:
+            self._write(trained, estimator, describe=not self._described)
+        except Exception as error:  # the fit goes on without readers
+            self._stop(f"{type(error).__name__}: {error}")
+        self._described = True
+        now = time.monotonic()
+        self._next = now + _REST * (now - began)
 
     def _write(self, trained: Trained, estimator: Any, describe: bool) -> None:
         """Write a snapshot, and where wanted a note of what the estimator is."""
@@ -169,13 +186,18 @@ class Publisher:
             self._stop(str(error))
 
     def _stop(self, why: str) -> None:
-        self._over = True
-        warnings.warn(
-            f"the fit goes on, and its model is no longer written into {_called(self._server)}: "
-            f"{why}",
-            UserWarning,
-            stacklevel=2,
-        )
+        self._over, self._why = True, why
+
+    def _warn(self) -> None:
+        """Warn once that nothing is written any more; by the thread that calls `fit`."""
+        if (why := self._why) is not None:
+            self._why = None
+            warnings.warn(
+                f"the fit goes on, and its model is no longer written into "
+                f"{_called(self._server)}: {why}",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def row_of(server: ParameterServer) -> NDArray[np.float64]:

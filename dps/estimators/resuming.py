@@ -274,6 +274,10 @@ def _fact(value: Any, kinds: Iterable[Kind]) -> Fact:
 def _differences(then: Any, now: dict[str, Fact]) -> list[str]:
     """In words; what only one of them has is of another version of dps, and differs, too."""
     nothing = ["", "not known"]
+    if not isinstance(then, dict) or not all(
+        isinstance(fact, list) and len(fact) == 2 for fact in then.values()
+    ):
+        raise ValueError("a checkpoint does not say what its fit was about: it is damaged")
     names = dict.fromkeys([*now, *then])
     pairs = {name: (then.get(name, nothing), now.get(name, nothing)) for name in names}
     return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
-from dps.server.tensors import Rule, ServerSpec, TensorSpec, parts_of, table_parts
+from dps.server.tensors import Rule, TensorSpec, parts_of, table_parts
 
 Initial = dict[str, NDArray[np.floating] | Table]
 
@@ -93,35 +92,9 @@ def check_shards(n_shards: Any) -> int | None:
     return n_shards
 
 
-def extended(spec: ServerSpec, tensors: Initial, placement: str | Rule) -> ServerSpec:
-    """What a server is made of that has further tensors.
-
-    Raises
-    ------
-    ValueError
-        It has one of that name.
-    """
-    there = {tensor.name for tensor in spec.tensors} & set(tensors)
-    if there:
-        raise ValueError(f"there is a tensor {min(there)!r} on {spec} already")
-    return replace(spec, tensors=(*spec.tensors, *_specs_of(tensors, spec.n_shards, placement)))
-
-
-def spec_of(
-    tensors: Initial,
-    optimizer: Optimizer,
-    rate: float,
-    name: str | None,
-    n_shards: int,
-    placement: str | Rule,
-    timeout: float,
-) -> ServerSpec:
-    """What a server is made of."""
-    made = _specs_of(tensors, n_shards, placement)
-    return ServerSpec(secrets.token_hex(8), name, made, optimizer, rate, n_shards, timeout)
-
-
-def _specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:
+def specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:
+    """What one call creates."""
+    creation = secrets.token_hex(8)
     shapes = {key: value.shape for key, value in tensors.items() if not isinstance(value, Table)}
     parts = parts_of(shapes, n_shards, placement)
     specs = []
@@ -131,9 +104,13 @@ def _specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[T
             specs.append(
                 TensorSpec(
                     key, (value.rows, value.dim), value.dtype, rooms, value.layout(rooms[0][2]),
-                    value.seed,
+                    value.seed, creation,
                 )
             )  # fmt: skip
         else:
-            specs.append(TensorSpec(key, value.shape, value.dtype.name, tuple(parts[key])))
+            specs.append(
+                TensorSpec(
+                    key, value.shape, value.dtype.name, tuple(parts[key]), creation=creation
+                )
+            )  # fmt: skip
     return tuple(specs)

@@ -5,18 +5,27 @@ It must not know how a part is reached, or how rows are written there.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dps._runtime.message import Ending, Op
-from dps.errors import NonFiniteError, ServerLostError, TableFullError
+from dps.errors import (
+    DPSError,
+    NonFiniteError,
+    ServerLostError,
+    TableFullError,
+    UnknownOutcomeError,
+)
 from dps.parameter_server.choosing import Piece, choose, summed, values_for
-from dps.parameter_server.whole import unknown_part
-from dps.server.holding import Done, Holding
+from dps.parameter_server.whole import restore, unknown_part
+from dps.server.holding import Done, Holding, check_new
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec, TensorSpec
 
@@ -26,6 +35,18 @@ if TYPE_CHECKING:
 
     Way = Holding | RemoteAccess
     Answer = Done | Sent
+
+
+@dataclass
+class _Asked:
+    """A request to one part, and its outcome."""
+
+    piece: Piece
+    again: NDArray[np.int64] | None  # the place of each key among those that are asked
+    into: NDArray[np.floating] | None  # the elements that are read
+    request: Any = None  # of a write: its operation, keys, values and rows
+    sent: Answer | None = None
+    error: Exception | None = None
 
 
 class Requests:
@@ -70,6 +91,50 @@ class Requests:
         # Ways that were made before lead to the tensors of then.
         self.leave()
         self._know()
+
+    def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, Taken]) -> None:
+        """Have the shards hold further tensors, which begin with what is given; see `creating`.
+
+        Raises
+        ------
+        ValueError
+            There is one of that name.
+        """
+        if not tensors:
+            return
+        check_new(self.spec, tensors)
+        shards, token = range(self.spec.n_shards), tensors[0].creation
+        numbers = {
+            (tensor.name, part): (shard, (token, number))
+            for shard in shards
+            for number, (tensor, part) in enumerate(replace(self.spec, tensors=tensors).held(shard))
+        }
+
+        def fill(tensor: TensorSpec, part: int, method: str, *args: Any) -> None:
+            shard, at = numbers[tensor.name, part]
+            self.reach(shard).call(method, at, *args)
+
+        gone = self.reach(0).call("abandoned")
+        try:
+            for shard in shards:
+                found = self.reach(shard).call("prepare", token, tensors, gone)
+                gone = gone if shard else found
+            for tensor in tensors:
+                if tensor.name in whole:
+                    restore(tensor, whole[tensor.name], fill)
+            while True:
+                check_new(self.spec, tensors)
+                wanted = replace(self.spec, tensors=(*self.spec.tensors, *tensors))
+                self.extend(wanted)
+                if self.spec.tensors[: len(wanted.tensors)] == wanted.tensors:
+                    return
+        except BaseException:
+            with contextlib.suppress(DPSError):
+                # Where the first shard has committed it, it is whole, and others may have it.
+                if self.reach(0).call("discard", token):
+                    for shard in shards[1:]:
+                        self.reach(shard).call("discard", token)
+            raise
 
     def leave(self) -> None:
         """Give back what is held of the server."""
@@ -139,7 +204,7 @@ class Requests:
         tensor = self.tensor(name)
         chosen = choose(tensor, keys)
         found = np.empty((chosen.rows, tensor.width), tensor.dtype)
-        pending = []
+        pending: list[_Asked] = []
         try:
             for piece in chosen.pieces:
                 if piece.n == 0:
@@ -151,7 +216,7 @@ class Requests:
                 ended = access.peek(number, piece.start, piece.keys, into)
                 if ended is None:
                     sent = access.begin(Op.READ, number, piece.start, piece.keys, None, 1, into)
-                    pending.append((piece, None, into, sent))
+                    pending.append(_Asked(piece, None, into, None, sent))
                     continue
                 self._judge(tensor, piece, ended)
                 if not isinstance(piece.at, slice):
@@ -173,49 +238,106 @@ class Requests:
             raise ValueError(f"rows must be a number above 0, got {rows!r}")
         if not np.isfinite(given).all():
             self._judge(tensor, None, Ending.BAD_GRADIENT)
-        found = np.empty_like(given) if back else None
+        found = np.empty(chosen.shape, given.dtype) if back else None
         pending = []
-        try:
-            # A write is counted at every part that is there, so that all have had as many.
-            for piece in chosen.pieces:
-                own, picks, again = given[piece.at], piece.keys, None
-                if op == Op.APPLY and picks is not None:
-                    picks, own, again = summed(picks, own)
-                own = np.ascontiguousarray(own)
-                into = None if found is None else np.empty_like(own)
-                try:
-                    access, number = self._access(tensor, piece.part)
-                    sent = access.begin(op, number, piece.start, picks, own, float(rows), into)
-                except ServerLostError:
-                    if piece.n or self.closed:
-                        raise
-                    continue  # nothing is written there
-                pending.append((piece, again, into, sent))
-        finally:
-            self._collect(tensor, pending, found)
-        return None if found is None else found.reshape(chosen.shape)
+        # A write is counted at every part that is there, so that all have had as many.
+        for piece in chosen.pieces:
+            own, picks, again = given[piece.at], piece.keys, None
+            if op == Op.APPLY and picks is not None:
+                picks, own, again = summed(picks, own)
+            own = np.ascontiguousarray(own)
+            into = np.empty_like(own) if back else None
+            pending.append(_Asked(piece, again, into, (op, picks, own, float(rows))))
+        self._write(tensor, pending, found)
+        return found
+
+    def _write(
+        self, tensor: TensorSpec, asked: Sequence[_Asked], found: NDArray[np.floating] | None
+    ) -> None:
+        """Have written what has not been done; raise the first error once all have answered."""
+        for each in asked:
+            try:
+                if isinstance(each.error, UnknownOutcomeError) and not isinstance(each.sent, Done):
+                    assert each.sent is not None
+                    each.sent.again()
+                else:
+                    access, number = self._access(tensor, each.piece.part)
+                    op, picks, own, rows = each.request
+                    each.sent = access.begin(
+                        op, number, each.piece.start, picks, own, rows, each.into
+                    )
+                each.error = None
+            except ServerLostError as error:
+                each.error = error
+        self._collect(tensor, asked, found)
 
     def _collect(
-        self,
-        tensor: TensorSpec,
-        pending: Sequence[
-            tuple[Piece, NDArray[np.int64] | None, NDArray[np.floating] | None, Answer]
-        ],
-        found: NDArray[np.floating] | None,
+        self, tensor: TensorSpec, asked: Sequence[_Asked], found: NDArray[np.floating] | None
     ) -> None:
         """Take all answers, and then raise the first error."""
-        errors: list[Exception] = []
-        for piece, again, into, sent in pending:
-            try:
-                self._judge(tensor, piece, sent.result()[0])
-            except Exception as error:
-                if piece.n or self.closed or not isinstance(error, ServerLostError):
-                    errors.append(error)
+        rows = None if found is None else found.reshape(-1, tensor.width)
+        for each in asked:
+            if each.error is not None or each.sent is None:
                 continue
-            if found is not None and into is not None:
-                found[piece.at] = into if again is None else into[again]
-        if errors:
-            raise errors[0]
+            try:
+                self._judge(tensor, each.piece, each.sent.result()[0])
+            except Exception as error:
+                each.error = error
+                continue
+            if rows is not None and each.into is not None:
+                rows[each.piece.at] = each.into if each.again is None else each.into[each.again]
+        failed = [
+            each
+            for each in asked
+            if each.error is not None
+            and (each.piece.n or self.closed or not isinstance(each.error, ServerLostError))
+        ]
+        if not failed:
+            return
+        first = failed[0].error
+        assert first is not None
+        lost = [each for each in failed if isinstance(each.error, ServerLostError)]
+        if len(lost) == len(failed) and asked[0].request is not None and not self.closed:
+            done = any(each.error is None and each.piece.n for each in asked)
+            if done or any(isinstance(each.error, UnknownOutcomeError) for each in lost):
+                raise self._unknown(tensor, lost, found, done) from first
+        raise first
+
+    def _unknown(
+        self,
+        tensor: TensorSpec,
+        lost: Sequence[_Asked],
+        found: NDArray[np.floating] | None,
+        done: bool,
+    ) -> UnknownOutcomeError:
+        """The error of a write that has been done in part, or perhaps; it can be repeated."""
+        told = []
+        for each in lost:
+            perhaps = isinstance(each.error, UnknownOutcomeError)
+            how = "may have been written" if perhaps else "has not been written"
+            message = getattr(each.error, "message", each.error)
+            told.append(f"{tensor.where(each.piece.part)} {how} ({message})")
+        worker = getattr(lost[0].error, "worker", None)
+        if done:
+            told.append("the rest has been written")
+        made = UnknownOutcomeError(
+            f"{'; '.join(told)}. `retry` of this error writes what is missing, once", worker=worker
+        )
+        ending = time.monotonic() + self.spec.timeout
+
+        def again() -> NDArray[np.floating] | None:
+            if time.monotonic() > ending:
+                raise UnknownOutcomeError(
+                    f"{made.message}. More than {self.spec.timeout:g} s have passed since, and "
+                    "the shards may not know the write any more: look at what they have",
+                    worker=worker,
+                )
+            if left := [each for each in lost if each.error is not None]:
+                self._write(tensor, left, found)
+            return found
+
+        made._again = again
+        return made
 
     def _judge(self, tensor: TensorSpec, piece: Piece | None, ended: int) -> None:
         """Raise unless a request ended well."""

@@ -6,11 +6,13 @@ know how a part is reached, or how rows are written there.
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+from dps.cluster.options import Options
 from dps.errors import ServerLostError
 from dps.optimizers import Optimizer, get_optimizer
 from dps.parameter_server import places
@@ -19,17 +21,16 @@ from dps.parameter_server.arguments import (
     check_mirror,
     check_name,
     check_shards,
-    extended,
     initial_values,
     learning_rate_of,
-    spec_of,
+    specs_of,
 )
 from dps.parameter_server.named import NamedTensors
 from dps.parameter_server.reports import report
 from dps.parameter_server.saved import read_server, write_server
-from dps.parameter_server.whole import restore, whole_of
+from dps.parameter_server.whole import whole_of
 from dps.server.mirroring import Taken
-from dps.server.tensors import Rule
+from dps.server.tensors import Rule, ServerSpec
 
 if TYPE_CHECKING:
     from dps.parameter_server.places import Place
@@ -139,16 +140,19 @@ class ParameterServer(NamedTensors):
         timeout: float,
     ) -> None:
         check_name(name)
-        number = check_shards(n_shards)
+        wanted = check_shards(n_shards)
         check_mirror(mirror)
         rate = learning_rate_of(optimizer, learning_rate)
         found = places.client_for(client)
-        homes = places.shards_for(found, number, workers, mirror, timeout)
-        spec = spec_of(given, optimizer, rate, name, len(homes), placement, timeout)
+        homes = places.shards_for(found, wanted, workers, mirror, timeout)
+        n_shards = len(homes)
+        tensors = specs_of(given, n_shards, placement)
+        silence = float(Options.now().silence)
+        number = secrets.token_hex(8)
+        spec = ServerSpec(number, name, (), optimizer, rate, n_shards, timeout, silence)
         self._begin(places.make(found, spec, homes, workers is not None, timeout))
         try:
-            for key, whole in initial.items():
-                restore(self._requests.tensors[key], whole, self._requests.call)
+            self._requests.create(tensors, initial)
             if name is not None:
                 self._requests.place.publish()
         except BaseException:
@@ -214,6 +218,11 @@ class ParameterServer(NamedTensors):
         ServerLostError
             A shard is lost, or the server has been closed.
 
+        Notes
+        -----
+        A name is created once, and others find it when it has its initial values. An error leaves
+        either all of the tensors or, as far as the shards can be reached, none.
+
         Examples
         --------
         >>> import dps, numpy as np
@@ -223,13 +232,8 @@ class ParameterServer(NamedTensors):
         array([1., 1.])
         """
         given = initial_values(tensors)
-        while True:
-            wanted = extended(self._requests.spec, given, placement)
-            self._requests.extend(wanted)
-            if self._requests.spec.tensors[: len(wanted.tensors)] == wanted.tensors:
-                break
-        for key, whole in whole_of(given).items():
-            restore(self._requests.tensors[key], whole, self._requests.call)
+        made = specs_of(given, self._requests.spec.n_shards, placement)
+        self._requests.create(made, whole_of(given))
 
     def put_note(self, name: str, note: bytes) -> None:
         """Keep some bytes beside the tensors, such as what a model is made of.

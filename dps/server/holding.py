@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dps._runtime.message import Ending
 from dps._runtime.tensors import TensorPart
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
+from dps.server.creating import Creation, Creations
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.mirroring import Entries, Mirror, Mirroring, Taken
@@ -33,9 +34,15 @@ Values = NDArray[np.floating] | None
 
 #: What callers may have called; and of that, what a mirror is sent, too.
 CALLABLE = frozenset(
-    {"apply", "card", "extend", "follow", "note", "notes", "status", "take", "writes"}
+    {"abandoned", "apply", "card", "extend", "follow", "note", "notes", "status", "take", "writes"}
 )
-SENT = frozenset({"count_from", "fill", "put_note", "put_rows"})
+SENT = frozenset({"count_from", "discard", "fill", "prepare", "put_note", "put_rows"})
+
+#: Of these, what puts initial values to a part that is being created.
+FILLS = frozenset({"count_from", "fill", "put_rows"})
+
+#: A part: its number; or, while it is being created, the creation's token and its number there.
+At = int | tuple[str, int]
 
 #: Stands for all parts of a mirror, until it has what the shard has.
 _ALL = -1
@@ -93,7 +100,8 @@ class Holding:
         self.callers: Callable[[], list[Any]] = list
         self.leads = leads
         self._torn = set() if leads else {_ALL}  # parts of a mirror
-        self.entries = Entries(spec.timeout)
+        # Until a caller knows that its write has failed, and then as long as it may repeat it.
+        self.entries = Entries(3 * spec.timeout)
         self.spec, self.shard = replace(spec, tensors=()), shard
         self._shared = shared
         self._began = time.monotonic()
@@ -101,6 +109,7 @@ class Holding:
         self._held: list[tuple[TensorSpec, int]] = []
         self.stores: list[Store] = []
         self.parts: list[TensorPart] = []
+        self.creations = Creations()
         self._notes: dict[str, bytes] = {}
         self._closed = False
         self._lock = threading.Lock()  # of the lists: they grow
@@ -113,6 +122,8 @@ class Holding:
     def extend(self, spec: ServerSpec) -> ServerSpec:
         """Hold the further tensors of a server, too, if they follow upon those that are there.
 
+        They have been prepared, see `creating`.
+
         Returns
         -------
         ServerSpec
@@ -121,17 +132,24 @@ class Holding:
         Raises
         ------
         ServerLostError
-            The server has been closed.
+            The server has been closed; or what they were to begin with has been given up.
         """
         with self._extending:
             now = self.spec.tensors
             if spec.tensors[: len(now)] != now:
                 return self.spec
             further = spec.held(self.shard)[len(self._held) :]
+            prepared = self.creations.taken(spec.tensors[len(now) :])
             stores: list[Store] = []
             try:
                 for tensor, number in further:
-                    stores.append(self._made(tensor, number))
+                    store = prepared.get(tensor.name)
+                    if store is None and tensor.creation and self.leads:
+                        raise ServerLostError(
+                            f"{tensor.where(number)} on shard {self.shard} of {self.spec} was not "
+                            "created to the end, and has been given up: create it again"
+                        )
+                    stores.append(self._made(tensor, number) if store is None else store)
                 with self._lock:
                     self.check_open()
                     self.parts += [
@@ -146,6 +164,48 @@ class Holding:
                 raise
             self.mirroring.extend()
             return spec
+
+    def abandoned(self) -> tuple[str, ...]:
+        """Creations in which nothing has happened for as long as an answer may take."""
+        return self.creations.idle(self.spec.timeout)
+
+    def prepare(
+        self, token: str, tensors: tuple[TensorSpec, ...], abandoned: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Begin a creation, and give up abandoned ones; return those that were given up here.
+
+        Raises
+        ------
+        ValueError
+            There is a tensor of one of the names.
+        """
+        self.check_open()
+        check_new(self.spec, tensors)
+        gone = self.creations.discard(abandoned)
+        if self.creations.get(token) is None:  # else it is asked for again
+            held = replace(self.spec, tensors=tensors).held(self.shard)
+            creation = Creation(tensors, held)
+            try:
+                for tensor, number in held:
+                    creation.stores.append(self._made(tensor, number))
+            except BaseException:
+                creation.close()
+                raise
+            self.creations.add(token, creation)
+        return gone
+
+    def discard(self, token: str) -> bool:
+        """Give a creation up; whether it had not been committed here."""
+        return bool(self.creations.discard([token]))
+
+    def _at(self, at: At) -> tuple[TensorSpec, int, Store]:
+        """The tensor of a part, the part's number there, and its store."""
+        if not isinstance(at, tuple):
+            return (*self._held[at], self.stores[at])
+        token, number = at
+        if (creation := self.creations.get(token)) is None:
+            raise ServerLostError(f"a creation on {self.spec} has been given up: create it again")
+        return (*creation.held[number], creation.stores[number])
 
     def check_open(self) -> None:
         """Raise if it has been closed."""
@@ -180,8 +240,9 @@ class Holding:
         self.parts[at].noted = noted
         self._torn.discard(at)
 
-    def whole(self) -> None:
-        """Hold all that the shard holds, from now on."""
+    def whole(self, leader: str = "") -> None:
+        """Hold all that the shard of that key holds, from now on."""
+        self.mirroring.leader = leader
         self._torn.discard(_ALL)
 
     def promote(self) -> HoldingCard | None:
@@ -239,10 +300,12 @@ class Holding:
         self.check_open()
         if method not in SENT:
             return getattr(self, method)(*args)
+        if method in FILLS and not isinstance(args[0], tuple):
+            raise ValueError(f"{method!r} is for tensors that are being created")
         with self.mirroring.sending:
-            getattr(self, method)(*args)
+            result = getattr(self, method)(*args)
             self.mirroring.send(method, *args)
-        return None
+        return result
 
     def status(self) -> dict[str, Any]:
         """What has been done to each part, for how many seconds it has been there, and for whom."""
@@ -303,9 +366,9 @@ class Holding:
         with self.parts[at]:
             return self.taken(at)
 
-    def taken(self, at: int) -> Taken:
-        """The same of a part that is held, as long as it is."""
-        (tensor, _), store = self._held[at], self.stores[at]
+    def taken(self, at: At) -> Taken:
+        """The same of a part that is held, as long as it is; or of one that is being created."""
+        tensor, _, store = self._at(at)
         there: Any = slice(None)
         ids = None
         if store.table is not None:
@@ -318,24 +381,24 @@ class Holding:
         """How many there have been of a part."""
         return self.stores[at].words.load(StoreWord.WRITES) // 2
 
-    def fill(self, at: int, row: int, start: int, values: NDArray[np.floating]) -> None:
+    def fill(self, at: At, row: int, start: int, values: NDArray[np.floating]) -> None:
         """Begin with such elements, of parameters (row 0) or state; nobody else is there yet."""
-        store = self.stores[at]
+        _, _, store = self._at(at)
         held = store.state[row - 1] if row else store.params
         held[start : start + len(values)] = values
 
-    def put_rows(self, at: int, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
+    def put_rows(self, at: At, ids: NDArray[np.int64], values: NDArray[np.floating]) -> None:
         """Begin with such rows of a table, (1 + state_rows, n, width); nobody else is there yet."""
-        tensor, number = self._held[at]
+        tensor, number, store = self._at(at)
         with_ages = np.stack([ids, np.zeros_like(ids)])
         try:
-            self.stores[at].put_rows(with_ages, values.reshape(len(values), -1))
+            store.put_rows(with_ages, values.reshape(len(values), -1))
         except TableFullError as error:
             raise TableFullError(f"{tensor.where(number)}: {error}") from None
 
-    def count_from(self, at: int, version: int) -> None:
+    def count_from(self, at: At, version: int) -> None:
         """Count pushes from there on."""
-        self.stores[at].words.store(StoreWord.VERSION, version)
+        self._at(at)[2].words.store(StoreWord.VERSION, version)
 
     def put_note(self, name: str, note: bytes) -> None:
         """Keep some bytes by a name."""
@@ -354,9 +417,17 @@ class Holding:
         with self._lock:
             self._closed = True
         self.mirroring.end()
+        self.creations.discard([token for token, _ in self.creations])
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
             store.close()
+
+
+def check_new(spec: ServerSpec, tensors: Sequence[TensorSpec]) -> None:
+    """Raise unless a server has no tensor of these names."""
+    there = {tensor.name for tensor in spec.tensors} & {tensor.name for tensor in tensors}
+    if there:
+        raise ValueError(f"there is a tensor {min(there)!r} on {spec} already")
 
 
 def _shape(tensor: Any, number: int) -> tuple[int, ...]:

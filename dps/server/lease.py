@@ -52,14 +52,14 @@ class Lease:
         self._file.close()
 
 
-def is_lost(window: Window, rank: int) -> bool:
-    """Whether a rank's process has died, as far as can be seen.
+def loss_of(window: Window, rank: int) -> str | None:
+    """What has become of a rank that is lost, as far as can be seen; None: it is not.
 
     No file stays open: with all that look at all others there would be thousands.
     """
     number = window.words.rank_load(rank, Field.LEASE)
     if number <= 0:
-        return number == LOST
+        return "the connection to a replica has ended" if number == LOST else None
     try:
         with closing(LockedFile.open(folder() / f"dps-{window.spec.fit}-{number:016x}")) as file:
             gone = file.owner_is_gone()
@@ -70,4 +70,5 @@ def is_lost(window: Window, rank: int) -> bool:
     except OSError:  # there are too many open files: the deadline still holds
         gone = False
     # It may have left in good order meanwhile.
-    return gone and window.words.rank_load(rank, Field.LEASE) == number
+    gone = gone and window.words.rank_load(rank, Field.LEASE) == number
+    return "the process of a replica has died" if gone else None

@@ -196,10 +196,10 @@ _files: weakref.WeakSet[LockedFile] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forget_files)
 
 
-def sweep(grace: float = _GRACE) -> list[Path]:
-    """Unlink files whose owners have been found dead some seconds ago; those files."""
+def sweep(grace: float = _GRACE, fit: str | None = None) -> list[Path]:
+    """Unlink files, of a fit or of all, whose owners were found dead some seconds ago."""
     removed = []
-    for path in folder().glob(f"{_PREFIX}*"):
+    for path in folder().glob(f"{_PREFIX}*" if fit is None else f"{_PREFIX}{fit}-*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or another user's
             fd = os.open(path, os.O_RDWR)
             try:

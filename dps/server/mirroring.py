@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,16 +20,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.errors import DPSError, FencedError, ServerLostError
-from dps.server.store import StoreWord
+from dps._runtime.mirror import MirrorLink
+from dps._runtime.tensors import TensorPart
+from dps.errors import DPSError, FencedError, ServerLostError, UnknownOutcomeError
+from dps.server.store import Store, StoreWord
 
 if TYPE_CHECKING:
     from dps.server.holding import Holding
 
 #: Elements that are sent at a time.
 _PIECE = 1 << 20
-#: Seconds between tries to reach a mirror.
-_PAUSE = 0.05
+#: Seconds between tries to reach a mirror, and between pieces, for writes that wait.
+_PAUSE, _TURN = 0.05, 0.001
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ class Mirror(Protocol):
     @property
     def worker(self) -> str:
         """Where it is."""
+
+    @property
+    def key(self) -> str:
+        """What the cluster calls it."""
 
     def caller(self) -> Any:
         """A wire of its own, for one part."""
@@ -114,6 +121,8 @@ class Mirroring:
     ----------
     on_loss : callable
         Called when the mirror is gone, or when the shard begins to lead without any.
+    key, leader : str
+        What the cluster calls the shard; and the shard whose mirror it is.
     sending : lock
         Held while something is done in both, but for writes, so that the order is the same.
     """
@@ -122,6 +131,7 @@ class Mirroring:
         self._known = weakref.ref(holding)
         self.on_loss: Callable[[], None] = lambda: None
         self.sending = threading.Lock()
+        self.key = self.leader = ""
         self._mirror: Mirror | None = None
         self._whole = False  # it could take over
         self._n = 0  # parts that it holds
@@ -159,8 +169,13 @@ class Mirroring:
             with self.sending:
                 for name, note in holding.notes().items():
                     mirror.call("follow", "put_note", name, note)
+                for token, creation in holding.creations:
+                    mirror.call("follow", "prepare", token, creation.tensors, ())
+                    for at in ((token, number) for number in range(len(creation.held))):
+                        for method, *args in pieces_of(holding.taken(at)):
+                            mirror.call("follow", method, at, *args)
             self.extend(fresh)
-            mirror.call("follow", "whole")
+            mirror.call("follow", "whole", self.key)
             holding.check_open()
             self._whole = True
         except BaseException:
@@ -173,9 +188,22 @@ class Mirroring:
         if self._n < len(parts):
             self.send("extend", self._holding.spec)
         while (mirror := self._mirror) is not None and self._n < len(parts):
-            with parts[self._n]:
-                self._pass_on(self._n, mirror, fresh)
+            part, at = parts[self._n], self._n
+            if fresh:
+                self._reach(part, at, mirror)
+            else:
+                self._copy(at, mirror, part)
             self._n += 1
+
+    def _reach(self, part: TensorPart, at: int, mirror: Mirror) -> None:
+        """Pass on what is written to a part that is new in both; or do without the mirror."""
+        try:
+            with part:
+                part.reach(self._link(at, mirror))
+        except (DPSError, OSError):
+            if not mirror.is_gone():
+                raise
+            self._go_without(mirror)
 
     def send(self, method: str, *args: Any) -> None:
         """Have the mirror do the same."""
@@ -190,19 +218,20 @@ class Mirroring:
                     raise
                 self._go_without(mirror)
 
-    def mend(self, at: int) -> None:
+    def mend(self, at: int, written: bool) -> None:
         """Have the mirror hold all of a part again, or do without it; the part is held.
 
         Raises
         ------
         ServerLostError
-            The mirror leads; or it is there and cannot be reached.
+            The mirror leads; or it is there and cannot be reached, which is an
+            `UnknownOutcomeError` of a write that has been done here.
         """
         holding = self._holding
         ending = time.monotonic() + holding.spec.timeout
         while (mirror := self._mirror) is not None:
             try:
-                self._pass_on(at, mirror)
+                self._copy(at, mirror, nullcontext())
                 return
             except FencedError as error:
                 raise self._overtaken() from error
@@ -210,27 +239,58 @@ class Mirroring:
                 if mirror.is_gone():
                     self._go_without(mirror)
                 elif time.monotonic() > ending:
-                    raise ServerLostError(
-                        f"its mirror cannot be reached ({error}), and what was written is not there"
-                    ) from error
+                    kind = UnknownOutcomeError if written else ServerLostError
+                    told = "and may lack what was written" if written else "so nothing was written"
+                    raise kind(f"its mirror cannot be reached ({error}), {told}") from error
                 else:
                     time.sleep(_PAUSE)
-        holding.parts[at].reach(None, at, None)
+        holding.parts[at].reach(None)
 
     def end(self) -> None:
         """Let the mirror go."""
         self._mirror, self._whole = None, False
 
-    def _pass_on(self, at: int, mirror: Mirror, fresh: bool = False) -> None:
-        """Pass on what is written to a part, which is held, once the mirror has what is there."""
+    def _link(self, at: int, mirror: Mirror, torn: bool = False) -> MirrorLink:
+        return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self._holding), at), torn)
+
+    def _copy(self, at: int, mirror: Mirror, hold: AbstractContextManager[Any]) -> None:
+        """Pass on what is written to a part, and have the mirror hold what is there.
+
+        `hold` holds the part, for a piece at a time; writes go on between two. A write that cannot
+        be passed on mends the part: then there is another link, and nothing is left to do.
+        """
         holding = self._holding
         store, part = holding.stores[at], holding.parts[at]
-        if not fresh:
+        with hold:
             mirror.call("follow", "tear", at)
-            for method, *args in pieces_of(holding.taken(at)):
-                mirror.call("follow", method, at, *args)
-            mirror.call("follow", "mended", at, store.words.load(StoreWord.WRITES), part.noted)
-        part.reach(mirror.caller(), at, partial(_mend, weakref.ref(holding), at))
+            link = self._link(at, mirror, torn=True)
+            part.reach(link)
+            mirror.call("follow", "count_from", at, store.version)
+            pieces = list(_pieces(store))
+        for start, stop, keys, rows in pieces:
+            if not isinstance(hold, nullcontext):
+                time.sleep(_TURN)  # a mutex is not fair: else writes would wait for many pieces
+            with hold:
+                if not part.reaches(link):
+                    return
+                # Parameters and their state at once: a write in between takes both.
+                for row, of_row in enumerate((store.params, *store.state)):
+                    if keys is None:
+                        values = of_row[start:stop]
+                    else:
+                        values = of_row.reshape(-1, store.spec.key_width)[rows].reshape(-1)
+                    link.fill(row, start, keys, values)
+        with hold:
+            if part.reaches(link):
+                writes = store.words.load(StoreWord.WRITES)
+                mirror.call("follow", "mended", at, writes, part.noted)
+                link.torn = False
+
+    def look(self, is_gone: Callable[[Mirror], bool]) -> None:
+        """Do without the mirror if it is gone, also while there are no writes."""
+        mirror = self._mirror
+        if mirror is not None and is_gone(mirror):
+            self._go_without(mirror)
 
     def _go_without(self, mirror: Mirror) -> None:
         if self._mirror is mirror:
@@ -242,7 +302,26 @@ class Mirroring:
         return ServerLostError("its mirror has taken over")
 
 
-def _mend(known: Callable[[], Holding | None], at: int) -> None:
+def _pieces(
+    store: Store,
+) -> Iterator[tuple[int, int, NDArray[np.int64] | None, NDArray[np.int64] | None]]:
+    """First and last element, or the keys and rows of a table, of each piece.
+
+    Rows that a table gets later are passed on by the writes that make them.
+    """
+    each = max(1, _PIECE // (1 + store.spec.state_rows))
+    if store.table is None:
+        for start in range(0, store.spec.size, each):
+            yield start, min(start + each, store.spec.size), None, None
+        return
+    there = np.flatnonzero(store.ids[0] > 0)
+    each = max(1, each // max(store.spec.key_width, 1))
+    for start in range(0, len(there), each):
+        rows = there[start : start + each]
+        yield -1, -1, np.ascontiguousarray(store.ids[0, rows] - 1), rows
+
+
+def _mend(known: Callable[[], Holding | None], at: int, written: bool) -> None:
     holding = known()
     if holding is not None:
-        holding.mirroring.mend(at)
+        holding.mirroring.mend(at, written)

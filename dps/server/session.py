@@ -17,6 +17,7 @@ from dps.models.layout import Table
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ShardStatus, WindowCard
 from dps.server.snapshots import Kept
+from dps.server.window import PROGRESS
 from dps.server.writing import Asked, Written
 
 #: Called while an answer is awaited; raises to give up.
@@ -55,6 +56,7 @@ class Stores:
     timeout: float  # seconds within which a shard must answer
     # What the first of the elements are, if their rows are made when they are touched.
     table: Table | None = None
+    silence: float = 2.0  # seconds without any answer after which a shard's host is gone
 
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
         """Parameters and optimizer state after so many closed epochs of the group at work.
@@ -203,6 +205,15 @@ class Session:
         check : callable, optional
         """
         return self.shards[0].ask("status", since, timeout=self.server.timeout, check=check)
+
+    def waits(self, check: Check | None = None) -> list[int]:
+        """How often each rank has looked around while it waited, at any shard."""
+        at, timeout = PROGRESS.index("WAITS"), self.server.timeout
+        found = [
+            [each[at] for each in shard.ask("status", 0, timeout=timeout, check=check).progress]
+            for shard in self.shards
+        ]
+        return [sum(each) for each in zip(*found, strict=True)]
 
     def counts(self, check: Check | None = None) -> NDArray[np.int64]:
         """What every rank has counted so far (``_runtime/activity.pyx``); (n_ranks, WIDTH).

@@ -115,6 +115,7 @@ class ShardStatus:
     # Counters of each rank, which change while it gets on or waits for others.
     progress: tuple[tuple[int, ...], ...]
     steps: tuple[int, ...]  # sequence number of each rank's last gradient
+    claimed: tuple[bool, ...]  # whether each rank is there
     # (1 + n_ranks, INTERIM_WIDTH) of the last snapshot within an epoch, see `Window.interims`.
     interim: NDArray[np.float64] | None = None
 
@@ -157,6 +158,7 @@ class ShardGroup:
                 else int(window.activity[rank, STEPS])
                 for rank in ranks
             ),
+            claimed=tuple(map(window.is_claimed, ranks)),
             interim=ShardGroup._interim(window),
         )
 

@@ -47,6 +47,8 @@ class TensorSpec:
     parts: tuple[Part, ...]
     table: Table | None = None
     seed: int = 0  # of a table's new rows
+    # Of the call that made it: no other call takes it for its own. "": it begins with zeros.
+    creation: str = ""
 
     @cached_property
     def width(self) -> int:
@@ -102,6 +104,7 @@ class ServerSpec:
     rate: float  # learning rate
     n_shards: int
     timeout: float = 60.0  # seconds that a function may take on a part while others wait for it
+    silence: float = 2.0  # seconds without any answer after which another host is gone
 
     def __str__(self) -> str:
         return f"server {self.name!r}" if self.name else "a server without a name"

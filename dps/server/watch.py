@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dps._runtime.activity import Activity
 from dps._runtime.words import LATE, READY
 from dps.errors import ServerLostError, StalledError, StoppedError, WorkerLostError
-from dps.server.lease import is_lost
+from dps.server.lease import loss_of
 from dps.server.window import Field, Wait, Window, Word
 
 _TICK = 0.1  # seconds between looks at leases and deadlines
@@ -75,8 +75,10 @@ class Watch:
         if window.file is not None and window.file.owner_is_gone():
             raise ServerLostError(f"the worker that held shard {window.spec.shard} has died")
         for rank in self._missing(wait):
-            if is_lost(window, rank):
-                raise WorkerLostError("the process of a replica has died", rank=self._ranks[rank])
+            if (lost := loss_of(window, rank)) is not None:
+                raise WorkerLostError(lost, rank=self._ranks[rank])
+            if not window.is_claimed(rank):  # a task, for which Dask may have no thread yet
+                continue
             progress = window.progress(rank)
             seen = self._seen.get(rank)
             if seen is None or seen[0] != progress:

@@ -118,6 +118,8 @@ class Field(IntEnum):
 _PROGRESS = (
     Field.ARRIVED, Field.DONE, Field.REDUCED, Field.ENDED, Field.BEAT, Field.RING, Field.WAITS,
 )  # fmt: skip
+#: The names of these.
+PROGRESS = tuple(field.name for field in _PROGRESS)
 
 
 class Wait(NamedTuple):
@@ -359,6 +361,10 @@ class Window(Regions):
                 f"give {self.file.path.parent} more, or a mode access='stream'"
             ) from error
         return there
+
+    def is_claimed(self, rank: int) -> bool:
+        """Whether a rank is there: its task has begun, and has come so far."""
+        return self.words.rank_load(rank, Field.CLAIM) != 0
 
     def progress(self, rank: int) -> tuple[int, ...]:
         """Counters of a rank; they change while it gets on."""

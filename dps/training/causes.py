@@ -1,7 +1,7 @@
-"""Exceptions of users' code on their way from a replica to whoever called `fit`.
+"""Exceptions of users' code on their way from a replica to the caller of `fit`.
 
-What is raised may be of any class: one that cannot be pickled, cannot be unpickled from what it
-was pickled as, or is known to the worker alone. Then its words travel in its place.
+They arrive as they were raised: of their class, with their traceback, causes and notes. One that
+cannot be pickled, or not unpickled here, is replaced by a `ReplicaError` with its words.
 """
 
 from __future__ import annotations
@@ -9,23 +9,46 @@ from __future__ import annotations
 import pickle
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 import cloudpickle
+from tblib import Traceback
 
-from dps.errors import ReplicaError
+from dps.errors import DPSError, ReplicaError
+
+#: Causes of causes that are sent.
+_CAUSES = 8
+
+
+def words_of(error: BaseException) -> str:
+    """The message of an exception, if it has one that can be read."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"its message raises {type(broken).__name__}"
 
 
 def described(error: BaseException) -> str:
-    """The class of an exception, and what it says if it can."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as broken:
-        return f"{type(error).__name__}, whose words raise {type(broken).__name__}"
+    """The class of an exception, and its message."""
+    return f"{type(error).__name__}: {words_of(error)}"
+
+
+def with_place(error: BaseException, where: DPSError) -> BaseException:
+    """An exception of a user's code, with a note of the replica that raised it."""
+    error.add_note(f"raised in replica {where.rank} at step {where.step} (worker {where.worker})")
+    return error
+
+
+def _made(kind: Any, args: tuple[Any, ...], state: Any = None) -> Any:
+    made = kind(*args)
+    if state:
+        made.__setstate__(state)
+    return made
 
 
 @dataclass(frozen=True)
 class SentCause:
-    """An exception, and what it said where it was raised.
+    """An exception, and what pickling it would lose.
 
     Examples
     --------
@@ -34,27 +57,47 @@ class SentCause:
     """
 
     contents: bytes | None  # itself, if it can be pickled
-    words: str  # what it said, and its traceback
-    place: str
+    words: str  # what it said
+    place: str  # its traceback in words
+    frames: dict[str, object] | None  # its traceback, see `tblib.Traceback.to_dict`
+    notes: tuple[str, ...] = ()
+    cause: SentCause | None = None
 
     @classmethod
-    def of(cls, error: BaseException) -> SentCause:
+    def of(cls, error: BaseException, causes: int = _CAUSES) -> SentCause:
         """What is sent of an exception."""
         try:
-            contents: bytes | None = cloudpickle.dumps(error)
+            # Not the exception itself: `tblib`, which Dask installs, would lose what C keeps of
+            # it, such as the code of SystemExit.
+            contents: bytes | None = cloudpickle.dumps(error.__reduce_ex__(2))
         except Exception:
             contents = None
-        place = "".join(traceback.format_tb(error.__traceback__))
-        return cls(contents, described(error), place)
+        found = error.__traceback__
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return cls(
+            contents,
+            described(error),
+            "".join(traceback.format_tb(found)),
+            None if found is None else Traceback(found).to_dict(),
+            tuple(getattr(error, "__notes__", ())),
+            None if before is None or not causes else cls.of(before, causes - 1),
+        )
 
     def opened(self) -> BaseException:
         """The exception, or a `ReplicaError` that says all of it in words."""
         try:
-            found = None if self.contents is None else pickle.loads(self.contents)
+            found = None if self.contents is None else _made(*pickle.loads(self.contents))
         except Exception:
             found = None
-        if isinstance(found, BaseException):
-            return found
-        return ReplicaError(
-            f"{self.words}\n\nThis is all that can be sent of it. It was raised at:\n{self.place}"
-        )
+        if not isinstance(found, BaseException):
+            return ReplicaError(
+                f"a replica failed with {self.words}\n\nThe exception cannot be sent from the "
+                f"worker. It was raised at:\n{self.place}"
+            )
+        if self.notes:
+            found.__notes__ = list(self.notes)
+        if self.cause is not None:
+            found.__cause__ = self.cause.opened()
+        if self.frames is not None:
+            found = found.with_traceback(Traceback.from_dict(self.frames).as_traceback())
+        return found

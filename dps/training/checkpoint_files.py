@@ -267,7 +267,7 @@ def newest(path: str) -> Found | None:
 
 
 def _described(place: Place, error: Exception) -> str:
-    """The sentence of an error; those of a file system name their class."""
+    """The message of an error; for one of the file system, with its class."""
     if isinstance(error, ValueError | FileNotFoundError):
         return str(error)
     return f"{place.directory} cannot be read ({type(error).__name__}: {error})"

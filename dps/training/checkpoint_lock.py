@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from dps.cluster.base import GRACE_SECONDS
+from dps.cluster.base import grace
 from dps.data.directories import file_system, write_file
 from dps.server.host import host_id
 
@@ -90,9 +90,15 @@ class PathLock:
         self._thread.start()
 
     def add(self, runs: Iterable[str]) -> None:
-        """Name further runs."""
+        """Name further runs.
+
+        Raises
+        ------
+        OSError
+            The path cannot be written.
+        """
         self.runs |= frozenset(runs)
-        self._write()
+        self._write_first()
 
     def is_held(self) -> bool:
         """Whether no other fit has taken it over."""
@@ -101,7 +107,7 @@ class PathLock:
     def close(self) -> None:
         """Give it up; a file system that hangs is waited for a moment only."""
         self._ended.set()
-        self._thread.join(GRACE_SECONDS)
+        self._thread.join(grace())
 
     def _dead_owner(self) -> bytes | None:
         """What the lock of a dead owner says; None where there is none."""
@@ -122,14 +128,7 @@ class PathLock:
                 return False
             runs = _parsed(dead).get("runs")
             self.runs = frozenset(map(str, runs)) if isinstance(runs, list) else frozenset()
-            try:
-                _, fs, root = file_system(self.path)
-                fs.makedirs(root, exist_ok=True)
-                self._write()
-            except Exception as error:  # file systems have errors of their own
-                raise OSError(
-                    f"checkpoints cannot be written to {self.path}: {type(error).__name__}: {error}"
-                ) from error
+            self._write_first()
             raw = self._read()
         if _parsed(raw).get("token") != self._owner["token"]:
             raise self._refused(raw)
@@ -162,6 +161,17 @@ class PathLock:
             return bytes(fs.cat_file(f"{root}/{NAME}"))
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def _write_first(self) -> None:
+        """Write it before training begins."""
+        try:
+            _, fs, root = file_system(self.path)
+            fs.makedirs(root, exist_ok=True)
+            self._write()
+        except Exception as error:  # file systems have errors of their own
+            raise OSError(
+                f"checkpoints cannot be written to {self.path}: {type(error).__name__}: {error}"
+            ) from error
 
     def _write(self) -> None:
         _, fs, root = file_system(self.path)

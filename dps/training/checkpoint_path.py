@@ -19,7 +19,7 @@ from typing import Any
 
 from dps.data.directories import MANIFEST, file_system, read_manifest
 
-#: What a manifest says that it is of.
+#: The kind of a checkpoint's manifest.
 CHECKPOINT = "checkpoint"
 
 #: Of snapshots: after the last epoch, after the best one, and within the epoch that follows.
@@ -111,7 +111,7 @@ def clear(newest: Place, keep: int, known: Collection[str]) -> None:
 
 
 def remove(place: Place) -> None:
-    """Remove a checkpoint of a known run, or what there is of one, if it holds nothing else.
+    """Remove a checkpoint of a known run, whole or in part, if it holds nothing else.
 
     The manifest goes first, so that a checkpoint that is half removed does not count as damaged.
     """

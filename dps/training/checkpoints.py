@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from dps.cluster.base import GRACE_SECONDS
+from dps.cluster.base import grace
 from dps.data.directories import Part, file_system
 from dps.errors import DPSError
 from dps.server.placement import Placement
@@ -160,7 +160,7 @@ class Checkpoints:
     def close(self) -> None:
         """Wait a moment for a manifest that is on its way."""
         for thread in self._threads:
-            thread.join(GRACE_SECONDS)
+            thread.join(grace())
 
     def _start(self, function: Callable[..., None], *args: Any) -> Future[None]:
         """Call it in a thread, which does not keep the process where a file system hangs."""

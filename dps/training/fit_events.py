@@ -15,6 +15,7 @@ import numpy as np
 from dps.errors import DPSError
 from dps.monitor.events import EpochFields, Kind, ReplicaStart, ShardStart, event
 from dps.server.placement import Placement
+from dps.training.causes import described
 from dps.training.history import EpochRecord
 from dps.training.plan import Plan
 
@@ -88,13 +89,14 @@ class FitEvents:
             seconds=self._seconds(),
         )
 
-    def failed(self, error: BaseException) -> None:
-        """The fit has ended with an error."""
-        where = error if isinstance(error, DPSError) else None
+    def failed(self, error: BaseException, where: DPSError | None = None) -> None:
+        """The fit has ended with an error; of a user's error, `where` says the replica."""
+        if isinstance(error, DPSError):
+            where = error
         self._send(
             "failed",
             error=type(error).__name__,
-            message=str(error) if where is None else where.message,
+            message=error.message if isinstance(error, DPSError) else described(error),
             worker=None if where is None else where.worker,
             rank=None if where is None else where.rank,
             step=None if where is None else where.step,

@@ -63,6 +63,7 @@ class Execution:
     # Whether to go on without rows that were lost with a worker and cannot be had again.
     drops_lost_data: bool = False
     max_losses: int | None = None  # losses after which it goes on; None: any number
+    fruitless_losses: int = 3  # those in a row without progress
     checkpoint: Checkpointing | None = None  # where checkpoints of it go, if they are taken
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dps.cluster.base import Cluster, ReplicaTask, ShardPlan
+from dps.cluster.threads import LOCAL
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
@@ -168,8 +169,8 @@ class Launch:
         """The shards, what a group needs there, and their workers."""
         job, plan, layout = self.job, self.plan, self.job.model.layout
         holds = job.mode.shards_hold_parameters
-        alone = len(set(plan.workers)) == 1 and job.mode.access == "auto"
-        # One process needs no file; a forced stream must not have one.
+        alone = set(plan.workers) == {LOCAL} and job.mode.access == "auto"
+        # This process needs no file, which outlives its owner; a forced stream must not have one.
         shared = not (alone or self.large) and job.mode.access != "stream"
         seen = None
         if self.watched:

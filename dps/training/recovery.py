@@ -25,8 +25,9 @@ from dps.training.watch import Watcher
 
 _log = logging.getLogger("dps")
 
-#: Losses in a row without progress that a fit survives: what it runs may be what kills workers.
-_FRUITLESS = 3
+
+#: Seconds that a call may take by which the state of a fit is read that has failed.
+_LAST_LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ class Recovery:
     cluster : Cluster
     most : int or None
         Losses after which the fit goes on; None: any number.
+    fruitless : int
+        Those in a row without progress: what the fit runs may be what kills workers.
 
     Attributes
     ----------
     losses : list of Loss
     """
 
-    def __init__(self, cluster: Cluster, most: int | None = None) -> None:
-        self._cluster, self._most = cluster, most
+    def __init__(self, cluster: Cluster, most: int | None, fruitless: int) -> None:
+        self._cluster, self._most, self._most_fruitless = cluster, most, fruitless
         self.losses: list[Loss] = []
         self._fruitless = 0
         self._unsaid = False
@@ -118,7 +121,7 @@ class Recovery:
         )
         if watcher is not None and not silent:
             with contextlib.suppress(Exception):  # the error that ends the fit is another one
-                return watcher.salvage(self._cluster, report=False)
+                return watcher.salvage(self._cluster, _LAST_LOOK_SECONDS, report=False)
         mirrored = None if watcher is None else watcher.mirrored
         return mirrored or job.position
 
@@ -156,7 +159,7 @@ class Recovery:
         elif not self._cluster.is_retired(error.worker):
             self._fruitless += 1
         job = replace(job, position=position)
-        if self._fruitless > _FRUITLESS:
+        if self._fruitless > self._most_fruitless:
             error.message += (
                 f"; {self._fruitless} losses in a row without progress: does the model, or "
                 "the data, end the process?"

@@ -95,8 +95,7 @@ class Outcome:
 
     rank: int
     error: DPSError | None = None
-    # What a :class:`ReplicaError` came from, carried apart because pickling an exception loses
-    # its cause.
+    # Of a :class:`ReplicaError`, what the user's code raised; carried apart, see `SentCause`.
     cause: BaseException | None = None
     activity: RankActivity | None = None  # what it did; None where it did not get as far
 
@@ -186,7 +185,7 @@ def run_replica(
         _notify(channel, lambda channel: channel.abort())
         cause = error.__cause__
         return Outcome(rank, _located(error, spec, channel), cause, _activity(spec, channel))
-    except Exception as error:
+    except BaseException as error:  # also a model that calls sys.exit
         _notify(channel, lambda channel: channel.abort())
         failure = ReplicaError(f"a replica failed with {described(error)}")
         return Outcome(rank, _located(failure, spec, channel), error, _activity(spec, channel))

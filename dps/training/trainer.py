@@ -15,7 +15,7 @@ from dps.data.exchange import count_rows
 from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
-from dps.errors import ClusterError, ServerLostError, WorkerLostError
+from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
 from dps.monitor.advice import no_shared_memory
 from dps.server.session import Session
 from dps.training.checkpoints import Checkpoints
@@ -104,7 +104,7 @@ def train(
         return plan
 
     fit_events = FitEvents(job, cluster.publish) if cluster.watched else None
-    recovery = Recovery(cluster, job.execution.max_losses)
+    recovery = Recovery(cluster, job.execution.max_losses, job.execution.fruitless_losses)
     choosing = Choosing(job.mode)
     job = choosing.first(job)
     placed: Plan | None = None
@@ -145,6 +145,17 @@ def train(
             result = ended
         except BaseException as error:
             try:
+                if (
+                    isinstance(error, WindowError)
+                    and job.mode.access == "auto"
+                    and not job.mode.goes_round
+                ):
+                    # A host has too little shared memory, as containers often have.
+                    position = recovery.position(job, watcher)
+                    _log.warning("%s: the fit goes on by streams", error.message)
+                    cluster.renew()
+                    job = replace(job, position=position, mode=replace(job.mode, access="stream"))
+                    continue
                 if not isinstance(error, WorkerLostError | ServerLostError):
                     raise
                 position = recovery.position(job, watcher)
@@ -155,13 +166,12 @@ def train(
                 job, summary = recovery.after(error, job, summary, position, closed)
                 job = choosing.first(job)
             except BaseException as final:
+                if placed is not None:  # before the end is reported, which is the last event
+                    position = position or recovery.last_known(final, job, watcher)
+                    job = replace(job, position=position)
                 if fit_events is not None:
-                    fit_events.failed(final)
-                if placed is None:
-                    raise
-                position = position or recovery.last_known(final, job, watcher)
-                job = replace(job, position=position)
-                if not job.done:
+                    fit_events.failed(final, None if watcher is None else watcher.failure)
+                if placed is None or not job.done:
                     raise
                 result = replace(_ended(job, placed), error=final)
                 return replace(result, losses=tuple(recovery.losses), chosen=choosing.said)

@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.cluster.base import GRACE_SECONDS, Cluster, Running
+from dps.cluster.base import Cluster, Running, grace
 from dps.errors import (
     NonFiniteError,
+    ReplicaError,
     ServerLostError,
     StalledError,
     StoppedError,
@@ -26,7 +27,9 @@ from dps.server.remains import Remains
 from dps.server.session import Check, Local, Session, Stores
 from dps.server.shard import ShardStatus
 from dps.server.snapshots import Kept
+from dps.server.window import PROGRESS
 from dps.training.activity import RankActivity
+from dps.training.causes import with_place
 from dps.training.checkpoints import Checkpoints, Reached
 from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
@@ -72,6 +75,8 @@ class Watcher:
         self._history = list(job.done)
         #: What the window says of the last snapshot within an epoch, see `Window.interims`.
         self._interim: NDArray[np.float64] | None = None
+        #: Where the user's code has failed.
+        self.failure: ReplicaError | None = None
         #: Whether a callback has asked for the fit's end while the state was read after a loss.
         self.asked_to_end = False
         #: The client's own copy of where the fit was.
@@ -79,6 +84,11 @@ class Watcher:
         self._mirrors = not any(isinstance(shard.endpoint, Local) for shard in session.shards)
         self._due = time.monotonic() + _MIRROR_EVERY
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
+        # What ranks count of their own work, and since when; how often each has looked around as
+        # it waited, and when it last did.
+        self._own: list[list[int]] = []
+        self._own_since = time.monotonic()
+        self._waits: dict[int, tuple[int, float]] = {}
 
     @property
     def closed(self) -> int:
@@ -89,11 +99,16 @@ class Watcher:
         """Whether a shard is on a worker of another process."""
         return self._mirrors and worker in self._plan.shards
 
-    def salvage(self, cluster: Cluster, *, report: bool = True) -> Position:
+    def salvage(
+        self, cluster: Cluster, timeout: float | None = None, *, report: bool = True
+    ) -> Position:
         """Where the fit has got to, after an error; replicas that are left stop.
 
         Parameters
         ----------
+        cluster : Cluster
+        timeout : float, optional
+            Seconds that a call may take, if fewer than by default.
         report : bool
             Whether callbacks get the epochs that have been closed since they were called.
 
@@ -102,6 +117,10 @@ class Watcher:
         ServerLostError
             Of a shard nothing is left.
         """
+        if timeout is not None:
+            server = self._session.server
+            server = replace(server, timeout=min(timeout, server.timeout))
+            self._session = replace(self._session, server=server)
         self._session = cluster.salvage(self._session)
         self._session.stop()
         _, records = self._take_in()
@@ -257,6 +276,11 @@ class Watcher:
         running = [rank for rank in self._progress if rank not in ended]
         if not running:
             return
+        if unclaimed := [rank for rank in running if not status.claimed[rank]]:
+            for rank in self._running.to_begin(unclaimed):
+                self._progress[rank] = ((), now)
+        else:
+            self._check_that_one_moves(status, running, now)
         # A rank that waits says so; the silent one is the one that others wait for.
         last = min(running, key=lambda rank: (self._progress[rank][1], rank))
         timeout = self._job.execution.timeout
@@ -270,6 +294,35 @@ class Watcher:
                 worker=self._plan.ranks[last].worker,
                 rank=last,
                 step=status.steps[last] + 1,
+            )
+
+    def _check_that_one_moves(self, status: ShardStatus, running: list[int], now: float) -> None:
+        """Raise if all replicas wait, and none has done anything for long: they disagree."""
+        names, timeout = (*PROGRESS, "STEPS"), self._job.execution.timeout
+        own = [
+            [n for name, n in zip(names, each, strict=True) if name not in ("BEAT", "WAITS")]
+            for each in status.progress
+        ]
+        if own != self._own:
+            self._own, self._own_since = own, now
+            self._waits = {}
+        if now - self._own_since < timeout / 2:
+            return
+        # A replica that works waits nowhere, whatever the others do meanwhile.
+        for rank, waits in enumerate(self._session.waits(self._check)):
+            if waits != self._waits.get(rank, (-1, 0.0))[0]:
+                self._waits[rank] = waits, now
+        if now - self._own_since > timeout and all(
+            now - self._waits[rank][1] < timeout / 2 for rank in running
+        ):
+            said = "; ".join(
+                f"{rank}: " + " ".join(map("{}={}".format, names, status.progress[rank]))
+                for rank in running
+            )
+            raise StalledError(
+                f"all replicas wait for each other, and none has got on for {timeout:g} s: is "
+                f"there a mode of your own whose ranks disagree? Their words are {said}",
+                step=min(status.steps) + 1,
             )
 
     def _raise_first_error(self) -> None:
@@ -293,6 +346,11 @@ class Watcher:
             self._running.leave([error.rank])
         if isinstance(error, WindowError) and (why := next(filter(None, self._unshared), None)):
             error.message += f"; it has no file of shared memory: {why}"
+        if first.cause is None:
+            raise error
+        if isinstance(error, ReplicaError):
+            self.failure = error
+            raise with_place(first.cause, error)
         raise error from first.cause
 
     def _check(self) -> None:
@@ -303,7 +361,7 @@ class Watcher:
             self._raise_first_error()
 
     def _await_replicas(self) -> None:
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + grace()
         while not self._running.wait(0.1) and time.monotonic() < deadline:
             continue
 

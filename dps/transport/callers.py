@@ -28,9 +28,9 @@ from distributed import Client
 from distributed.protocol import pickle
 from numpy.typing import NDArray
 
-from dps._runtime.message import Caller, Ending
+from dps._runtime.message import Caller, Ending, Op
 from dps._runtime.wire import Wire
-from dps.errors import ClusterError, DPSError, ServerLostError
+from dps.errors import ClusterError, DPSError, ServerLostError, UnknownOutcomeError
 from dps.server.holding import Holding, HoldingCard, Keys, find_holding, map_parts
 from dps.server.host import host_id
 from dps.server.tensors import ServerSpec
@@ -51,12 +51,26 @@ _CLOSED = "the server has been closed, or whoever made it has gone"
 
 
 class Sent:
-    """A request on a wire."""
+    """A request on a wire.
+
+    A write whose connection ends before the answer, at a shard that lives, raises
+    `UnknownOutcomeError`: it may have been done. Where the request has not been sent whole, or the
+    shard has refused it, nothing has been done.
+    """
 
     def __init__(self, access: RemoteAccess, *request: Any) -> None:
         self._access, self._request = access, request
+        self._asked = False  # whether it was sent whole, and its end is not known
         self._caller, self._remote = access.take()
         self._ask(again=False)
+
+    def again(self) -> None:
+        """Ask once more, after an `UnknownOutcomeError`."""
+        try:
+            self._caller, self._remote = self._access.take(self._caller)
+            self._ask(again=True)
+        except ServerLostError as error:
+            raise self._unless_known(error) from error
 
     def _ask(self, again: bool) -> None:
         try:
@@ -70,17 +84,30 @@ class Sent:
     def _move(self, error: DPSError) -> None:
         """Ask the mirror, where the shard is gone."""
         self._access.give_back(self._caller, self._remote)
-        self._access.move(error, self._remote)
-        self._caller, self._remote = self._access.take(self._caller)
+        try:
+            self._access.move(error, self._remote)
+            self._caller, self._remote = self._access.take(self._caller)
+        except ServerLostError as lost:
+            raise self._unless_known(lost) from lost
         self._ask(again=True)
+
+    def _unless_known(self, error: ServerLostError) -> ServerLostError:
+        """The error of a shard that cannot be asked; another one where a write may be done."""
+        if not self._asked or self._request[0] == Op.READ or self._access.has_died():
+            return error
+        return UnknownOutcomeError(error.message, worker=error.worker)
 
     def result(self) -> tuple[int, int]:
         """Wait for the answer, see `Done`."""
         while True:
             try:
+                self._asked = True
                 ended, writes, error = self._caller.hear(self._request[-1])
                 if ended == Ending.RAISED:
-                    raise pickle.loads(error)
+                    raised = pickle.loads(error)
+                    self._asked = isinstance(raised, UnknownOutcomeError)
+                    raise raised
+                self._asked = False
                 if ended not in (Ending.MOVED, Ending.STOPPED):
                     break
                 raise self._access.closed()
@@ -138,6 +165,11 @@ class RemoteAccess:
         """Where the shard is."""
         return self._remote.address
 
+    @property
+    def key(self) -> str:
+        """What the cluster calls it."""
+        return self._remote.key
+
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
         """Read in mapped memory, see `Holding.peek`."""
         mapped, remote = self._mapped, self._remote
@@ -170,11 +202,15 @@ class RemoteAccess:
                     raise value
                 return value
             except ServerLostError as error:
-                self.move(error, remote)
+                try:
+                    self.move(error, remote)
+                except ServerLostError:
+                    if method != "apply" or self.has_died():
+                        raise
                 if method == "apply":
-                    raise ServerLostError(
+                    raise UnknownOutcomeError(
                         f"{error.message}; whether the function was at work is not known. Others "
-                        "go on with the mirror",
+                        "go on",
                         worker=remote.address,
                     ) from error
             finally:
@@ -211,12 +247,21 @@ class RemoteAccess:
         """Whether the shard has died, or has been given back by the cluster."""
         return self._fate()[1]
 
+    def has_died(self) -> bool:
+        """Whether the shard is known to be gone."""
+        try:
+            return self.is_gone()
+        except DPSError:
+            return False
+
     def closed(self) -> ServerLostError:
         """The error of a shard that answers nobody any more."""
         return ServerLostError(f"{self._spec} has been closed", worker=self._remote.address)
 
     def lost(self, what: str) -> ServerLostError:
         """The error of a shard that cannot be reached, which says what it holds."""
+        if not self._moves:
+            return ServerLostError(f"a mirror: {what}", worker=self._remote.address)
         return self._spec.lost(self._shard, what, self._remote.address)
 
     def _lost(self, what: str) -> DPSError:
@@ -266,7 +311,15 @@ class RemoteAccess:
             try:
                 return self._connect(before), remote
             except ServerLostError as error:
-                self.move(error, remote)
+                self.move(self._explained(error), remote)
+
+    def _explained(self, error: ServerLostError) -> DPSError:
+        """The error of a connection that could not be made, with what has become of the shard."""
+        try:
+            fate, _ = self._fate()
+        except DPSError:
+            return error
+        return error if fate is None else self.lost(fate)
 
     def give_back(self, caller: Caller, remote: Remote) -> None:
         """Keep a wire for the next request, unless it is of no more use."""
@@ -303,7 +356,9 @@ class RemoteAccess:
         remote, wire, name = self._remote, None, _name()
         if not self._calls:
             within = min(self._timeout, _CONNECTING)
-            opening = self._opened(connected(remote, handler, name, look, lost, within))
+            opening = self._opened(
+                connected(remote, handler, name, look, lost, within, self._spec.silence)
+            )
             wire = remote.submit(opening).result(self._timeout)
         if wire is None:
             self._calls = True
@@ -323,6 +378,11 @@ class RemoteAccess:
 def _leave(idle: list[Caller]) -> None:
     while idle:
         idle.pop().close()
+
+
+def shard_key(server: str, shard: int) -> str:
+    """The key of a shard, as it is first made."""
+    return f"dps-server-{server}-{shard}"
 
 
 def mirror_key(server: str, *numbers: int) -> str:

@@ -45,7 +45,10 @@ def connect(
     try:
         for handle in session.shards:
             remote = handle.endpoint if isinstance(handle.endpoint, Remote) else None
-            link = _link(handle.card, remote, rank, fence, access, session.server.timeout, alive)
+            server = session.server
+            link = _link(
+                handle.card, remote, rank, fence, access, server.timeout, alive, server.silence
+            )  # fmt: skip
             links.append(link)
             link.claim()
     except BaseException:
@@ -63,6 +66,7 @@ def _link(
     access: str,
     timeout: float,
     alive: Callable[[], None] | None,
+    silence: float,
 ) -> Link:
     window = None if access == "stream" else map_window(card)
     if window is not None:
@@ -76,4 +80,4 @@ def _link(
         )
     from dps.transport.far import FarLink
 
-    return FarLink(card, remote, rank, fence, timeout, alive)
+    return FarLink(card, remote, rank, fence, timeout, alive, silence)

@@ -21,6 +21,7 @@ from dps.server.operations import claim, leave
 from dps.server.placement import Ranges
 from dps.server.shard import ChannelKind, WindowCard
 from dps.transport.remote import Remote
+from dps.transport.stream import SILENCE
 from dps.transport.wires import ShardProbe, called, connected
 
 #: Seconds that a shard may take to stop; of one that takes longer nothing more is wanted.
@@ -42,6 +43,8 @@ class FarLink:
         Seconds without an answer that count as a loss.
     alive : callable, optional
         Called once a second while waiting; raises to give up.
+    silence : float
+        Seconds without any answer after which the shard's host is gone.
     """
 
     window = None
@@ -54,13 +57,14 @@ class FarLink:
         fence: int,
         timeout: float,
         alive: Callable[[], None] | None = None,
+        silence: float = SILENCE,
     ) -> None:
         self.counts = np.zeros(WIDTH, np.int64)
         self._spec = card.spec
         self._remote = remote
         self._rank = rank
         self._fence = fence
-        self._timeout = timeout
+        self._timeout, self._silence = timeout, silence
         self._look = ShardProbe(remote, timeout, alive)
         self._wire: Wire | None = None
         self._channel: StreamChannel | None = None
@@ -72,7 +76,8 @@ class FarLink:
         name = remote.call("ask", group, "admit", claim, *who, timeout=self._timeout)
         towards = who, self._look, self._lost, self._timeout
         if name is not None:
-            self._wire = remote.submit(connected(remote, name, *towards)).result(self._timeout)
+            opening = connected(remote, name, *towards, self._silence)
+            self._wire = remote.submit(opening).result(self._timeout)
         if self._wire is None:
             self._wire = called(remote, group, *towards)
         self._channel = self._made(0, ((0, self._spec.size),), Activity([self.counts]))

@@ -10,7 +10,7 @@ from dps.errors import WindowError
 from dps.server.lease import Lease
 from dps.server.shard import WindowCard
 from dps.server.watch import Watch
-from dps.server.window import ABORTED, Window
+from dps.server.window import ABORTED, Field, Window
 from dps.transport.mapped import map_window
 
 
@@ -34,6 +34,7 @@ class HostLink:
         self._ranks = tuple(ranks)
         self._timeout = timeout
         self._lease = Lease.of(window, place)
+        window.words.rank_claim(place, Field.CLAIM, 1)
 
     @classmethod
     def of(cls, card: WindowCard, rank: int, ranks: Sequence[int], timeout: float) -> HostLink:

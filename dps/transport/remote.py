@@ -42,8 +42,8 @@ class Remote:
 
         message = {
             "actor": self.key,
-            "function": method,
-            "args": [to_serialize(arg) for arg in args],
+            "function": "in_turn",  # see `Served`
+            "args": [method, *(to_serialize(arg) for arg in args)],
             "kwargs": {},
         }
         return self.submit(_execute(self.node, self.address, message, direct))

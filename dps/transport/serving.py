@@ -11,11 +11,13 @@ client has died.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from distributed import get_worker
@@ -33,7 +35,7 @@ from dps.server.store import Store
 from dps.server.watch import Watch
 from dps.server.window import Field, Window
 from dps.transport.call import Mailbox, Presence
-from dps.transport.stream import TICK, accept, can_be_taken_over, handler_of
+from dps.transport.stream import SILENCE, TICK, accept, can_be_taken_over, handler_of
 
 _MOMENT = 1.0  # seconds that threads may take to end
 
@@ -89,6 +91,21 @@ class Served(ABC):
     def services(self, group: Any) -> Services:
         """The threads that serve a group's ranks, or callers, who have none."""
 
+    async def in_turn(self, method: str, *args: Any) -> Any:
+        """Call a method, one after another, in a thread beside the one that all Actors share.
+
+        A long-running Actor of another user delays nothing here.
+        """
+        function = getattr(self, method)
+        if asyncio.iscoroutinefunction(function):
+            return await function(*args)
+        async with self._turn:
+            return await asyncio.to_thread(function, *args)
+
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
     def serve_calls(self, group: Any, who: Any, sender: str) -> None:
         """Begin to serve somebody by Actor calls, as long as its sender is there."""
         self.services(group).serve_calls(who, sender)
@@ -143,7 +160,7 @@ class Services:
         self._closed = False
         worker.handlers[self.name] = handler_of(self._take)
 
-    async def _take(self, comm: Any, who: Any) -> Status:
+    async def _take(self, comm: Any, who: Any, silence: float = SILENCE) -> Status:
         """Dask's handler: take a connection over, or refuse it."""
         who = tuple(who) if isinstance(who, list) else who
         try:
@@ -155,7 +172,7 @@ class Services:
                 await comm.write((False, pickle.dumps(error)))
             comm.abort()
             return Status.dont_reply
-        wire = await accept(comm)
+        wire = await accept(comm, silence)
         if wire is not None:
             self._start(who, wire)
         return Status.dont_reply
@@ -175,7 +192,7 @@ class Services:
     def callers(self) -> list[Any]:
         """Who is connected."""
         with self._lock:
-            return sorted(who for who, _ in self._served.values())
+            return sorted((who for who, _ in self._served.values()), key=str)
 
     def _start(self, who: Any, wire: Wire) -> None:
         thread = threading.Thread(

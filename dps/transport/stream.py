@@ -30,8 +30,8 @@ from dps._runtime.wire import ObjectWire, SocketWire, Wire
 
 #: Seconds after which whoever waits on a wire looks around.
 TICK = 1.0
-#: Seconds without any answer after which another host is gone.
-_SILENCE = 2.0
+#: Seconds without any answer after which another host is gone, by default.
+SILENCE = 2.0
 #: Bytes that several small pieces are put together up to.
 _SMALL = 1 << 16
 
@@ -46,7 +46,11 @@ def can_be_taken_over(comm: Any) -> bool:
 
 
 def wire_of(
-    comm: TCP, look: Callable[[], None], lost: Callable[[str], Exception], tick: float = TICK
+    comm: TCP,
+    look: Callable[[], None],
+    lost: Callable[[str], Exception],
+    tick: float = TICK,
+    silence: float = SILENCE,
 ) -> Wire:
     """Take a connection over, in the thread of its event loop, once its handshake is written.
 
@@ -58,16 +62,18 @@ def wire_of(
         Called about once `tick` seconds while somebody waits; raises to give up.
     lost : callable
         Makes an exception of what has happened to the connection.
+    silence : float
+        Seconds without any answer after which the other host is gone.
     """
     stream = comm.stream
     if stream is None or stream.writing():
         comm.abort()
         raise lost("the connection was lost during its handshake")
     ahead = bytes(stream._read_buffer[: stream._read_buffer_size])
-    _keep_alive(stream.socket)
+    _keep_alive(stream.socket, silence)
     if isinstance(stream, SSLIOStream):
         secured: ssl.SSLSocket = stream.socket
-        look = _looking(secured, look, lost)
+        look = _looking(secured, look, lost, silence)
         stream.io_loop.remove_handler(secured.fileno())
         stream._state = None
         stream.socket = socket.socket()  # to be closed in its place
@@ -76,10 +82,10 @@ def wire_of(
     # The number is another one's, so that closing the stream does not shut the connection down.
     own = stream.socket.dup()
     comm.abort()
-    return SocketWire(own, ahead, _looking(own, look, lost), lost, tick)
+    return SocketWire(own, ahead, _looking(own, look, lost, silence), lost, tick)
 
 
-def _keep_alive(over: socket.socket) -> None:
+def _keep_alive(over: socket.socket, silence: float) -> None:
     """Have the system ask the other one each second whether its host is there.
 
     A host answers for a process that is frozen or busy. Dask's limit on what is not acknowledged
@@ -87,15 +93,19 @@ def _keep_alive(over: socket.socket) -> None:
     """
     over.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     begins = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # on macOS
+    times = max(1, round(silence))
     for name, value in (
-        (begins, 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", int(_SILENCE)), ("TCP_USER_TIMEOUT", 0),
+        (begins, 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", times), ("TCP_USER_TIMEOUT", 0),
     ):  # fmt: skip
         if hasattr(socket, name):
             over.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _looking(
-    over: socket.socket, look: Callable[[], None], lost: Callable[[str], Exception]
+    over: socket.socket,
+    look: Callable[[], None],
+    lost: Callable[[str], Exception],
+    silence: float,
 ) -> Callable[[], None]:
     """A look that also sees that the other host is gone, while it has something to acknowledge.
 
@@ -103,14 +113,14 @@ def _looking(
     """
 
     def looked() -> None:
-        if _is_silent(over):
-            raise lost(f"its host has not answered for {_SILENCE:g} s")
+        if _is_silent(over, silence):
+            raise lost(f"its host has not answered for {silence:g} s")
         look()
 
     return looked
 
 
-def _is_silent(over: socket.socket) -> bool:
+def _is_silent(over: socket.socket, silence: float) -> bool:
     """Whether nothing has come from the other host for long, though it was asked repeatedly."""
     if sys.platform != "linux":  # the deadlines still hold
         return False
@@ -118,7 +128,7 @@ def _is_silent(over: socket.socket) -> bool:
     # Of the kernel's tcp_info: times sent again, probes, and milliseconds since the last answer.
     again, probes = info[2], info[3]
     (since,) = struct.unpack_from("=I", info, 56)
-    return again + probes >= 2 and since > 1000 * _SILENCE
+    return again + probes >= 2 and since > 1000 * silence
 
 
 class _Secured:
@@ -170,11 +180,11 @@ class _Secured:
             self._over.close()
 
 
-async def accept(comm: TCP) -> Wire | None:
+async def accept(comm: TCP, silence: float) -> Wire | None:
     """Let a connection in and take it over, to serve it; None where its other end has gone."""
     try:
         await comm.write((True, None))
-        return wire_of(comm, wait_for_ever, ConnectionError)
+        return wire_of(comm, wait_for_ever, ConnectionError, silence=silence)
     except OSError:
         comm.abort()
         return None

@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -22,9 +24,11 @@ from distributed import get_worker
 
 from dps._runtime.service import Service
 from dps._runtime.wire import Wire
+from dps.errors import FencedError
 from dps.server.holding import Holding, HoldingCard
+from dps.server.memory import sweep
 from dps.server.tensors import ServerSpec
-from dps.transport.callers import RemoteAccess
+from dps.transport.callers import RemoteAccess, mirror_key, shard_key
 from dps.transport.remote import Remote
 from dps.transport.serving import Served, Services, answering, pickled
 
@@ -34,8 +38,8 @@ MirrorMaker = Callable[[ServerSpec, int, int, Any, Callable[[Remote], None]], bo
 
 _log = logging.getLogger("dps")
 
-#: Seconds until a mirror is tried to be made again.
-_AGAIN = 2.0
+#: Seconds until a mirror is tried to be made again, and between looks at it.
+_AGAIN, _LOOK_SECONDS = 2.0, 1.0
 
 
 class TensorShard(Served):
@@ -61,13 +65,15 @@ class TensorShard(Served):
         self._holding = holding = Holding(spec, shard, shared=True, leads=number == 0)
         serve = partial(_serve, holding)  # which does not keep this object
         worker = self._worker = get_worker()
-        self._services = Services(worker, holding.token, lambda who: None, serve)
+        self._services = Services(worker, holding.token, _check_name, serve)
         holding.handler, holding.callers = self._services.name, self._services.callers
         closed = threading.Event()
-        if make_mirror is not None:
-            # The first one was made with the shard.
-            keeper = _Keeper(holding, worker, make_mirror, max(number, 1), closed)
-            holding.mirroring.on_loss = keeper.begin
+        holding.mirroring.key = (
+            mirror_key(spec.id, shard, number) if number else shard_key(spec.id, shard)
+        )
+        self._make, self._number, self._closed = make_mirror, number, closed
+        if number:
+            self._keep()
         self._close = weakref.finalize(self, _close, self._services, holding, closed)
 
     def card(self) -> HoldingCard:
@@ -82,6 +88,12 @@ class TensorShard(Served):
         """
         remote = Remote(remote.address, remote.key, self._worker)
         await asyncio.to_thread(_mirror, self._holding, card, remote, True)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Keep it mirrored; the first mirror is made with the shard."""
+        number = max(self._number, 1)
+        _Keeper(self, self._holding, self._worker, self._make, number, self._closed)
 
     def promote(self) -> HoldingCard | None:
         """Lead from now on, see `Holding.promote`."""
@@ -112,6 +124,11 @@ class TensorShard(Served):
         self._close()
 
 
+def _check_name(who: Any) -> None:
+    if not isinstance(who, str):
+        raise FencedError(f"a caller gives {who!r} as its name, which is no str")
+
+
 def _serve(holding: Holding, who: str, wire: Wire) -> None:
     """Serve a caller until it closes its wire; a thread's whole life."""
     answer = answering(lambda method, args: holding.call(method, *args))
@@ -130,56 +147,82 @@ def _mirror(holding: Holding, card: HoldingCard, remote: Remote, fresh: bool) ->
 
 
 class _Keeper:
-    """Has another mirror made, in a thread, once there is a worker for it."""
+    """A thread that keeps a shard mirrored: each side looks every second whether the other lives.
+
+    A shard whose mirror is gone does without it, and has another one made once there is a worker
+    for it. A mirror whose shard is gone leads. The other side is gone if the scheduler no longer
+    has its Actor and still has this one; if it has neither, the server has been given back.
+    """
 
     def __init__(
         self,
+        shard: TensorShard,
         holding: Holding,
         worker: Any,
-        make: MirrorMaker,
+        make: MirrorMaker | None,
         last: int,
         closed: threading.Event,
     ) -> None:
-        self._holding = weakref.ref(holding)
+        self._holding, self._promote = weakref.ref(holding), weakref.WeakMethod(shard.promote)
         self._worker, self._make, self._closed = worker, make, closed
         self._numbers = itertools.count(last + 1)
-        self._busy = threading.Lock()
-
-    def begin(self) -> None:
-        """Begin, unless it has begun."""
-        if self._busy.acquire(blocking=False):
-            threading.Thread(target=self._run, name="dps-mirror", daemon=True).start()
+        self._wanted = threading.Event()
+        self._tried = -math.inf
+        self._said = False
+        holding.mirroring.on_loss = self._wanted.set
+        threading.Thread(target=self._run, name="dps-mirror", daemon=True).start()
 
     def _run(self) -> None:
-        try:
-            while self._is_wanted():
-                try:
-                    self._try()
-                except Exception as error:
-                    _log.warning("no mirror could be made, which is tried again: %s", error)
-                if self._is_wanted():
-                    self._closed.wait(_AGAIN)
-        finally:
-            self._busy.release()
-        if self._is_wanted():  # somebody has asked for it meanwhile
-            self.begin()
+        while not self._closed.is_set():
+            self._wanted.wait(_LOOK_SECONDS)
+            if (holding := self._holding()) is None or self._closed.is_set():
+                return
+            try:
+                self._look(holding)
+            except Exception as error:  # it is looked again in a second
+                _log.debug("a shard could not be looked after: %s", error)
+            del holding  # which this thread does not keep alive
+            if self._wanted.is_set():
+                self._closed.wait(_LOOK_SECONDS)
 
-    def _is_wanted(self) -> bool:
-        holding = self._holding()
-        return holding is not None and not self._closed.is_set() and not holding.mirroring.is_on
+    def _look(self, holding: Holding) -> None:
+        sweep(_LOOK_SECONDS, holding.spec.id)  # what a dead shard or mirror has left on this host
+        if not holding.leads:
+            self._wanted.clear()
+            promote = self._promote()
+            leader = holding.mirroring.leader
+            if promote is not None and leader and self._is_gone(holding, leader):
+                promote()
+            return
+        holding.mirroring.look(lambda mirror: self._is_gone(holding, mirror.key))
+        if not self._wanted.is_set():
+            return
+        if self._make is None or holding.mirroring.is_on:
+            self._wanted.clear()
+        elif time.monotonic() - self._tried >= _AGAIN:
+            try:
+                self._make(
+                    holding.spec, holding.shard, next(self._numbers), self._worker, self._use
+                )
+            except Exception as error:
+                log = _log.info if self._said else _log.warning
+                log("no mirror could be made, which is tried again: %s", error)
+                self._said = True
+            self._tried = time.monotonic()
 
-    def _try(self) -> None:
-        holding = self._holding()
-        if holding is not None:
-            spec, shard = holding.spec, holding.shard
-            del holding
-            self._make(spec, shard, next(self._numbers), self._worker, self._use)
+    def _is_gone(self, holding: Holding, key: str) -> bool:
+        """Whether the scheduler has not that Actor any more, but this one."""
+        asking = self._worker.scheduler.who_has(keys=[holding.mirroring.key, key])
+        loop = self._worker.loop.asyncio_loop
+        found = asyncio.run_coroutine_threadsafe(asking, loop).result(holding.spec.timeout)
+        return bool(found.get(holding.mirroring.key)) and not found.get(key)
 
     def _use(self, remote: Remote) -> None:
         holding = self._holding()
         if holding is not None:
             card = remote.call("card", timeout=holding.spec.timeout)
             _mirror(holding, card, remote, fresh=False)
+            self._said = False
 
 
 def _close(services: Services, holding: Holding, closed: threading.Event) -> None:

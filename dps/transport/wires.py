@@ -1,7 +1,7 @@
 """A wire to a shard, for ranks and callers: a connection that is taken over, or Actor calls.
 
 Protocol of a connection
-    client  ``{op, who}``, as one message of Dask's: who it is, as the shard wants to know it
+    client  ``{op, who, silence}``, as one message of Dask's: who it is, as the shard wants to know
     shard   ``(True, None)``, or ``(False, pickled exception)``; both take the socket over
     client  a request
     shard   its answer
@@ -21,7 +21,7 @@ from dps._runtime.wire import ObjectWire, Wire
 from dps.errors import DPSError, ServerLostError
 from dps.transport.call import CallingWire
 from dps.transport.remote import PendingCall, Remote
-from dps.transport.stream import TICK, can_be_taken_over, wire_of
+from dps.transport.stream import SILENCE, TICK, can_be_taken_over, wire_of
 
 #: Seconds between probes of a shard whose answer is awaited.
 _PROBE_EVERY = 5.0
@@ -34,6 +34,7 @@ async def connected(
     look: Callable[[], None],
     lost: Callable[[str], DPSError],
     timeout: float,
+    silence: float = SILENCE,
 ) -> Wire | None:
     """A connection to a shard's handler; None where its kind has no socket to be served.
 
@@ -48,21 +49,24 @@ async def connected(
         See `wire_of`.
     timeout : float
         Seconds without an answer that count as a loss.
+    silence : float
+        Seconds without any answer after which the other host is gone; either side has the same.
     """
+    silence = min(silence, timeout)
     node = remote.node
     comm = await connect(remote.address, timeout=timeout, **node.connection_args)
     try:
         if not can_be_taken_over(comm):
             comm.abort()
             return None
-        await comm.write({"op": handler, "who": who})
+        await comm.write({"op": handler, "who": who, "silence": silence})
         answer = await comm.read()
         if not isinstance(answer, tuple | list):  # Dask's, where there is no such handler
             raise lost("it has been released")
         admitted, value = answer
         if not admitted:
             raise pickle.loads(value)
-        return wire_of(comm, look, lost, min(TICK, timeout / 4))
+        return wire_of(comm, look, lost, min(TICK, timeout / 4), silence)
     except BaseException:
         comm.abort()
         raise

@@ -6,11 +6,14 @@ A caller asks again when it has its answer; medians. On one host it is this proc
 is a worker's of a LocalCluster, its mirror another one's. Between hosts it is a task on one network
 namespace (`namespaces.py`, as root on Linux), and the shard on another; where there can be none,
 the caller does without mapped memory. Tensors are 1,000 float32, keys 1,000 that are drawn anew for
-each call from a table of `--rows` rows of 16 float32, all of which are there.
+each call from a table of `--rows` rows of 16 float32, all of which are there. Last, a mirror of 100
+bytes a row is killed, and this process writes while another one is filled.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +77,26 @@ def push_pulls(server: dps.ParameterServer, calls: int, repeat: int) -> float:
     return rate(lambda _: server.push_pull("w", gradient), calls, repeat)
 
 
+def copied(client: Client, size: int) -> tuple[float, float]:
+    """Seconds of the longest write while another mirror is filled, and until it is whole."""
+    options = {"name": "copied", "n_shards": 1, "mirror": True, "client": client}
+    with dps.ParameterServer({"w": np.zeros(size)}, **options) as server:
+        shard = server.stats()["shards"][0]
+        pid = client.run(os.getpid, workers=[shard["mirror"]])[shard["mirror"]]
+        server.add("w", 1.0, slice(0, 10))
+        os.kill(pid, signal.SIGKILL)
+        began, looked, longest = time.perf_counter(), 0.0, 0.0
+        while True:
+            before = time.perf_counter()
+            server.add("w", 1.0, slice(0, 10))
+            now = time.perf_counter()
+            longest = max(longest, now - before)
+            if now - looked > 0.1:
+                looked = now
+                if server.stats()["shards"][0]["mirror"]:
+                    return longest, now - began
+
+
 @contextmanager
 def between_hosts() -> Iterator[Callable[..., float]]:
     """A function that counts push_pulls, on another host than the shard if that can be."""
@@ -98,12 +121,19 @@ def main() -> None:
         found = on_one_host(client, chosen.calls, chosen.rows, chosen.repeat)
     with cluster(2) as client:
         found["push, mirrored, on one host"] = mirrored(client, chosen.calls, chosen.repeat)
+    with cluster(3) as client:
+        longest, whole = copied(client, chosen.rows * 25 // 2)
     far = f"push_pull, {'stream' if why_not() else 'between hosts'}"
     with between_hosts() as count:
         found[far] = count(chosen.calls, chosen.repeat)
     print(f"{N:,} float32; a table of {chosen.rows:,} rows\n")
     table(("", "a second"), ((name, f"{each:,.0f}") for name, each in found.items()))
+    print(
+        f"\nA new mirror of {chosen.rows / 1e7:.3g} GB: the longest of the writes meanwhile took "
+        f"{longest:.2f} s, and the mirror was whole after {whole:.1f} s"
+    )
     bars(
+        ("server: seconds of the longest write while a mirror is filled", longest, "<=", 0.5),
         ("server: pulls a second, mapped", found["pull, mapped"], ">=", 100_000),
         ("server: push_pulls a second through a stream", found[far], ">=", 8_000),
         ("server: pulls of keys a second", found[f"pull of {N:,} keys, mapped"], ">=", 5_000),

@@ -1,10 +1,12 @@
 """Fits in which something goes wrong at a random moment, and whether what is promised holds.
 
-    PYTHONPATH=tests/harness python tests/chaos/faults.py [--faults N] [--seed S]
+    PYTHONPATH=tests/harness python tests/chaos/faults.py [--faults N] [--seed S] [--neighbours]
 
 Each case is drawn by its number: workers, mode, data, estimator, victim, fault and moment. It is
 run on a cluster of real processes. A fit that can finish must, with each row counted once an
 epoch; one that cannot must say so by an error of dps; none may hang, or leave anything behind.
+With ``--neighbours`` other users are there too (`neighbours.py`), who must not be harmed, and
+workers have ports from a range, so that they come back at addresses of dead ones. As root.
 Prints each case that breaks a promise with its number, which runs it again, and a table.
 """
 
@@ -37,6 +39,7 @@ import pandas as pd
 import psutil
 from configure import configure
 from distributed import Client, LocalCluster
+from neighbours import NEIGHBOURS, Neighbour
 from uneven import Slow
 
 import dps
@@ -143,8 +146,11 @@ class Case:
     """One fit and what happens to it, drawn by a number; with other workers for each 25 of them."""
 
     number: int
+    neighbours: bool = False
 
     def __post_init__(self) -> None:
+        chance = self.chance = random.Random(f"{self.number}, neighbours")
+        self.neighbour = chance.choice(NEIGHBOURS) if self.neighbours else Neighbour
         draw = random.Random(self.number)
         self.mode = draw.choice(list(MODES))
         self.model = draw.choice(list(MODELS))
@@ -166,12 +172,13 @@ class Case:
         at = f"{self.delay:.2f} s" if self.point is None else f"{self.point} {self.count}"
         return (
             f"{self.number}: {self.fault} at {at}, {self.mode}, {self.model}, {self.data}"
-            f"{', early stopping' * self.early}, cache={self.cache}, drops={self.drops}"
+            f"{', early stopping' * self.early}, cache={self.cache}, drops={self.drops}, "
+            f"{self.neighbour.__name__}"
         )
 
-    def estimator(self, client: Client) -> Any:
+    def estimator(self, client: Client, **more: Any) -> Any:
         """What is fitted."""
-        more = {} if self.model == "lbfgs" else {"batch_size": 100}
+        more |= {} if self.model == "lbfgs" else {"batch_size": 100}
         if self.model in ("sgd", "adam", "lbfgs"):
             more["loss"] = Slow(seconds=0.01)
         if self.model == "machine" and self.data == "frame" and self.mode in ("sync", "async"):
@@ -207,7 +214,20 @@ class Case:
 
     def run(self, client: Client) -> list[str]:
         """Run it; the promises that were broken."""
-        model, (X, y) = self.estimator(client), DATA[self.data](client)
+        beside = self.neighbour(client, self.chance)
+        beside.begin()
+        try:
+            broken, fits = self._run(client, beside)
+            broken += [f"harmed: {each}" for each in beside.harm()]
+        finally:
+            beside.end()
+        return [*broken, *left_behind(client, fits)]
+
+    def _run(self, client: Client, beside: Neighbour) -> tuple[list[str], list[str]]:
+        options = beside.options()
+        if self.model == "machine" and "server" in options:
+            options = {}  # a table cannot be published
+        model, (X, y) = self.estimator(client, **options), DATA[self.data](client)
         self.ended = threading.Event()
         found: dict[str, Any] = {"fits": []}
 
@@ -232,16 +252,18 @@ class Case:
         self.ended.set()
         if fitting.is_alive():
             frame = sys._current_frames()[fitting.ident]  # type: ignore[index]
-            return ["hangs: " + "".join(traceback.format_stack(frame)[-12:])]
+            return ["hangs: " + "".join(traceback.format_stack(frame)[-12:])], []
         if self.point is None:
             striking.join(HANG)
         client.run(disarm, on_error="ignore")
-        return [*self._broken(model, found.get("error")), *left_behind(client, found["fits"])]
+        return [*self._broken(model, found.get("error"))], found["fits"]
 
     def _broken(self, model: Any, error: BaseException | None) -> Iterator[str]:
         self.outcome = "its rows are gone"
         if error is not None:
             lost = isinstance(error, WorkerLostError | ClusterError) and self.data == "scattered"
+            if "checkpoints cannot be written" in str(error) and not hasattr(model, "n_iter_"):
+                return  # before training
             if not isinstance(error, DPSError):
                 yield "untyped: " + "".join(traceback.format_exception(error))
             elif not lost:
@@ -275,7 +297,8 @@ def left_behind(client: Client, fits: list[str]) -> list[str]:
         import threading
 
         names = [thread.name for thread in threading.enumerate()]
-        return [*map(str, dask_worker.state.actors), *(n for n in names if n.startswith("dps-"))]
+        names += map(str, dask_worker.state.actors)  # a neighbour may have some, too
+        return [name for name in names if name.startswith("dps-")]
 
     deadline = time.monotonic() + 15
     while True:
@@ -290,7 +313,7 @@ def left_behind(client: Client, fits: list[str]) -> list[str]:
 
 
 @contextmanager
-def cluster(n_workers: int) -> Iterator[Client]:
+def cluster(n_workers: int, ports: str | None = None) -> Iterator[Client]:
     """Workers that come back as often as they die."""
     with (
         dask.config.set(
@@ -301,7 +324,7 @@ def cluster(n_workers: int) -> Iterator[Client]:
         ),
         LocalCluster(
             n_workers=n_workers, threads_per_worker=1, dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
+            silence_logs=logging.CRITICAL, **({} if ports is None else {"worker_port": ports}),
         ) as made,
         Client(made, set_as_default=False) as client,
     ):  # fmt: skip
@@ -318,6 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the number of the first case")
+    parser.add_argument("--neighbours", action="store_true", help="other users are there too")
     chosen = parser.parse_args()
     logging.getLogger("dps").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
@@ -325,9 +349,10 @@ def main() -> None:
     began, numbers = time.monotonic(), range(chosen.seed, chosen.seed + chosen.faults)
     for group, some in groupby(numbers, lambda number: number // 25):
         n_workers, retired = 2 + group % 5, 0
-        with cluster(n_workers) as client:
+        first = 21_000 + group % 100 * 50
+        with cluster(n_workers, f"{first}:{first + 49}" if chosen.neighbours else None) as client:
             for number in some:
-                case = Case(number)
+                case = Case(number, chosen.neighbours)
                 whole(client, n_workers, retired)
                 retired += case.fault == "retire"
                 was = time.monotonic()

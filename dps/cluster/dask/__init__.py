@@ -9,16 +9,18 @@ from __future__ import annotations
 from distributed import Client, default_client, get_worker
 
 from dps.cluster.dask.cluster import DaskCluster
+from dps.data.results import is_inherited
 
 __all__ = ["DaskCluster", "active_client", "inside_task"]
 
 
 def active_client() -> Client | None:
-    """The current client of this thread or process, if there is one."""
+    """The current client of this thread or process, if there is one that can be used."""
     try:
-        return default_client()
+        found = default_client()
     except ValueError:
         return None
+    return None if is_inherited(found) else found
 
 
 def inside_task() -> bool:

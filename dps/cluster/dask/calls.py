@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import dask
 from distributed import Client, Future
 from distributed.client import _wait
 
-from dps.cluster.base import GRACE_SECONDS, until_known
-from dps.cluster.dask.progress import TaskProgress, look_for_progress
-from dps.data.results import LOST
+from dps.cluster.base import grace, until_known
+from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
+from dps.data.results import LOST, is_inherited
 from dps.errors import ClusterError, VersionError, WorkerLostError
 from dps.server.host import shared_memory_id
 
@@ -28,9 +29,12 @@ _TICK = 1.0
 #: What waiting for a Future raises that is cancelled, by Dask or by asyncio.
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
-# Workers whose dps has been found to be this one's, by client.
+# A worker is its address and its id: one that is started again may have the address of before.
+# The ids of workers as they were last seen, by client and address.
+_ids: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
+# Ids of workers whose dps has been found to be this one's, by client.
 _checked: weakref.WeakKeyDictionary[Client, set[str]] = weakref.WeakKeyDictionary()
-# Where workers' shared memory is, by client.
+# Where workers' shared memory is, by client and id.
 _memories: weakref.WeakKeyDictionary[Client, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
@@ -45,6 +49,11 @@ def check_client(client: Client) -> None:
         raise ClusterError(
             "a fit would block the event loop of an asynchronous client: run it in another thread, "
             "by await asyncio.to_thread(model.fit, X, y)"
+        )
+    if is_inherited(client):
+        raise ClusterError(
+            "the client was made before this process was forked, and cannot be used here: make a "
+            "new Client, or call fit without one to train in this process"
         )
     if client.status != "running":
         raise ClusterError(
@@ -92,21 +101,34 @@ def reaching(client: Client, what: str = "the scheduler cannot be reached") -> I
 
 def living(client: Client, timeout: float) -> dict[str, int]:
     """The workers that the scheduler has now, and their threads."""
-    return ask(client, "scheduler.ncores", timeout)
+    return {worker: n for worker, (n, _) in _workers(client, timeout).items()}
 
 
 def staying(client: Client, timeout: float) -> dict[str, int]:
     """Those that have not begun to leave, unless all have; they take no tasks any more."""
+    found = _workers(client, timeout)
+    return {w: n for w, (n, stays) in found.items() if stays} or {
+        worker: n for worker, (n, _) in found.items()
+    }
 
-    def look(dask_scheduler: Any) -> dict[str, int]:
+
+def _workers(client: Client, timeout: float) -> dict[str, tuple[int, bool]]:
+    """The threads of each worker, and whether it stays; their ids are kept."""
+
+    def look(dask_scheduler: Any) -> dict[str, tuple[int, bool, str]]:
         return {
-            address: worker.nthreads
+            address: (worker.nthreads, "closing" not in worker.status.name, worker.server_id)
             for address, worker in dask_scheduler.workers.items()
-            if "closing" not in worker.status.name
         }
 
-    found: dict[str, int] = ask(client, "_run_on_scheduler", timeout, function=look)
-    return found or living(client, timeout)
+    found = ask(client, "_run_on_scheduler", timeout, function=look)
+    _ids[client] = {address: number for address, (_, _, number) in found.items()}
+    return {address: (n, stays) for address, (n, stays, _) in found.items()}
+
+
+def ids(client: Client) -> dict[str, str]:
+    """The ids of workers, as they were last seen by `living` or `staying`."""
+    return _ids.get(client, {})
 
 
 def is_retired(client: Client, worker: str, timeout: float) -> bool:
@@ -165,19 +187,38 @@ def present(client: Client, fit: str, timeout: float, but: Collection[str] = ())
         try:
             check_versions(client, set(found) - set(but), timeout)
         except WorkerLostError as error:  # it may just go
-            deadline = time.monotonic() + GRACE_SECONDS
+            deadline = time.monotonic() + grace()
             while error.worker in staying(client, timeout):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
         else:
-            return found
+            return _with_resources(client, found, timeout)
+
+
+def _with_resources(client: Client, workers: dict[str, int], timeout: float) -> dict[str, int]:
+    """Those that have the resources which `dask.annotate` asks for, of all tasks made inside it."""
+    wanted = dask.get_annotations().get("resources")
+    if not wanted:
+        return workers
+    known = ask(client, "scheduler.identity", timeout, n_workers=-1)["workers"]
+    there = {each: known[each]["resources"] for each in workers if each in known}
+    found = {
+        each: workers[each]
+        for each, has in there.items()
+        if all(has.get(name, 0) >= least for name, least in wanted.items())
+    }
+    if not found:
+        raise ClusterError(
+            f"no worker has the resources {dict(wanted)} of dask.annotate; there are {there}"
+        )
+    return found
 
 
 def check_versions(client: Client, workers: set[str], timeout: float) -> None:
     """See that every worker has this dps, once a worker."""
-    known = _checked.setdefault(client, set())
-    new = sorted(workers - known)
+    known, numbers = _checked.setdefault(client, set()), ids(client)
+    new = sorted(worker for worker in workers if numbers.get(worker) not in known)
     if not new:
         return
     # A function of the standard library: one of ours could not be unpickled there.
@@ -210,17 +251,19 @@ def check_versions(client: Client, workers: set[str], timeout: float) -> None:
                 f"a worker has dps {theirs}, this process has {ours}: install the same version",
                 worker=worker,
             )
-        known.add(worker)
+        if worker in numbers:
+            known.add(numbers[worker])
 
 
 def shared_memory(client: Client, workers: Sequence[str], timeout: float) -> list[str]:
     """What workers have in common that can map each other's memory, asked once a worker."""
-    known = _memories.setdefault(client, {})
-    new = sorted(set(workers) - set(known))
-    if new:
+    known, numbers = _memories.setdefault(client, {}), ids(client)
+    found = {worker: known[n] for worker, n in numbers.items() if n in known}
+    if new := sorted(set(workers) - set(found)):
         what = "the workers cannot be asked for their shared memory"
-        known |= ask(client, "_run", timeout, what=what, function=shared_memory_id, workers=new)
-    return [known[worker] for worker in workers]
+        found |= ask(client, "_run", timeout, what=what, function=shared_memory_id, workers=new)
+        known |= {numbers[worker]: found[worker] for worker in new if worker in numbers}
+    return [found[worker] for worker in workers]
 
 
 def _quietest(client: Client, workers: Sequence[str], timeout: float) -> str | None:
@@ -246,8 +289,13 @@ def watched(
     what: str,
     timeout: float,
     check: Callable[[], None],
+    cancels: bool = True,
 ) -> Any:
-    """The result of a client's coroutine; `check` is called once a second meanwhile."""
+    """The result of a client's coroutine; `check` is called once a second meanwhile.
+
+    Dask's gathering of results is not cancelled after an error: that would leave its inner tasks
+    behind, and a traceback in the log for each. It ends when the Futures are released.
+    """
     answer = asyncio.run_coroutine_threadsafe(coroutine, client.loop.asyncio_loop)
     deadline = time.monotonic() + timeout
     try:
@@ -265,7 +313,8 @@ def watched(
         until_known(check)
         raise ClusterError(f"{what} failed: {type(error).__name__}: {error}") from error
     finally:
-        answer.cancel()
+        if cancels:
+            answer.cancel()
 
 
 def fetch(
@@ -276,7 +325,8 @@ def fetch(
     A result whose worker has died since is computed again by Dask, if it is pinned: never.
     """
     what = "the transfer of results"
-    return list(watched(client, client._gather(list(futures)), what, timeout, check))
+    gathering = client._gather(list(futures))
+    return list(watched(client, gathering, what, timeout, check, cancels=False))
 
 
 def await_futures(
@@ -296,8 +346,7 @@ def await_futures(
         There has been no progress for `timeout` seconds, or the scheduler is gone.
     """
     waiting = list(futures)
-    look, signs = look_for_progress(timeout), None
-    moved = time.monotonic()
+    look, clock = look_for_progress(timeout), StallClock(timeout)
     while waiting:
         try:
             client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
@@ -311,12 +360,7 @@ def await_futures(
             standing = None if found is None else TaskProgress(**found)
             if standing is not None:
                 stuck()
-            if len(still) < len(waiting) or standing is None or standing.signs != signs:
-                moved = time.monotonic()
-                signs = None if standing is None else standing.signs
-            waited = time.monotonic() - moved
-            if standing is not None and standing.must_end(waited, timeout):
-                raise standing.error(len(still), waited) from None
+            clock.see(standing, len(still), len(still) < len(waiting))
             waiting = still
         except CANCELLED:
             break

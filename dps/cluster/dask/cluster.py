@@ -20,8 +20,8 @@ from distributed import Client, Future
 from distributed.client import _wait
 from numpy.typing import NDArray
 
-from dps.cluster.base import GRACE_SECONDS, ReplicaTask, ShardPlan
-from dps.cluster.dask.calls import CANCELLED, ask, check_client, is_retired, shared_memory
+from dps.cluster.base import ReplicaTask, ShardPlan, grace
+from dps.cluster.dask.calls import CANCELLED, ask, check_client, ids, is_retired, shared_memory
 from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
@@ -59,6 +59,8 @@ class DaskCluster:
         Id of the fit; keys and files carry it.
     timeout : float
         Seconds without progress after which waiting is an error.
+    silence : float
+        Seconds without any answer after which another host is gone.
 
     Attributes
     ----------
@@ -75,10 +77,10 @@ class DaskCluster:
         dps is missing on a worker, or another version.
     """
 
-    def __init__(self, client: Client, fit: str, timeout: float) -> None:
+    def __init__(self, client: Client, fit: str, timeout: float, silence: float = 2.0) -> None:
         self._client = client
         self._fit = fit
-        self._timeout = timeout
+        self._timeout, self._silence = timeout, silence
         check_client(client)
         self._work = FitWork(client, fit, timeout)
         self._threads = self._work.present()
@@ -109,9 +111,11 @@ class DaskCluster:
         # One that goes as it is looked at, or has another dps, is not needed.
         with contextlib.suppress(WorkerLostError, VersionError):
             self._work.ask_silent()
-            if not self._work.staying().keys() <= self._threads.keys():
+            staying = self._work.staying()
+            if self._work.has_another() or not staying.keys() <= self._threads.keys():
                 found = self._work.present()
-                return found if found.keys() >= set(self.holders) else {}
+                there = found.keys() - self._work.reborn
+                return found if there >= set(self.holders) else {}
         return {}
 
     def memory(self) -> int:
@@ -239,7 +243,7 @@ class DaskCluster:
             self._remotes.append(Remote(made.worker, future.key, self._client))
         self._work.wait(self._actors)
         remotes = tuple(self._remotes[: len(shards)])
-        server = Stores(remotes, placement, self._timeout, shards[0].table)
+        server = Stores(remotes, placement, self._timeout, shards[0].table, self._silence)
         summing = zip(self._remotes[len(shards) :], (made.group for made in hosts), strict=True)
         try:
             for remote, rest in zip(self._remotes, rests, strict=True):
@@ -307,14 +311,16 @@ class DaskCluster:
         ServerLostError
             Nothing has been left that can be read.
         """
-        alive = self._work.living()
+        alive = self._work.living(session.server.timeout)
+        # Also workers that were started again, at the address of the shard's.
+        anybody = {worker: 0 for worker in ids(self._client) if worker not in self._work.silent}
         handles = []
         for handle in session.shards:
             remote = handle.endpoint
             if not isinstance(remote, Remote) or remote.address in alive:
                 handles.append(handle)
                 continue
-            found = remains_of(self._client, handle.card, remote.address, alive, self._timeout)
+            found = remains_of(self._client, handle.card, remote.address, anybody, self._timeout)
             if found is None:
                 raise ServerLostError(
                     "the memory of a shard has gone with its worker", worker=remote.address
@@ -345,17 +351,17 @@ class DaskCluster:
             remove_files_of(self._fit)
             return
         alive = self._end_group()
-        self._sender.finish(GRACE_SECONDS if alive else 0.0)
+        self._sender.finish(grace() if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))
 
     def _end_group(self) -> Mapping[str, int]:
         """Stop replicas and free the windows; the workers that there are."""
         alive, reached = {}, True
         try:
-            alive = self._work.living(GRACE_SECONDS)
+            alive = self._work.living(grace())
         except ClusterError:  # busy or dead: nobody else stops the shards, whose workers may live
             reached = False
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + grace()
         shards = alive if reached else {remote.address: 0 for remote in self._remotes}
         made = self._made(shards, deadline)
         calls = [remote.start("close", direct=not reached) for remote in made]
@@ -409,5 +415,5 @@ class DaskCluster:
                 self._fit,
                 workers=workers,
                 on_error="ignore",
-                callback_timeout=GRACE_SECONDS,
+                callback_timeout=grace(),
             )

@@ -194,7 +194,9 @@ def naming_partitions(
             erred, cause = future.status == "error", None
             if erred:
                 cause = ask(client, "scheduler.get_error_cause", timeout, keys=[future.key])
-            described = _described(given[number], number, name, cause, trained)
+            described = f"partition {number}"  # of local data
+            if number < len(given):
+                described = _described(given[number], number, name, cause, trained)
             note = f"{described} " + ("could not be computed" if erred else "is lost")
             if note not in getattr(error, "__notes__", ()):  # Dask raises one object each time
                 error.add_note(note)

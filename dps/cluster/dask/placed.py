@@ -378,10 +378,12 @@ class PlacedData:
         WorkerLostError
             Another worker has died meanwhile: to be called again.
         """
+        there = set(alive) - self._work.reborn
         lost = [
             n for n, holder in enumerate(self.holders)
-            if holder not in alive and n not in self.gone
+            if holder not in there and n not in self.gone
         ]  # fmt: skip
+        self._work.reborn.clear()  # they hold nothing yet
         homes = homes_after(self.holders, alive)
         for number, home in enumerate(homes):
             self.holders[number] = home
@@ -410,8 +412,8 @@ class PlacedData:
             self._stages[number] = len(self._steps)
         self.gone |= gone
         self._bring()
-        there = [number for number in range(len(self.holders)) if number not in self.gone]
-        self._await_partitions(there)
+        left = [number for number in range(len(self.holders)) if number not in self.gone]
+        self._await_partitions(left)
 
     def close(self, alive: Mapping[str, int]) -> list[str]:
         """Release every future; the workers that have files of this fit."""

@@ -6,6 +6,7 @@ words alone: it need not have dps.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,37 @@ class TaskProgress:
                 worker=worker,
             )
         return ClusterError(f"{begins}are there workers that may run them?")
+
+
+class StallClock:
+    """How long tasks have made no progress.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds without any that are an error.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._signs: Any = None
+        self._moved = time.monotonic()
+
+    def see(self, standing: TaskProgress | None, n_tasks: int, ended: bool = False) -> None:
+        """Record where tasks stand (None: they make progress), and whether one has ended.
+
+        Raises
+        ------
+        ClusterError
+            There has been no progress for too long.
+        """
+        now = time.monotonic()
+        if ended or standing is None or standing.signs != self._signs:
+            self._moved = now
+            self._signs = None if standing is None else standing.signs
+        waited = now - self._moved
+        if standing is not None and standing.must_end(waited, self._timeout):
+            raise standing.error(n_tasks, waited)
 
 
 def look_for_progress(timeout: float) -> Callable[..., Any]:

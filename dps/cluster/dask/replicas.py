@@ -10,7 +10,8 @@ from typing import Any
 from distributed import Future, get_worker, secede
 from distributed.core import Status
 
-from dps.cluster.dask.calls import fetch
+from dps.cluster.dask.calls import ask, fetch
+from dps.cluster.dask.progress import StallClock, TaskProgress, look_for_progress
 from dps.cluster.dask.work import FitWork
 from dps.data.partitions import Partition
 from dps.errors import ClusterError, WorkerLostError
@@ -34,6 +35,7 @@ class ReplicaTasks:
         self._shards = shards
         self._outcomes: dict[int, Any] = {}
         self._left: set[int] = set()
+        self._clock = StallClock(work.timeout)
         self._change = threading.Event()
         for future in futures.values():
             future.add_done_callback(lambda _: self._change.set())
@@ -88,6 +90,33 @@ class ReplicaTasks:
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""
         self._left.update(ranks)
+
+    def to_begin(self, ranks: Iterable[int]) -> set[int]:
+        """Those that wait for a thread, or for what they are given, see `Running.to_begin`.
+
+        A replica says at once that it has begun, by seceding.
+        """
+        pending = {
+            self._futures[rank].key: rank
+            for rank in ranks
+            if self._futures[rank].status == "pending"
+        }
+        if not pending:
+            return set()
+
+        def look(dask_scheduler: Any, keys: Sequence[Any]) -> list[Any]:
+            tasks = [dask_scheduler.tasks.get(key) for key in keys]
+            at = [task.processing_on for task in tasks if task is not None]
+            begun = {task.key for worker in at if worker for task in worker.long_running}
+            return [key for key in keys if key not in begun]
+
+        client, timeout = self._work.client, self._work.timeout
+        keys = ask(client, "_run_on_scheduler", timeout, function=look, keys=list(pending))
+        if keys:
+            question = look_for_progress(timeout)
+            found = ask(client, "_run_on_scheduler", timeout, function=question, keys=keys)
+            self._clock.see(None if found is None else TaskProgress(**found), len(keys))
+        return {pending[key] for key in keys}
 
     def drain(self, alive: Mapping[str, int], deadline: float) -> bool:
         """Wait for the replicas of living workers to end; whether all have, in order."""

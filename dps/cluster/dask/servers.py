@@ -7,6 +7,7 @@ which the scheduler holds until the server is closed, whoever made it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import dask
 from distributed import Client, Future, Worker, get_client, get_worker
 from distributed.protocol import pickle
 
-from dps.cluster.base import until_known
+from dps.cluster.base import grace, until_known
 from dps.cluster.dask import active_client, inside_task
 from dps.cluster.dask.calls import (
     ask,
@@ -35,8 +36,9 @@ from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard
 from dps.server.holding import Holding, HoldingCard
+from dps.server.memory import remove_files_of
 from dps.server.tensors import ServerSpec
-from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of
+from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of, shard_key
 from dps.transport.remote import Remote
 from dps.transport.tensor_shard import TensorShard
 
@@ -157,7 +159,7 @@ def start(
     make = another if mirrored and spec.name is not None else None
 
     def key(shard: int, number: int) -> str:
-        return mirror_key(spec.id, shard, 1) if number else f"dps-server-{spec.id}-{shard}"
+        return mirror_key(spec.id, shard, 1) if number else shard_key(spec.id, shard)
 
     futures = [
         client.submit(
@@ -198,6 +200,10 @@ def _another(
     gone. `use` has the shard pass on to it what is written, or raises.
     """
     timeout, key = spec.timeout, mirror_key(spec.id, shard, number)
+    asking = asyncio.run_coroutine_threadsafe(worker.scheduler.ncores(), worker.loop.asyncio_loop)
+    others = set(asking.result(timeout)) - {worker.address}
+    if not (others if among is None else others & among):
+        return False  # asked every few seconds: a client would cost more
     with Client(
         worker.scheduler.address, security=worker.security, set_as_default=False, name="dps-mirror"
     ) as client:
@@ -409,9 +415,20 @@ class ServerShards:
                 if remote.address in alive:
                     with contextlib.suppress(ServerLostError):  # it has gone
                         remote.call("close", timeout=card.timeout)
+            self._remove_files(alive)
         finally:
             for future in self._futures:
                 future.release()
+
+    def _remove_files(self, alive: Mapping[str, int]) -> None:
+        """Give back what shards have left that died, on each host."""
+        remove_files_of(self.spec.id)
+        if (client := self._client) is not None and alive:
+            with contextlib.suppress(OSError):  # a worker that is frozen, or gone meanwhile
+                client.sync(
+                    client._run, remove_files_of, self.spec.id, on_error="ignore",
+                    callback_timeout=grace(),
+                )  # fmt: skip
 
     def close(self) -> None:
         """End the shards, and have the scheduler hold the name no longer."""
@@ -457,7 +474,14 @@ def _cards(client: Client, name: str | None) -> list[ServerCard]:
     """What is known by a name: one server, or none."""
     try:
         with reaching(client):
-            _, data = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASKING)
+            found = client.get_dataset(f"{_PREFIX}{name}", callback_timeout=_ASKING)
     except KeyError:
         return []
-    return [pickle.loads(data)]
+    # Any client may publish a dataset of such a name.
+    if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], bytes)):
+        return []
+    try:
+        card = pickle.loads(found[1])
+    except Exception:
+        return []
+    return [card] if isinstance(card, ServerCard) else []

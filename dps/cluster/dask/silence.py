@@ -12,11 +12,11 @@ from typing import Any
 
 from distributed import Client
 
-from dps.cluster.base import GRACE_SECONDS
+from dps.cluster.base import grace
 from dps.cluster.dask.calls import ask
 
-#: Seconds within which a worker answers that somebody has lost, and more of them for others.
-_TIMES = 1.0, GRACE_SECONDS - 1.0
+#: Seconds within which a lost worker must answer; others have the rest of `grace`.
+_SOON = 1.0
 
 
 def silent_among(
@@ -24,7 +24,7 @@ def silent_among(
     lost: str | None,
     others: Collection[str],
     timeout: float,
-    times: tuple[float, ...] = _TIMES,
+    times: tuple[float, ...] | None = None,
 ) -> set[str]:
     """Those that do not answer; none as soon as the lost one does.
 
@@ -40,9 +40,10 @@ def silent_among(
     times : tuple of float
         Seconds for the lost one, and more where others have not answered.
     """
+    times = times or (min(_SOON, grace() / 2), max(grace() - _SOON, grace() / 2))
     workers = {*others, *([] if lost is None else [lost])}
     found: list[str] = ask(
-        client, "_run_on_scheduler", timeout + GRACE_SECONDS,
+        client, "_run_on_scheduler", timeout + grace(),
         function=_asking(), workers=sorted(workers), lost=lost, times=times,
     )  # fmt: skip
     return set(found)

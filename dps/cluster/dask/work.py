@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client, Future
 
-from dps.cluster.dask.calls import await_futures, fetch, living, present, staying
+from dps.cluster.dask.calls import await_futures, fetch, ids, living, present, staying
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.silence import silent_among
 from dps.cluster.dask.spans import FitSpan
@@ -40,6 +40,9 @@ class FitWork:
         Workers without which the fit cannot go on as it is.
     silent : set of str
         Workers that Dask takes for living, and that do not answer; they count as gone.
+    reborn : set of str
+        Addresses at which there is another worker than the one that this fit has given something.
+        They count as gone until that has been made again, see `PlacedData.restore`.
     """
 
     def __init__(self, client: Client, fit: str, timeout: float) -> None:
@@ -48,6 +51,8 @@ class FitWork:
         self.timeout = timeout
         self.needed: set[str] = set()
         self.silent: set[str] = set()
+        self.reborn: set[str] = set()
+        self._ids: dict[str, str] = {}
         self.span = FitSpan()
         self._names = 0
 
@@ -98,7 +103,10 @@ class FitWork:
         return self._answering(staying(self.client, self.timeout))
 
     def present(self) -> dict[str, int]:
-        """Those that may take part, see `calls.present`; one that does not answer is left out."""
+        """Those that may take part, see `calls.present`; one that does not answer is left out.
+
+        Also those that have been started again at an address that this fit knows.
+        """
         while True:
             try:
                 found = present(self.client, self.fit, self.timeout, self.silent)
@@ -109,12 +117,31 @@ class FitWork:
                 _log.warning("%s; it is left out", error)
                 self.silent |= silent
                 continue
-            if not (answering := self._answering(found)):
+            answering = {worker: n for worker, n in found.items() if worker not in self.silent}
+            if not answering:
                 raise ClusterError("no worker of the cluster answers", worker=min(found))
+            now = ids(self.client)
+            for worker in answering.keys() & now.keys():
+                if self._ids.setdefault(worker, now[worker]) != now[worker]:
+                    self._ids[worker] = now[worker]
+                    self.reborn.add(worker)
             return answering
 
+    def has_another(self) -> bool:
+        """Whether a worker has been started again at an address that this fit knows."""
+        now = ids(self.client)
+        return any(now.get(worker, known) != known for worker, known in self._ids.items())
+
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
-        return {worker: n for worker, n in workers.items() if worker not in self.silent}
+        """The workers that answer, and that are the ones this fit knows."""
+        now = ids(self.client)
+        return {
+            worker: n
+            for worker, n in workers.items()
+            if worker not in self.silent
+            and worker not in self.reborn
+            and now.get(worker) in (None, self._ids.setdefault(worker, now.get(worker, "")))
+        }
 
     def explain(
         self, worker: str | None, others: Collection[str], check: Callable[[], None]

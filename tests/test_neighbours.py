@@ -1,0 +1,251 @@
+"""Fits on a cluster that others use: their Actors, their tasks, and servers that stand still."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+from conditions import until
+from configure import configure
+from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+from losing import assert_exact, classifier, kill, rows, slow_loss
+
+import dps
+from dps.cluster.dask.cluster import DaskCluster
+from dps.errors import ClusterError, StalledError, WindowError
+from dps.training.steps import Steps
+from dps.training.watch import Watcher
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client of three workers."""
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def chunks() -> tuple[Any, Any]:
+    X, y = rows()
+    return da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
+
+
+class Theirs:
+    """An Actor of somebody else's, which keeps the thread that all Actors of a worker share."""
+
+    def work(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
+
+def test_actors_of_others_that_work_for_long_hold_up_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.as_current():
+        actors = [
+            client.submit(Theirs, actor=True, workers=[worker], pure=False).result()
+            for worker in client.nthreads()
+        ]
+    fetch, at_work = Watcher._fetch, []
+
+    def fetched(self: Watcher) -> bool:
+        ends = fetch(self)
+        if self.closed >= 2 and not at_work:
+            at_work.extend(actor.work(10.0) for actor in actors)
+        return ends
+
+    monkeypatch.setattr(Watcher, "_fetch", fetched)
+    configure(timeout=2.0)
+    began = time.monotonic()
+    model = classifier(client, max_iter=20).fit(*chunks())
+    assert_exact(model)
+    assert model.fit_report_.losses == ()
+    server = dps.ParameterServer({"w": np.zeros(3)}, n_shards=3, timeout=2.0, client=client)
+    with server:
+        server.add("w", 1.0)
+        assert server.versions == {"w": 1}
+        assert len(server.stats()["shards"]) == 3
+    assert time.monotonic() - began < 10.0  # they are still at work
+    assert not any(each.done() for each in at_work)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_replica_that_waits_for_a_thread_is_waited_for_as_a_task_is(
+    ends: bool, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of others come first: several short ones, or one that does not end."""
+    launch, theirs = DaskCluster.launch, []
+
+    def launched(self: DaskCluster, *args: Any) -> Any:
+        worker = min(client.nthreads())
+        for number in range(8 if ends else 1):
+            theirs.append(
+                client.submit(
+                    time.sleep, 1.0 if ends else 60.0, workers=[worker], pure=False,
+                    key=f"of-others-{number}",
+                )
+            )  # fmt: skip
+        until(lambda: client.processing()[worker], "the first one is at work")
+        return launch(self, *args)
+
+    monkeypatch.setattr(DaskCluster, "launch", launched)
+    configure(timeout=4.0)
+    model = classifier(client)
+    if ends:
+        assert_exact(model.fit(*chunks()))
+        assert model.fit_report_.losses == ()
+    else:
+        busy = r"all threads of a worker are at other tasks \(of-others-0\)"
+        with pytest.raises(ClusterError, match=busy):
+            model.fit(*chunks())
+        client.cancel(theirs, force=True)
+
+
+def test_replicas_that_wait_for_each_other_are_an_error_that_says_what_each_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a mode whose ranks disagree on how many steps there are."""
+    epoch = Steps.epoch
+
+    def longer(self: Steps, *args: Any) -> Any:
+        result = epoch(self, *args)
+        return epoch(self, *args) if self._seed[-1] else result
+
+    monkeypatch.setattr(Steps, "epoch", longer)
+    configure(timeout=2.0)
+    X, y = rows()
+    model = dps.LinearClassifier(optimizer="sgd", n_replicas=2, max_iter=3, shuffle=False)
+    with pytest.raises(StalledError, match=r"wait for each other.*0: ARRIVED=\d+ .*1: ARRIVED"):
+        model.fit(X, y)
+
+
+def test_a_frozen_server_does_not_blind_the_fit_that_publishes_into_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica's worker dies while the server's stands still: the fit goes on at once."""
+    first, second, third = sorted(client.nthreads())
+    pid = client.run(os.getpid, workers=[third])[third]
+    fetch, struck = Watcher._fetch, []
+
+    def fetched(self: Watcher) -> bool:
+        ends = fetch(self)
+        if self.closed >= 3 and not struck:
+            struck.append(time.monotonic())
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stands still")
+        elif self.closed >= 4 and len(struck) == 1:
+            struck.append(time.monotonic())
+            kill(client, second)
+        return ends
+
+    monkeypatch.setattr(Watcher, "_fetch", fetched)
+    X, y = (client.persist(each, workers=[first, second]) for each in chunks())
+    with dps.ParameterServer(
+        name="stands", client=client, workers=[third], mirror=False, timeout=4.0
+    ):
+        try:
+            configure(n_shards=1)
+            model = classifier(
+                client, server="stands", n_replicas=2, max_iter=30, loss=slow_loss(0.003)
+            )
+            with pytest.warns(UserWarning, match="no longer written into the server 'stands'"):
+                model.fit(X, y)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert_exact(model)
+        (loss,) = model.fit_report_.losses
+        assert second in loss.what
+        assert loss.seconds < 5.0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
+def test_a_window_that_cannot_be_mapped_makes_the_fit_go_on_by_streams(
+    mode: str, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a container has 64 MB of shared memory, and that is full."""
+
+    def full() -> None:
+        from importlib import import_module
+
+        from dps.errors import WindowError
+
+        def refused(card: Any) -> None:
+            raise WindowError("shared memory has no room")
+
+        import_module("dps.transport.connect").map_window = refused  # type: ignore[attr-defined]
+
+    client.run(full)
+    model = classifier(client, mode=mode, max_iter=3, loss=slow_loss(0.0)).fit(*chunks())
+    assert_exact(model)
+    assert "shared memory has no room: the fit goes on by streams" in caplog.text
+    with pytest.raises(WindowError, match="has no room"):
+        classifier(client, mode=dps.Sync(access="mapped"), max_iter=3).fit(*chunks())
+
+
+def test_a_fit_under_an_annotation_runs_where_the_resource_is() -> None:
+    workers = {
+        number: {"cls": Nanny, "options": {"nthreads": 1, "resources": resources}}
+        for number, resources in enumerate(({"big": 1}, {}))
+    }
+    scheduler = {"cls": Scheduler, "options": {"port": 0, "dashboard_address": ":0"}}
+    with (
+        SpecCluster(workers, scheduler) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(2)
+        known = client.scheduler_info(n_workers=-1)["workers"]
+        (big,) = (worker for worker, each in known.items() if each["resources"])
+        configure(timeout=10.0)
+        with dask.annotate(resources={"big": 1}):
+            model = classifier(client, max_iter=2, loss=slow_loss(0.0)).fit(*chunks())
+        assert list(model.plan_.workers) == [big]
+        with (
+            dask.annotate(resources={"huge": 1}),
+            pytest.raises(ClusterError, match=r"no worker has the resources \{'huge': 1\}"),
+        ):
+            classifier(client).fit(*chunks())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["numpy", "dask"])
+def test_a_forked_child_beside_an_active_client_trains_in_place(kind: str) -> None:
+    """Its parent's client is the default one there too, and nobody reads its answers."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        data: Any = rows() if kind == "numpy" else chunks()
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                model = classifier(None, max_iter=2, loss=slow_loss(0.0)).fit(*data)
+                said = f"{model.n_iter_} {model.plan_.workers[0]}"
+                try:
+                    classifier(client).fit(*data)
+                except ClusterError as error:
+                    said += f" {error}"
+            except BaseException as error:
+                said = repr(error)
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.close(writing)
+        ended = select.select([reading], [], [], 60)[0]
+        said = os.read(reading, 10_000).decode() if ended else "nothing"
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert said.startswith("2 this process")
+        assert "made before this process was forked" in said
+        assert client.submit(int).result(timeout=30) == 0
