@@ -101,7 +101,7 @@ class Resumption:
             raise
 
     def _look(self, resume: bool) -> None:
-        """Read what is at the path."""
+        """Read the checkpoints at the path."""
         if resume:
             self._found = files.newest(self._path)
             self._check_parameters()

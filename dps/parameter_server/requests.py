@@ -311,17 +311,18 @@ class Requests:
         done: bool,
     ) -> UnknownOutcomeError:
         """The error of a write that has been done in part, or perhaps; it can be repeated."""
-        told = []
+        outcomes = []
         for each in lost:
             perhaps = isinstance(each.error, UnknownOutcomeError)
             how = "may have been written" if perhaps else "has not been written"
             message = getattr(each.error, "message", each.error)
-            told.append(f"{tensor.where(each.piece.part)} {how} ({message})")
+            outcomes.append(f"{tensor.where(each.piece.part)} {how} ({message})")
         worker = getattr(lost[0].error, "worker", None)
         if done:
-            told.append("the rest has been written")
+            outcomes.append("the rest has been written")
         made = UnknownOutcomeError(
-            f"{'; '.join(told)}. `retry` of this error writes what is missing, once", worker=worker
+            f"{'; '.join(outcomes)}. `retry` of this error writes the missing part, once",
+            worker=worker,
         )
         ending = time.monotonic() + self.spec.timeout
 

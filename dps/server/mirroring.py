@@ -196,7 +196,7 @@ class Mirroring:
             self._n += 1
 
     def _reach(self, part: TensorPart, at: int, mirror: Mirror) -> None:
-        """Pass on what is written to a part that is new in both; or do without the mirror."""
+        """Pass on writes to a part that is new in both; or do without the mirror."""
         try:
             with part:
                 part.reach(self._link(at, mirror))
@@ -240,8 +240,8 @@ class Mirroring:
                     self._go_without(mirror)
                 elif time.monotonic() > ending:
                     kind = UnknownOutcomeError if written else ServerLostError
-                    told = "and may lack what was written" if written else "so nothing was written"
-                    raise kind(f"its mirror cannot be reached ({error}), {told}") from error
+                    outcome = "and may lack the write" if written else "so nothing was written"
+                    raise kind(f"its mirror cannot be reached ({error}), {outcome}") from error
                 else:
                     time.sleep(_PAUSE)
         holding.parts[at].reach(None)
@@ -254,7 +254,7 @@ class Mirroring:
         return MirrorLink(mirror.caller(), at, partial(_mend, weakref.ref(self._holding), at), torn)
 
     def _copy(self, at: int, mirror: Mirror, hold: AbstractContextManager[Any]) -> None:
-        """Pass on what is written to a part, and have the mirror hold what is there.
+        """Pass on writes to a part, and send its elements to the mirror.
 
         `hold` holds the part, for a piece at a time; writes go on between two. A write that cannot
         be passed on mends the part: then there is another link, and nothing is left to do.

@@ -1,4 +1,4 @@
-"""Checkpoints in a directory: what is in each, and the newest that is whole.
+"""Checkpoints in a directory: the contents of each, and the newest that is whole.
 
 ``000007-<run>/`` has the files of shards (``part-...``) and the manifest of `dps.data.directories`,
 which is written last: without it there is no checkpoint. Files say nothing of replicas, and of

@@ -1,4 +1,4 @@
-"""What is at a checkpoint path: which directories are checkpoints, and which may be removed.
+"""The contents of a checkpoint path: which directories are checkpoints, and may be removed.
 
 A checkpoint is a directory called ``<number>-<run>``, not a link to one, with the files of
 `checkpoint_files`. A run is a fit, and all fits that resumed from it. Anything else at the path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -310,7 +311,9 @@ class Watcher:
             return
         # A replica that works waits nowhere, whatever the others do meanwhile.
         for rank, waits in enumerate(self._session.waits(self._check)):
-            if waits != self._waits.get(rank, (-1, 0.0))[0]:
+            if rank not in self._waits:  # the first look says nothing of a change
+                self._waits[rank] = waits, -math.inf
+            elif waits != self._waits[rank][0]:
                 self._waits[rank] = waits, now
         if now - self._own_since > timeout and all(
             now - self._waits[rank][1] < timeout / 2 for rank in running
@@ -320,8 +323,8 @@ class Watcher:
                 for rank in running
             )
             raise StalledError(
-                f"all replicas wait for each other, and none has got on for {timeout:g} s: is "
-                f"there a mode of your own whose ranks disagree? Their words are {said}",
+                f"all replicas wait for each other, and none has made progress for {timeout:g} s: "
+                f"is there a mode of your own whose ranks disagree? Their words are {said}",
                 step=min(status.steps) + 1,
             )
 

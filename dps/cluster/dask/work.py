@@ -134,13 +134,13 @@ class FitWork:
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
         """The workers that answer, and that are the ones this fit knows."""
-        now = ids(self.client)
+        now = ids(self.client)  # another thread may have asked since: it need not have all of them
         return {
             worker: n
             for worker, n in workers.items()
             if worker not in self.silent
             and worker not in self.reborn
-            and now.get(worker) in (None, self._ids.setdefault(worker, now.get(worker, "")))
+            and (worker not in now or self._ids.setdefault(worker, now[worker]) == now[worker])
         }
 
     def explain(
