@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import dask
 import dask.array as da
+import distributed
 import event_tables
 import msgpack
 import numpy as np
@@ -37,6 +38,7 @@ from dps.server.window import WindowSpec
 from dps.transport.remote import Remote
 
 SCHEMA: dict[str, Any] = {
+    "loading": events.LoadingEvent,
     "started": events.StartedEvent,
     "replicas": events.ReplicasEvent,
     "shard": events.ShardEvent,
@@ -142,6 +144,59 @@ def test_a_fit_tells_its_story(client: Client, told: Told, mode: str, access: st
         assert [sum(histogram) for histogram in shard["staleness"]] == (
             [did["step"] for did in replicas["replicas"]] if mode == "async" else []
         )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_fit_says_how_many_partitions_are_loaded(
+    fails: bool, client: Client, told: Told, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("dps.cluster.dask.calls._TICK", 0.05)
+    gate = distributed.Event(f"loaded-{fails}", client)
+
+    def loaded(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] > 1:
+            distributed.Event(f"loaded-{fails}").wait()
+            if fails:
+                raise RuntimeError("the file is gone")
+        return block
+
+    X, y = problem()
+    X = X.map_blocks(loaded, dtype=float, meta=np.empty((0, 0)))
+    model = dps.LinearClassifier(client=client, n_replicas=2, max_iter=2, tol=None, verbose=1)
+    errors: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            model.fit(X, y)
+        except BaseException as error:
+            errors.append(error)
+
+    fitting = threading.Thread(target=fit)
+    fitting.start()
+    try:
+        until(lambda: [e for e in told("loading") if e["loaded"] == 2], "two of four are there")
+        assert not told("started")
+    finally:
+        gate.set()
+        fitting.join(60)
+    store = Store()
+    for event in told("loading"):
+        check_schema(event)
+        assert (event["name"], event["partitions"]) == ("LinearClassifier", 4)
+        store.add(event, now=0.0)
+    (shown,) = store.fits
+    assert (shown.name, shown.outcome) == ("LinearClassifier 1", "loading")
+    assert "loading, 2 of 4 partitions |" in capsys.readouterr().err
+    if fails:
+        assert isinstance(errors[0], RuntimeError)
+        assert told.last("failed")["message"] == "RuntimeError: the file is gone"
+    else:
+        assert not errors
+        assert told.last("stopped")["epochs"] == 2
+    for event in told():
+        store.add(event, now=0.0)
+    assert shown.outcome == ("failed" if fails else "max_iter")
 
 
 def test_every_kind_has_a_schema_and_the_page_has_it() -> None:

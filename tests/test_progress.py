@@ -61,6 +61,17 @@ def test_a_failed_fit_leaves_no_bar_behind() -> None:
     assert not tqdm._instances
 
 
+def test_while_data_is_loaded_the_bar_counts_partitions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.data.computing._EVERY", 0.0)
+    classifier(verbose=1).fit(da.from_array(X, chunks=(100, 5)), da.from_array(Y, chunks=100))
+    printed = [part.strip() for part in capsys.readouterr().err.split("\r")]
+    loading = [part for part in printed if part.startswith("loading, ")]
+    assert loading[-1].startswith("loading, 4 of 4 partitions |")
+    assert printed[-1].startswith("epoch 5/5 |")
+
+
 class Lines(logging.Handler):
     """The lines of a log."""
 

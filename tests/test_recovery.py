@@ -41,6 +41,7 @@ from dps.training.history import EpochRecord
 from dps.training.joining import Joining
 from dps.training.plan import Plan, make_plan
 from dps.training.position import Within
+from dps.training.stopping import StoppingRule
 from dps.training.watch import Watcher
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -510,7 +511,6 @@ def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch)
         Client(made, set_as_default=False) as client,
     ):
         killing_after(monkeypatch, 2, lambda: made.scale(3))
-        configure(rebalance=True)
         model = classifier(client, mode=mode, max_iter=40, n_replicas=3)
         model.fit(*rows())
         assert_exact(model)
@@ -562,7 +562,7 @@ def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -
 
         thawing = threading.Thread(target=thaw)
         thawing.start()
-        configure(rebalance=True, timeout=2)
+        configure(timeout=2)
         model = classifier(client, max_iter=100, n_replicas=2)
         model.fit(*rows())
         thawing.join()
@@ -571,11 +571,36 @@ def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -
         assert sorted(model.plan_.workers) == sorted(pids)
 
 
+@pytest.mark.slow
+def test_an_adaptive_cluster_is_asked_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as many as a long fit could use, and for none once it has ended."""
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    fits_end_when_told(monkeypatch)
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0") as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        made.adapt(minimum=0, maximum=2, interval="200ms", wait_count=10)
+        fit = EndlessFit(classifier(client, n_replicas=2), *rows())
+        fit.start()
+        until(lambda: len(client.nthreads()) == 2, "it has another worker")
+
+        def begins() -> list[Any]:
+            """The workers of each generation."""
+            started = [e for _, e in client.get_events("dps") if e["kind"] == "started"]
+            return [{replica["worker"] for replica in event["replicas"]} for event in started]
+
+        until(lambda: len(begins()[-1]) == 2, "the fit takes it in")
+        fit.end(losses=0)
+        until(lambda: not client.nthreads(), "the cluster shrinks")
+
+
 @dataclass
 class Growing:
     """A cluster of which the second worker joins."""
 
     now: tuple[str, ...] = ("a",)
+    wished: int = 0
 
     def threads(self) -> dict[str, int]:
         return {"a": 1}
@@ -583,32 +608,68 @@ class Growing:
     def joined(self) -> dict[str, int]:
         return dict.fromkeys(self.now, 1) if len(self.now) > 1 else {}
 
+    def wish(self, n: int) -> None:
+        self.wished = n
+
 
 @pytest.mark.parametrize(
-    ("now", "epochs", "done", "seconds", "leaves"),
+    ("now", "epochs", "done", "seconds", "rows", "leaves", "wished"),
     [
-        ("ab", 100, 20, 1.0, True),  # spares half of 20 epochs, of which nobody knows if they come
-        ("ab", 25, 20, 1.0, False),  # of 5 epochs
-        ("ab", 100, 20, 0.1, False),
-        ("ab", 1000, 500, 0.1, True),
-        ("a", 100, 20, 1.0, False),
+        ("ab", 100, 20, 1.0, 1 << 20, True, 0),  # spares half of 20 epochs, or of none that come
+        ("ab", 23, 20, 1.0, 1 << 20, False, 0),  # of 3 epochs
+        ("ab", 100, 20, 0.1, 1 << 20, False, 0),
+        ("ab", 1000, 500, 0.1, 1 << 20, True, 0),
+        ("ab", 100, 20, 1.0, 1 << 15, True, 0),  # also of few rows
+        ("ab", 100, 20, 1.0, 1 << 10, False, 0),  # which one replica trains on
+        ("a", 100, 20, 1.0, 1 << 20, False, 3),  # 20 s of work, of 5 s a worker
+        ("a", 100, 20, 1.0, 1 << 14, False, 1),  # which are worth two replicas
+        ("a", 100, 20, 0.4, 1 << 20, False, 0),
     ],
 )
-def test_a_fit_looks_whether_workers_that_join_spare_enough(
-    now: str, epochs: int, done: int, seconds: float, leaves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_looks_whether_further_workers_spare_enough(
+    now: str, epochs: int, done: int, seconds: float, rows: int, leaves: bool, wished: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
 
-    def planned(threads: Any) -> Plan:
+    def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
-            dps.Sync(), rows=[1 << 20], count=lambda piece: piece.rows, elements=1 << 24,
+            dps.Sync(), rows=[rows], count=lambda piece: piece.rows, elements=rows << 4,
             holders=["a"], threads=threads, batch_size=100, n_replicas="auto", n_shards=1,
-            rebalance="auto",
+            rebalance=True if moves else "auto",
         )  # fmt: skip
 
-    joining = Joining(Growing(tuple(now)), planned, planned({"a": 1}), epochs)
+    rule = StoppingRule(max_iter=epochs, tol=1e-4, n_iter_no_change=5, validate=False)
+    cluster = Growing(tuple(now))
+    joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
+    joining.plan()
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)
     assert joining.leaves([record] * done) == leaves
+    assert cluster.wished == wished
+
+
+def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
+    holders = ["a", "b"]
+
+    def planned(threads: Any, moves: bool = False) -> Plan:
+        return make_plan(
+            dps.Sync(), rows=[1 << 15] * 2, count=lambda piece: piece.rows, elements=1 << 20,
+            holders=holders, threads=threads, batch_size=100, n_replicas="auto", n_shards=1,
+            rebalance=moves,
+        )  # fmt: skip
+
+    cluster = Growing()
+    cluster.threads = lambda: dict.fromkeys("abc", 1)  # type: ignore[method-assign]
+    rule = StoppingRule(max_iter=100, tol=None, n_iter_no_change=5, validate=False)
+    joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
+    assert set(joining.plan().workers) == {"a", "b"}
+    joining.leaves([replace(EpochRecord.unknown(1, 1), seconds=1.0)])
+    assert set(joining.plan().workers) == {"a", "b"}  # another one took a dead one's place
+    holders[1] = "a"
+    assert set(joining.plan().workers) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(("now", "joined"), [("ab", False), ("abc", True), ("bc", False)])
@@ -617,7 +678,7 @@ def test_nobody_has_joined_where_a_holder_of_rows_is_gone(now: str, joined: bool
     there = dict.fromkeys(now, 1)
     work = SimpleNamespace(
         ask_silent=lambda: None, staying=lambda: there, present=lambda: there,
-        has_another=lambda: False, reborn=set(),
+        has_new=lambda: False, reborn=set(),
     )  # fmt: skip
     cluster: Any = SimpleNamespace(_work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"])
     assert DaskCluster.joined(cluster) == (there if joined else {})

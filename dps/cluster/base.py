@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dps.cluster.options import Options
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Partition, Piece
+from dps.data.partitions import Counted, Partition, Piece
 from dps.errors import WorkerLostError
 from dps.models.layout import Table
 from dps.server.placement import Placement
@@ -105,7 +105,11 @@ class Cluster(Protocol):
         ...
 
     def joined(self) -> Mapping[str, int]:
-        """Workers and their threads as they are now; empty if nobody has joined those."""
+        """Workers and their threads as they are now; empty if none has joined since the begin."""
+        ...
+
+    def wish(self, n: int) -> None:
+        """Ask for `n` further workers of a cluster that adapts to the tasks that there are."""
         ...
 
     def memory(self) -> int:
@@ -119,8 +123,11 @@ class Cluster(Protocol):
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
+        loading: Counted = lambda done, total: None,
     ) -> None:
         """Have partitions computed and kept, those of validation data last.
+
+        Once a second `loading` hears how many are there, of how many, until training begins.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
         Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and

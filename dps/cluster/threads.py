@@ -14,7 +14,7 @@ from typing import Any
 from dps.cluster.base import ReplicaTask, ShardPlan, grace
 from dps.data.exchange import RandomSplit, join_rows, take_rows
 from dps.data.keeping import Keeping, remake_partition
-from dps.data.partitions import Partition, is_dask
+from dps.data.partitions import Counted, Partition, is_dask
 from dps.data.streams import is_whole, open_partition
 from dps.errors import WorkerLostError
 from dps.server.placement import Placement
@@ -70,6 +70,9 @@ class ThreadCluster:
         """Nobody joins threads."""
         return {}
 
+    def wish(self, n: int) -> None:
+        """There are no others."""
+
     def memory(self) -> int:
         """Nobody limits it."""
         return 0
@@ -81,6 +84,7 @@ class ThreadCluster:
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
+        loading: Counted = lambda done, total: None,
     ) -> None:
         """Compute Dask partitions with Dask's own scheduler; keep others as they are."""
         given = [*partitions, *validation]
@@ -88,7 +92,7 @@ class ThreadCluster:
             from dps.data.computing import computed, keeping_of
 
             self._keeping = keeping_of(self._fit, cache, given, len(partitions))
-            self._partitions = computed(given, self._keeping, prepare, len(partitions))
+            self._partitions = computed(given, self._keeping, prepare, len(partitions), loading)
         else:
             self._partitions = given
         self.n_trained = len(partitions)

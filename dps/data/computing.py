@@ -6,6 +6,7 @@ Owns what is said of a partition that fails in this process: the keys that were 
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import dask
 from dask.callbacks import Callback
 
 from dps.data.keeping import Keeping, absent_bytes, keep_partition, make_again
-from dps.data.partitions import Partition
+from dps.data.partitions import Counted, Partition
 from dps.data.recipes import Recipe, recipes_of
 from dps.data.results import computing
 from dps.data.sealed import identity, sealed
@@ -22,12 +23,17 @@ from dps.errors import ClusterError
 
 _log = logging.getLogger("dps")
 
+_KEPT = "dps-keep-"
+#: Seconds between counts of partitions.
+_EVERY = 1.0
+
 
 def computed(
     partitions: Sequence[Partition],
     keeping: Keeping,
     prepare: Callable[[Any, int], Any] | None = None,
     trained: int | None = None,
+    loading: Counted = lambda done, total: None,
 ) -> list[Partition]:
     """Compute partitions together in this process, so that what they share is computed once.
 
@@ -40,6 +46,8 @@ def computed(
         What stands for X is ``prepare(X, number)``.
     trained : int, optional
         The number of those that are not of validation data; all by default.
+    loading : callable, optional
+        Hears once a second how many have been computed, of how many.
 
     Returns
     -------
@@ -51,7 +59,7 @@ def computed(
     Exception
         What a partition raised, with a note that names the task.
     """
-    running = _Running()
+    running = _Running(len(partitions), loading)
     try:
         with running:
             kept = delayed_keep(keeping, prepare, dict(enumerate(partitions)))
@@ -78,7 +86,7 @@ def delayed_keep(
     return [
         keep(
             shared, number, part.X, part.y, part.weight,
-            dask_key_name=f"dps-keep-{name or keeping.fit}-{number}",
+            dask_key_name=f"{_KEPT}{name or keeping.fit}-{number}",
         )
         for number, part in partitions.items()
     ]  # fmt: skip
@@ -155,14 +163,20 @@ def recipes_of_absent(
 
 
 class _Running(Callback):  # type: ignore[misc]
-    """The tasks that have been started and have not ended."""
+    """The tasks that have been started and have not ended, and how many partitions are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int, loading: Counted) -> None:
         super().__init__()
         self.keys: dict[Any, None] = {}
+        self._done, self._total, self._loading = 0, total, loading
+        self._due = time.monotonic() + _EVERY
 
     def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
         self.keys[key] = None
 
     def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
         self.keys.pop(key, None)
+        self._done += isinstance(key, str) and key.startswith(_KEPT)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _EVERY
+            self._loading(self._done, self._total)

@@ -132,6 +132,12 @@ class DataSummary:
         """Rows of all partitions."""
         return sum(self.rows)
 
+    @property
+    def row_bytes(self) -> float:
+        """Bytes that a row of X takes on average."""
+        stored = np.dtype(self.dtype).itemsize + (4 if self.sparse else 0)
+        return self.elements * stored / self.total
+
 
 def inspect_kept(X: Any, y: Any = None, weight: Any = None, **options: Any) -> PartitionSummary:
     """Look at one partition, whatever stands for it; see `inspect_partition`."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+#: Hears how many partitions are there, and of how many.
+Counted = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

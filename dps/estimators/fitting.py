@@ -38,6 +38,7 @@ from dps.estimators.callbacks import FRAMES, FitCallbacks
 from dps.estimators.encoding import Framed, encoding_for, framed, select
 from dps.estimators.inputs import check_found, partitions_for
 from dps.estimators.interrupts import Interrupts
+from dps.estimators.loading import Loading
 from dps.estimators.multilabel import check_columns_of_labels, labels_of_columns
 from dps.estimators.publishing import Publisher
 from dps.estimators.resuming import Resumption
@@ -114,8 +115,9 @@ def fit(
     data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
     cluster = survey.cluster = cluster_for(client, survey.fit, survey.options)
     interrupts = Interrupts()
+    loading = Loading(estimator, survey.fit, cluster.publish)
     try:
-        _look(survey, data, reset, classes)
+        _look(survey, data, reset, classes, loading)
         job = resumption.job(_planned(survey), survey)
         if score is not None:
             if not (job.stopping.validate or data.validating or partial):
@@ -129,10 +131,12 @@ def fit(
         if server is not None:
             restored = functools.partial(_restored, survey, job)
             publisher = Publisher(server, estimator, job, restored, fitted)
+        loading.end()
         job = watching.watch(job, fitted, publisher)
         result = train(job, survey.summary, cluster, interrupts.hold)
     except BaseException as error:
         with interrupts:
+            loading.end(error)
             failed = _first_failure(watching.close, cluster.close)
         if failed is not None:
             error.add_note(f"and then, while the fit was cleared away: {failed!r}")
@@ -218,11 +222,14 @@ def _of_one_graph(
     return X, y, weight, None if validation is None else ValidationData(*held)
 
 
-def _look(survey: Survey, data: _Data, reset: bool, classes: NDArray[Any] | None) -> None:
+def _look(
+    survey: Survey, data: _Data, reset: bool, classes: NDArray[Any] | None, loading: Loading
+) -> None:
     """Have data loaded, encoded and looked at where it lies; the survey says what was found."""
     estimator, cluster, loss = survey.estimator, survey.cluster, survey.loss
     most = None if estimator.n_replicas == "auto" else int(estimator.n_replicas)
-    cluster.load(data.partitions, data.prepare, survey.options.cache, most, data.validating)
+    cache = survey.options.cache
+    cluster.load(data.partitions, data.prepare, cache, most, data.validating, loading)
     trained = cluster.n_trained
     if survey.encoding is not None:
         survey.encoding.complete(cluster, trained)

@@ -11,6 +11,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dps.training.history import EpochRecord
 
@@ -19,6 +20,7 @@ Progress = Callable[[Sequence[EpochRecord]], None]
 
 _log = logging.getLogger("dps")
 
+_LOADING = "loading, {n_fmt} of {total_fmt} partitions |{bar}| {elapsed}"
 # "at most": the stopping rule may end the fit at any epoch.
 _FORMAT = "epoch {n_fmt}/{total_fmt} |{bar}| {elapsed}, at most {remaining} left{postfix}"
 
@@ -51,13 +53,7 @@ def _update_nothing(records: Sequence[EpochRecord]) -> None:
 
 @contextlib.contextmanager
 def _bar(max_iter: int) -> Iterator[Progress]:
-    from tqdm import TqdmWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets a bar of text will do
-        from tqdm.auto import tqdm
-
-    with tqdm(total=max_iter, dynamic_ncols=True, bar_format=_FORMAT) as bar:
+    with _tqdm()(total=max_iter, dynamic_ncols=True, bar_format=_FORMAT) as bar:
 
         def update(records: Sequence[EpochRecord]) -> None:
             if records:
@@ -66,6 +62,35 @@ def _bar(max_iter: int) -> Iterator[Progress]:
 
         yield update
         bar.total = bar.n  # it ended by its own rule; closing the bar shows that
+
+
+def _tqdm() -> Any:
+    """The class of bars."""
+    from tqdm import TqdmWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets a bar of text will do
+        from tqdm.auto import tqdm
+    return tqdm
+
+
+class LoadingBar:
+    """A bar of partitions that are loaded, from the first one that is heard of."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def update(self, done: int, total: int) -> None:
+        """Show so many partitions."""
+        if self._bar is None:
+            self._bar = _tqdm()(total=total, dynamic_ncols=True, bar_format=_LOADING, leave=False)
+        self._bar.n = done
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Take it away."""
+        if self._bar is not None:
+            self._bar.close()
 
 
 def _figures(record: EpochRecord) -> str:

@@ -20,6 +20,7 @@ VERSION = 1
 BUCKETS = 32
 
 Kind = Literal[
+    "loading",
     "started",
     "replicas",
     "shard",
@@ -31,8 +32,8 @@ Kind = Literal[
     "server",
 ]
 KINDS: tuple[Kind, ...] = (
-    "started", "replicas", "shard", "epochs", "straggler", "recovered", "stopped", "failed",
-    "server",
+    "loading", "started", "replicas", "shard", "epochs", "straggler", "recovered", "stopped",
+    "failed", "server",
 )  # fmt: skip
 
 
@@ -60,6 +61,25 @@ class Event(TypedDict):
     kind: Kind
     fit: str
     time: float
+
+
+class LoadingEvent(Event):
+    """``loading``: data is loaded; the client sends it once a second, if it takes that long.
+
+    Attributes
+    ----------
+    name : str
+        Of the estimator's class.
+    loaded, partitions : int
+        Partitions that are there, and all of them.
+    seconds : float
+        Since loading began.
+    """
+
+    name: str
+    loaded: int
+    partitions: int
+    seconds: float
 
 
 class ReplicaStart(TypedDict):

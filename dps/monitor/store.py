@@ -39,8 +39,8 @@ class Fit:
         Of the fits that the store has seen, from 1.
     began, heard : float
         When the first and the last event came, by the clock of the scheduler.
-    started : mapping
-        The `started` event; empty until it comes.
+    loading, started : mapping
+        The last `loading` event and the last `started` event; empty until one comes.
     replicas, shards : dict of int to mapping
         The last figures of each, by rank and by number.
     losses : Series
@@ -59,6 +59,7 @@ class Fit:
         self.id = id
         self.number = number
         self.began = self.heard = now
+        self.loading: Mapping[str, Any] = {}
         self.started: Mapping[str, Any] = {}
         self.replicas: dict[int, Mapping[str, Any]] = {}
         self.shards: dict[int, Mapping[str, Any]] = {}
@@ -82,6 +83,9 @@ class Fit:
             if event["kind"] == "epochs" and self.log and self.log[-1][1] == "epochs":
                 self.log.pop()  # of a run of epochs the last one says enough
             self.log.append((now, event["kind"], said))
+
+    def _take_loading(self, event: Mapping[str, Any]) -> None:
+        self.loading = event
 
     def _take_started(self, event: Mapping[str, Any]) -> None:
         self.started = event
@@ -121,7 +125,7 @@ class Fit:
     @property
     def name(self) -> str:
         """What it is called: the estimator's class, and its number."""
-        return f"{self.started.get('name', 'Fit')} {self.number}"
+        return f"{(self.started or self.loading).get('name', 'Fit')} {self.number}"
 
     @property
     def running(self) -> bool:
@@ -130,9 +134,9 @@ class Fit:
 
     @property
     def outcome(self) -> str:
-        """``"running"``, ``"failed"``, or the reason of its end."""
+        """``"loading"``, ``"running"``, ``"failed"``, or the reason of its end."""
         if self.ended is None:
-            return "running"
+            return "loading" if self.loading and not self.started else "running"
         return "failed" if self.ended["kind"] == "failed" else str(self.ended["reason"])
 
     def silent(self, now: float) -> bool:

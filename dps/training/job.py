@@ -120,6 +120,12 @@ class Job:
         return self.stopping.max_iter - len(self.done)
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of parameters and optimizer state."""
+        rows = 1 + self.optimizer.state_rows
+        return int(rows * self.model.layout.size * self.model.dtype.itemsize)
+
+    @property
     def method(self) -> str:
         """How steps are made, in the words of people."""
         if self.full_batch is not None:

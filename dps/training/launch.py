@@ -101,8 +101,7 @@ def rates_of(job: Job, plan: Plan, summary: DataSummary) -> Rates | None:
 
 def cut_rows(summary: DataSummary) -> int:
     """Rows of a stream that are read together."""
-    stored = np.dtype(summary.dtype).itemsize + (4 if summary.sparse else 0)
-    return max(_FEWEST_CUT, int(_CUT * summary.total / (summary.elements * stored + 1)))
+    return max(_FEWEST_CUT, int(_CUT / (summary.row_bytes + 1 / summary.total)))
 
 
 @dataclass(frozen=True)

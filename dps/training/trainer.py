@@ -83,7 +83,7 @@ def train(
         held = held_out.rows(piece.partition, summary.rows[piece.partition])
         return piece.rows if held is None else int((~held[piece.start : piece.stop]).sum())
 
-    def planned(threads: Mapping[str, int]) -> Plan:
+    def planned(threads: Mapping[str, int], moves: bool = False) -> Plan:
         plan = make_plan(
             job.mode,
             rows=summary.rows,
@@ -94,7 +94,7 @@ def train(
             batch_size=job.batch_size,
             n_replicas=job.execution.n_replicas,
             n_shards=job.execution.n_shards,
-            rebalance=False if exchanged else _rebalance(job, bool(streamed)),
+            rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
             # Whoever takes rows of a partition that is read as a whole reads all of it.
             mixed=bool(job.shuffle)
             and not (exchanged or job.full_batch is not None or any(streamed.values())),
@@ -107,6 +107,7 @@ def train(
     recovery = Recovery(cluster, job.execution.max_losses, job.execution.fruitless_losses)
     choosing = Choosing(job.mode)
     job = choosing.first(job)
+    joining = Joining(cluster, planned, job.stopping, summary.row_bytes, job.state_bytes)
     placed: Plan | None = None
     checkpoints: Checkpoints | None = None
     while True:
@@ -114,7 +115,7 @@ def train(
         position: Position | None = None
         try:
             try:
-                launch = Launch.of(job, planned(cluster.threads()), summary, held_out, cluster)
+                launch = Launch.of(job, joining.plan(), summary, held_out, cluster)
             except ValueError as error:
                 raise recovery.cannot_go_on(error) from error.__cause__
             placed = launch.plan
@@ -124,7 +125,6 @@ def train(
             if job.ended:  # before a checkpoint was taken, or as a worker was lost
                 result = _ended(job, placed)
                 break
-            joining = Joining(cluster, planned, placed, job.stopping.max_iter)
             session = _served(launch, cluster, fit_events)
             if checkpoints is not None:
                 checkpoints.renew()
@@ -251,8 +251,8 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
     return replace(summary, rows=rows)
 
 
-def _rebalance(job: Job, streamed: bool) -> bool | str:
-    """Whether rows may move to other workers.
+def _rebalance(job: Job, streamed: bool, moves: bool) -> bool | str:
+    """Whether rows may move to other workers; `moves`: that has been found to pay.
 
     "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
     thirty cost as much as moving: nobody knows whether there will be more. Rows that move
@@ -260,7 +260,9 @@ def _rebalance(job: Job, streamed: bool) -> bool | str:
     """
     if job.execution.rebalance != "auto":
         return job.execution.rebalance
-    if streamed:
+    if streamed or (moves and job.mode.goes_round and job.execution.n_shards != "auto"):
         return False
+    if moves:
+        return True
     many = job.full_batch is None and job.stopping.max_iter >= _EPOCHS_WORTH
     return "auto" if many else False

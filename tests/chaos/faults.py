@@ -256,14 +256,16 @@ class Case:
         if self.point is None:
             striking.join(HANG)
         client.run(disarm, on_error="ignore")
-        return [*self._broken(model, found.get("error"))], found["fits"]
+        error = found.get("error")
+        if error is not None and not hasattr(model, "n_iter_") and beside.explains(error):
+            self.outcome = "not hit"
+            return [], found["fits"]
+        return [*self._broken(model, error)], found["fits"]
 
     def _broken(self, model: Any, error: BaseException | None) -> Iterator[str]:
         self.outcome = "its rows are gone"
         if error is not None:
             lost = isinstance(error, WorkerLostError | ClusterError) and self.data == "scattered"
-            if "checkpoints cannot be written" in str(error) and not hasattr(model, "n_iter_"):
-                return  # before training
             if not isinstance(error, DPSError):
                 yield "untyped: " + "".join(traceback.format_exception(error))
             elif not lost:

@@ -47,6 +47,10 @@ class Neighbour:
     def begin(self) -> None:
         """Begin; what goes on beside the fit does so in a thread."""
 
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error before training is its doing."""
+        return False
+
     def harm(self) -> list[str]:
         """How it was harmed. Called once the fit has ended."""
         return []
@@ -204,6 +208,9 @@ class StrangersDirectory(Neighbour):
     def options(self) -> dict[str, Any]:
         return {"checkpoint": dps.Checkpoint(self.path, every=0.1)}
 
+    def explains(self, error: BaseException) -> bool:
+        return self.size is not None and "checkpoints cannot be written" in str(error)
+
     def harm(self) -> list[str]:
         found = []
         for name in ("1234567-8f3c2a1b", "20261126-15301200", "9999999-aaaaaaaa"):
@@ -270,6 +277,9 @@ class FrozenServer(Neighbour):
 
     def options(self) -> dict[str, Any]:
         return {"server": self.server}
+
+    def explains(self, error: BaseException) -> bool:
+        return isinstance(error, DPSError) and repr(self.server.name) in str(error)
 
     def freeze(self) -> None:
         self.ended.wait(self.chance.uniform(0.5, 2.0))

@@ -330,14 +330,16 @@ def fetch(
 
 
 def await_futures(
-    client: Client, futures: Sequence[Future], timeout: float, check: Callable[[], None],
+    client: Client, futures: Sequence[Future], timeout: float,
+    check: Callable[[Sequence[Future]], None],
     stuck: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Wait for computations while they get on.
 
     A future that ends is progress, and so is a worker that is at one of the tasks behind them;
     or that gets on with what is before them, which may be somebody else's. `check` is called
-    once a second: a task that is pinned to a dead worker waits for ever. What has been lost with
+    once a second with those that have not ended: a task that is pinned to a dead worker waits for
+    ever. What has been lost with
     a worker is waited for while Dask makes it again. `stuck` is called where nobody works on them.
 
     Raises
@@ -351,10 +353,10 @@ def await_futures(
         try:
             client.sync(_wait, waiting, timeout=min(_TICK, timeout / 4))
         except TimeoutError:
-            check()
+            still = [future for future in waiting if future.status in ("pending", "lost")]
+            check(still)
             if _are_lost(client, waiting, timeout):
                 break
-            still = [future for future in waiting if future.status in ("pending", "lost")]
             keys = [future.key for future in still]
             found = ask(client, "_run_on_scheduler", timeout, function=look, keys=keys)
             standing = None if found is None else TaskProgress(**found)
@@ -373,7 +375,7 @@ def await_futures(
             future.result(timeout=timeout)  # the user's own error, as it was raised
         if future.status in ("cancelled", "lost"):
             check_client(client)
-            check()
+            check([])
             raise ClusterError(LOST)
 
 

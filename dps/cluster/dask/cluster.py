@@ -26,10 +26,11 @@ from dps.cluster.dask.placed import PlacedData
 from dps.cluster.dask.remains import remains_of
 from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
 from dps.cluster.dask.sending import EventSender
+from dps.cluster.dask.wish import Wish
 from dps.cluster.dask.work import FitWork
 from dps.data.disk import forget_files
 from dps.data.exchange import RandomSplit
-from dps.data.partitions import Partition
+from dps.data.partitions import Counted, Partition
 from dps.errors import ClusterError, ServerLostError, VersionError, WorkerLostError
 from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingShard
@@ -92,6 +93,7 @@ class DaskCluster:
         self.lost: list[tuple[str, float]] = []
         self.watched = bool(dask.config.get("dps.monitor", True))
         self._sender = EventSender(client)
+        self._wish = Wish(client, fit, timeout)
         if self.watched:
             show_fits(client, timeout)
 
@@ -104,7 +106,7 @@ class DaskCluster:
         return self._threads
 
     def joined(self) -> Mapping[str, int]:
-        """Workers and their threads as they are now; empty if nobody has joined those.
+        """Workers and their threads as they are now; empty if none has joined since the begin.
 
         Also where one is gone that holds rows: that is a loss, which others find.
         """
@@ -112,11 +114,15 @@ class DaskCluster:
         with contextlib.suppress(WorkerLostError, VersionError):
             self._work.ask_silent()
             staying = self._work.staying()
-            if self._work.has_another() or not staying.keys() <= self._threads.keys():
+            if self._work.has_new() or not staying.keys() <= self._threads.keys():
                 found = self._work.present()
                 there = found.keys() - self._work.reborn
                 return found if there >= set(self.holders) else {}
         return {}
+
+    def wish(self, n: int) -> None:
+        """Ask for `n` further workers, if the client's cluster adapts; see `Wish`."""
+        self._wish.set(n * max(self._threads.values()))
 
     def memory(self) -> int:
         """Bytes that a worker may use, of the worker that may use least; 0: no limit is known."""
@@ -132,6 +138,7 @@ class DaskCluster:
         cache: str | None = "memory",
         most: int | None = None,
         validation: Sequence[Partition] = (),
+        loading: Counted = lambda done, total: None,
     ) -> None:
         """Keep every partition on one worker.
 
@@ -140,6 +147,7 @@ class DaskCluster:
         workers that train.
         """
         data, workers = self._data, sorted(self._threads)[:most]
+        self._work.loading = loading
         self._unless_lost(partial(data.load, partitions, prepare, cache, workers, validation))
         self._unless_lost(self._count_workers)
 
@@ -230,6 +238,7 @@ class DaskCluster:
         self, shards: Sequence[ShardPlan], placement: Placement, hosts: Sequence[ShardPlan] = ()
     ) -> Session:
         """Make an Actor a shard, and one a host, each on its worker."""
+        self._work.loading = None  # training begins
         rests, name = [], self._work.name()
         for number, made in enumerate((*shards, *hosts)):
             # Arguments of an Actor stay with the scheduler: what is long goes to the worker.
@@ -350,6 +359,7 @@ class DaskCluster:
         if self._client.status != "running":
             remove_files_of(self._fit)
             return
+        self._wish.set(0)
         alive = self._end_group()
         self._sender.finish(grace() if alive else 0.0)
         self._run_on(forget_files, self._data.close(alive))

@@ -165,8 +165,8 @@ def naming_partitions(
     placed: Mapping[int, Partition],
     trained: int,
     timeout: float,
-) -> Iterator[list[Future]]:
-    """Give the Futures of partitions to wait for; an error meanwhile names what has failed.
+) -> Iterator[dict[Future, int]]:
+    """Give Futures to wait for, and of which partition; an error meanwhile names what has failed.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def naming_partitions(
         if isinstance(value, Future)
     }
     try:
-        yield list(futures)
+        yield {future: number for future, (number, _) in futures.items()}
     except Exception as error:
         failed = (future for future in futures if future.status in ("error", "cancelled", "lost"))
         for future in itertools.islice(failed, 1):

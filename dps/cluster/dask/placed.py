@@ -205,7 +205,7 @@ class PlacedData:
         with naming_partitions(
             work.client, self._given, placed, self.n_trained, work.timeout
         ) as futures:
-            work.wait(futures)
+            work.wait(list(futures), futures)
 
     def _give_recipes(self, some: Sequence[int], stage: int) -> None:
         """Say how partitions are computed again, of which nothing could be kept."""

@@ -115,7 +115,11 @@ class ReplicaTasks:
         if keys:
             question = look_for_progress(timeout)
             found = ask(client, "_run_on_scheduler", timeout, function=question, keys=keys)
-            self._clock.see(None if found is None else TaskProgress(**found), len(keys))
+            try:
+                self._clock.see(None if found is None else TaskProgress(**found), len(keys))
+            except ClusterError as error:
+                self.explain(error.worker)
+                raise
         return {pending[key] for key in keys}
 
     def drain(self, alive: Mapping[str, int], deadline: float) -> bool:

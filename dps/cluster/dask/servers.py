@@ -170,7 +170,7 @@ def start(
         for number, worker in enumerate(places)
     ]  # fmt: skip
     try:
-        await_futures(client, futures, timeout, check)
+        await_futures(client, futures, timeout, lambda left: check())
         made = iter(futures)
         actors = [[Remote(each, next(made).key, client) for each in places] for places in workers]
         for remote, *mirrors in actors:
@@ -224,7 +224,7 @@ def _another(
             if chosen not in living(client, timeout):
                 raise WorkerLostError("a worker died while a mirror was made", worker=chosen)
 
-        await_futures(client, [future], timeout, check)
+        await_futures(client, [future], timeout, lambda left: check())
         client.publish_dataset({key: future}, callback_timeout=timeout)
         try:
             use(Remote(chosen, key, worker))

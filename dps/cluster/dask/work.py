@@ -14,6 +14,7 @@ from dps.cluster.dask.calls import await_futures, fetch, ids, living, present, s
 from dps.cluster.dask.losses import set_free
 from dps.cluster.dask.silence import silent_among
 from dps.cluster.dask.spans import FitSpan
+from dps.data.partitions import Counted
 from dps.data.sealed import sealed
 from dps.errors import ClusterError, WorkerLostError
 
@@ -53,6 +54,9 @@ class FitWork:
         self.silent: set[str] = set()
         self.reborn: set[str] = set()
         self._ids: dict[str, str] = {}
+        self._first: set[tuple[str, str]] = set()  # workers and their ids as the fit began
+        self.loading: Counted | None = None  # hears how many partitions have been loaded
+        self._loaded = 0, 0
         self.span = FitSpan()
         self._names = 0
 
@@ -66,8 +70,8 @@ class FitWork:
         with self.span():
             return self.client.submit(sealed(function), *args, **options)
 
-    def wait(self, futures: Sequence[Future]) -> None:
-        """Wait for tasks, which are pinned to workers."""
+    def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
+        """Wait for tasks, which are pinned to workers; `of`: the partition that each is part of."""
         free = partial(set_free, self, [future.key for future in futures])
 
         def check() -> None:
@@ -75,8 +79,17 @@ class FitWork:
             if self.silent:  # they are still given what these tasks need
                 free()
 
+        def tick(left: Sequence[Future]) -> None:
+            check()
+            if self.loading is None:
+                return
+            if of is not None:
+                total = len(set(of.values()))
+                self._loaded = total - len({of[future] for future in left}), total
+            self.loading(*self._loaded)
+
         with self.explaining():  # what these tasks need may wait for a worker that is gone
-            await_futures(self.client, futures, self.timeout, check, free)
+            await_futures(self.client, futures, self.timeout, tick, free)
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
@@ -121,16 +134,16 @@ class FitWork:
             if not answering:
                 raise ClusterError("no worker of the cluster answers", worker=min(found))
             now = ids(self.client)
+            self._first = self._first or set(now.items())
             for worker in answering.keys() & now.keys():
                 if self._ids.setdefault(worker, now[worker]) != now[worker]:
                     self._ids[worker] = now[worker]
                     self.reborn.add(worker)
             return answering
 
-    def has_another(self) -> bool:
-        """Whether a worker has been started again at an address that this fit knows."""
-        now = ids(self.client)
-        return any(now.get(worker, known) != known for worker, known in self._ids.items())
+    def has_new(self) -> bool:
+        """Whether there are workers that were not there as the fit began."""
+        return not ids(self.client).items() <= self._first
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
         """The workers that answer, and that are the ones this fit knows."""

@@ -16,7 +16,7 @@ _CSS = """
 .name { font-size: 20px; font-weight: 600; }
 .pill { border-radius: 99px; padding: 1px 10px; font-size: 12px; font-weight: 600;
   color: var(--dps-card); background: var(--dps-good); }
-.pill.running { background: var(--dps-accent); }
+.pill.running, .pill.loading { background: var(--dps-accent); }
 .pill.max_iter, .pill.interrupted, .pill.silent { background: var(--dps-warn); }
 .pill.failed { background: var(--dps-bad); }
 .what { color: var(--dps-faint); }
@@ -49,6 +49,7 @@ Curves appear by themselves as soon as an estimator of dps is fitted on this clu
 <code>LinearClassifier().fit(X, y)</code></div>"""
 
 _STATES = {
+    "loading": "loading",
     "running": "running",
     "converged": "converged",
     "max_iter": "ended by max_iter",
@@ -111,11 +112,19 @@ def _what(fit: Fit) -> str:
 def _progress(fit: Fit) -> float:
     if not fit.running:
         return 1.0
+    if fit.outcome == "loading":
+        return float(fit.loading["loaded"]) / max(1, fit.loading["partitions"])
     most = max(1, int(fit.started.get("max_epochs", 1)))
     return min(1.0, (fit.epochs + fit.epoch_done) / most)
 
 
 def _tiles(fit: Fit, now: float) -> list[tuple[str, str]]:
+    if fit.outcome == "loading":
+        of = plural(fit.loading["partitions"], "partition")
+        return [
+            (f"of {of} loaded", f"{fit.loading['loaded']:,}"),
+            ("taken", duration(fit.seconds(now))),
+        ]
     most = fit.started.get("max_epochs")
     of = f" of at most {most:,}" if most and fit.running else ""
     tiles = [(f"epochs{of}", f"{fit.epochs:,}")]

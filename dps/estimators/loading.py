@@ -1,0 +1,74 @@
+"""What is said of a fit while its data is loaded: a bar, events, and a line in the log at times.
+
+It hears of partitions once loading has taken a second, and then once a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dps.estimators.progress import LoadingBar, showing
+from dps.monitor.events import event
+from dps.training.causes import described
+
+_log = logging.getLogger("dps")
+
+#: Seconds between lines in the log.
+_LINES = 10.0
+
+
+class Loading:
+    """Says how many partitions have been loaded.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its class gives the name, and its `verbose` the bar.
+    fit : str
+        Id of the fit.
+    publish : callable
+        Takes an event, and does not wait.
+    """
+
+    def __init__(
+        self, estimator: Any, fit: str, publish: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._name, self._fit, self._publish = type(estimator).__name__, fit, publish
+        self._bar = LoadingBar() if estimator.verbose == 1 else None
+        self._shown = contextlib.ExitStack()
+        if estimator.verbose > 1:
+            self._shown.enter_context(showing(2, 0))
+        self._began = time.monotonic()
+        self._due = self._began + _LINES
+        self._said = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many partitions are there."""
+        now, self._said = time.monotonic(), True
+        if self._bar is not None:
+            self._bar.update(done, total)
+        if now >= self._due:
+            self._due = now + _LINES
+            _log.info("loading, %d of %d partitions", done, total)
+        seconds = round(now - self._began, 3)
+        fields = {"name": self._name, "loaded": done, "partitions": total, "seconds": seconds}
+        self._publish(event("loading", self._fit, **fields))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Data is loaded, or loading it has failed; may be called again."""
+        self._shown.close()
+        if self._bar is not None:
+            self._bar.close()
+        if error is not None and self._said:
+            self._publish(
+                event(
+                    "failed", self._fit, error=type(error).__name__, message=described(error),
+                    worker=None, rank=None, step=None, epochs=0,
+                    seconds=round(time.monotonic() - self._began, 3),
+                )
+            )  # fmt: skip
+        self._said = False
