@@ -786,12 +786,25 @@ def slow_to_hang_up() -> None:
     distributed.core.connect = connecting
 
 
+def note_who_hangs_up(dask_worker: Any) -> None:
+    """Have this worker note that it gives up connections."""
+    hang_up, dask_worker.hung_up = dask_worker._handle_remove_worker, False
+
+    def noted(*args: Any) -> None:
+        dask_worker.hung_up = True
+        hang_up(*args)
+
+    dask_worker._handle_remove_worker = noted
+
+
 def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
+    """And one that none of these fits has given anything hears nothing of it."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
         Client(made) as client,
     ):
-        (here, left), (there, pid) = sorted(client.run(os.getpid).items())
+        (here, left), (aside, _), (there, pid) = sorted(client.run(os.getpid).items())
+        client.run(note_who_hangs_up)
         wait(sent := client.submit(bytes, 1000, workers=[there]))
         client.run(slow_to_hang_up, workers=[here])
         os.kill(pid, signal.SIGSTOP)
@@ -809,5 +822,8 @@ def test_a_worker_that_is_to_hang_up_for_many_fits_at_once_lives_on() -> None:
                 set_free(work, [length.key])
             assert length.result(timeout=20) == 1000
             assert client.run(os.getpid, workers=[here]) == {here: left}
+            hung_up = client.run(lambda dask_worker: dask_worker.hung_up, workers=[here, aside])
+            took_over = aside in client.who_has([sent])[sent.key]
+            assert hung_up == {here: True, aside: took_over}
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -128,7 +128,8 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
             elif holders and holders <= silent and task.run_spec is not None:
                 stuck[task.key] = "released"
         dask_scheduler.transitions(stuck, f"dps-set-free-{time()}")
-        return list(staying)
+        tasks = filter(None, map(dask_scheduler.tasks.get, seen))
+        return list({task.processing_on.address for task in tasks if task.processing_on} & staying)
 
     def hang_up(dask_worker: Any, silent: set[str]) -> None:
         from contextlib import suppress
@@ -138,16 +139,17 @@ def set_free(work: FitWork, keys: Sequence[Any]) -> None:
             with suppress(RuntimeError):  # it is at that already, for another fit
                 dask_worker._handle_remove_worker(other, f"dps-hang-up-{time()}")
 
-    staying = ask(
+    fetching = ask(
         work.client, "_run_on_scheduler", work.timeout,
         function=free, keys=list(keys), silent=work.silent,
     )  # fmt: skip
-    if work.silent:
-        # A worker that is fetching a task's result from a silent one would not run it before that
-        # has ended. As if they had died, for these workers alone. In Dask's message of that a
-        # second one, in front of which no connection has ended, would end the worker itself.
+    if work.silent and fetching:
+        # A worker that is to run one of these tasks, and fetches what it needs from a silent one,
+        # would not run it before that has ended. As if they had died, for such workers alone. In
+        # Dask's message of that a second one, in front of which no connection has ended, would end
+        # the worker itself.
         silent = set(work.silent)  # which may change before it is sent
-        asking = work.client._run(hang_up, silent=silent, workers=staying, on_error="return")
+        asking = work.client._run(hang_up, silent=silent, workers=fetching, on_error="return")
         asyncio.run_coroutine_threadsafe(asking, work.client.loop.asyncio_loop)
 
 
