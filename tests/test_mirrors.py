@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from dps._runtime.service import Service
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.optimizers import SGD
+from dps.server.frozen import Frozen
 from dps.server.holding import Holding
 from dps.server.memory import folder
-from dps.server.mirroring import Entries
+from dps.server.mirroring import Entries, Taken
 from dps.server.tensors import ServerSpec, TensorSpec
 from dps.transport import callers
 from dps.transport.remote import Remote
@@ -66,15 +68,9 @@ def use(server: dps.ParameterServer, first: int) -> None:
 def state_of(server: dps.ParameterServer) -> dict[str, Any]:
     """All that a server has, in order of ids."""
     found: dict[str, Any] = {"note": server.note("note"), "versions": server.versions}
-    for name, tensor in server._requests.tensors.items():
-        taken = [server._requests.call(tensor, part, "take") for part in range(len(tensor.parts))]
-        values = np.concatenate([part.values for part in taken], axis=1)
-        if tensor.table is not None:
-            ids = np.concatenate([part.ids for part in taken])
-            values = values[:, np.argsort(ids)]
-            found[f"{name} ids"] = np.sort(ids)
-        found[name] = values
-        found[f"{name} pushes"] = [part.version for part in taken]
+    whole, _, _ = server._requests.whole(rescue=False)
+    for name in whole:
+        found[name] = list(vars(whole[name]).values())
     return found
 
 
@@ -359,6 +355,54 @@ def test_writes_go_on_while_a_new_mirror_gets_what_is_there(
         kill(three, mirrored.stats()["shards"][0]["worker"])
         np.testing.assert_equal(state_of(mirrored), state_of(alone))
         assert written >= 20
+
+
+def test_a_save_goes_on_with_the_mirror_where_the_shard_dies_that_is_being_read(
+    three: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.parameter_server.whole._PIECE", 100)
+    tensors = {"w": np.arange(1000.0), "t": dps.Table(dim=2, rows=100)}
+    with dps.ParameterServer(tensors, n_shards=1, mirror=True, client=three) as server:
+        server.push("t", np.ones((50, 2)), np.arange(50))
+        expected = server.pull("t", np.arange(50))
+        (shard,) = server.stats()["shards"]
+        read, call = [], server._requests.call
+
+        def killing(tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
+            if method == "frozen_rows":
+                read.append(args)
+                if len(read) == 3:
+                    kill(three, shard["worker"])
+            return call(tensor, part, method, *args)
+
+        monkeypatch.setattr(server._requests, "call", killing)
+        server.save(tmp_path / "saved")
+        assert [args[1] for args in read[:4]] == [0, 100, 200, 0]  # it begins again
+    with dps.ParameterServer.load(tmp_path / "saved") as saved:
+        assert saved.pull("w").tolist() == list(range(1000))
+        np.testing.assert_array_equal(saved.pull("t", np.arange(50)), expected)
+
+
+def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("dps.server.frozen.time", SimpleNamespace(monotonic=lambda: now[0]))
+    frozen, part = Frozen(10.0), Taken(np.ones((1, 4, 2)), None, 3)
+    assert frozen.add(0, "first", part) == (4, None, 3)
+    now[0] = 6.0
+    frozen.add(1, "second", part)
+    now[0] = 12.0
+    assert frozen.rows(1, "second", 1, 4).shape == (1, 3, 2)
+    frozen.add(0, "third", part)
+    with pytest.raises(LookupError):
+        frozen.rows(0, "first", 0, 4)
+    now[0] = 17.0
+    frozen.add(0, "fourth", part)
+    frozen.rows(1, "second", 0, 4)
+    frozen.discard(1, "second")
+    with pytest.raises(LookupError):
+        frozen.rows(1, "second", 0, 4)
 
 
 def test_a_write_that_comes_again_is_done_once() -> None:

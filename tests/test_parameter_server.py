@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -807,6 +808,21 @@ def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
             rescued.push("w", np.ones(10))
         cut.close()
         assert dps.ParameterServer.list(client=client) == []
+
+
+def test_a_server_is_saved_with_little_more_memory_than_one_copy(
+    way: dict[str, Any], tmp_path: Path
+) -> None:
+    n_bytes = 2 * 8 * 4_000_000  # with the optimizer's state
+    with dps.ParameterServer({"w": np.zeros(4_000_000)}, optimizer="adagrad", **way) as server:
+        copies = 1.4 if "client" in way else 2.4  # the shard has one, too
+        tracemalloc.start()
+        try:
+            server.save(tmp_path / "saved")
+            _, saving = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert saving < copies * n_bytes
 
 
 def test_saves_while_others_write_hold_each_a_state_between_two_writes(

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -71,17 +71,15 @@ def write_directory(path: Any, content: Any, arrays: Mapping[str, NDArray[Any]])
     if others:
         raise FileExistsError(f"{shown} holds other files, such as {others[0]!r}: give a new path")
     fs.makedirs(root, exist_ok=True)
-    data = b"".join(_chunks(arrays))
-    digest = sha256(data).hexdigest()
+    digest, count = write_file(fs, root, _arrays_file, _chunks(arrays))
     manifest = {
         "format": _FORMAT,
         "version": _VERSION,
-        "arrays": {"sha256": digest, "bytes": len(data)},
+        "arrays": {"sha256": digest, "bytes": count},
         "content": content,
     }
     text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, allow_nan=False)
     kept = _arrays_file(digest)
-    write_file(fs, root, kept, [data])
     write_file(fs, root, MANIFEST, [text.encode()])
     # What else lies there may be another writer's, whose manifest is on its way.
     if before in found and before != kept:
@@ -287,7 +285,7 @@ def arrays_of(data: bytes, shown: str) -> dict[str, NDArray[Any]]:
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise _damaged(shown, f"its arrays are no safetensors ({error})") from error
     # Of their own memory, aligned and to be written to.
-    return {name: np.array(array) for name, array in found.items()}
+    return {name: np.require(array, requirements=["A", "W"]) for name, array in found.items()}
 
 
 def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = -1) -> bytes:
@@ -302,9 +300,20 @@ def _read(fs: Any, shown: str, root: str, name: str, remedy: str, nbytes: int = 
 
 
 def write_file(
-    fs: Any, root: str, name: str, chunks: Iterable[bytes | memoryview]
+    fs: Any,
+    root: str,
+    name: str | Callable[[str], str],
+    chunks: Iterable[bytes | memoryview],
 ) -> tuple[str, int]:
     """Write a file beside its place, and put it there when it is whole.
+
+    Parameters
+    ----------
+    fs, root
+        See `file_system`.
+    name : str or callable
+        Of the file, or what makes one of its digest.
+    chunks : iterable of bytes
 
     Returns
     -------
@@ -315,7 +324,8 @@ def write_file(
     """
     from fsspec.implementations.local import LocalFileSystem
 
-    beside, place = f"{root}/.{name}.{uuid.uuid4().hex}", f"{root}/{name}"
+    before = name if isinstance(name, str) else name("0" * 64)
+    beside = f"{root}/.{before}.{uuid.uuid4().hex}"
     local = isinstance(fs, LocalFileSystem)
     digest, count = sha256(), 0
     try:
@@ -327,6 +337,7 @@ def write_file(
             if local:
                 file.flush()
                 os.fsync(file.fileno())
+        place = f"{root}/{name if isinstance(name, str) else name(digest.hexdigest())}"
         if local:
             os.replace(beside, place)
             _sync(root)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from dps.errors import (
     UnknownOutcomeError,
 )
 from dps.parameter_server.choosing import Piece, choose, summed, values_for
-from dps.parameter_server.whole import restore, unknown_part
+from dps.parameter_server.whole import gathered, restore
 from dps.server.holding import Done, Holding, check_new
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec, TensorSpec
@@ -364,10 +364,10 @@ class Requests:
             raise ServerLostError(f"{self.spec} has been closed")
         raise IndexError(f"what was asked for is outside of {where}")
 
-    def take_all(
+    def whole(
         self, rescue: bool
-    ) -> tuple[dict[str, list[Taken]], dict[str, bytes], dict[int, ServerLostError]]:
-        """The parts of all tensors, the notes, and which shards are lost and replaced by nothing.
+    ) -> tuple[dict[str, Taken], dict[str, bytes], dict[int, Exception]]:
+        """All tensors, the notes, and which shards are lost and replaced by nothing.
 
         Parameters
         ----------
@@ -375,29 +375,36 @@ class Requests:
             Otherwise a lost shard is an error.
         """
         self.extend(self.spec)
-        gone: dict[int, ServerLostError] = {}  # by shard
+        gone: dict[int, Exception] = {}  # by shard
 
-        def rescued(shard: int, call: Callable[[], Any], instead: Callable[[], Any]) -> Any:
-            if shard not in gone:
-                try:
-                    return call()
-                except ServerLostError as error:
-                    if not rescue or self.closed:
-                        raise
-                    gone[shard] = error
+        def give_up(shard: int, error: ServerLostError) -> None:
+            if not rescue or self.closed:
+                raise error
+            gone[shard] = error
             if len(gone) == self.spec.n_shards:
-                raise gone[shard]
-            return instead()
+                raise error
 
-        def part_of(tensor: TensorSpec, part: int) -> Taken:
-            return rescued(
-                tensor.parts[part][0], lambda: self.call(tensor, part, "take"),
-                lambda: unknown_part(tensor, part, self.spec.optimizer),
-            )  # fmt: skip
+        def gather(tensor: TensorSpec) -> Taken:
+            def call(part: int, method: str, *args: Any) -> Any:
+                try:
+                    return self.call(tensor, part, method, *args)
+                except ServerLostError as error:
+                    if method != "thaw":
+                        give_up(tensor.parts[part][0], error)
+                        raise LookupError from error
+                    raise
 
-        taken = {
-            tensor.name: [part_of(tensor, part) for part in range(len(tensor.parts))]
-            for tensor in self.spec.tensors
-        }
-        notes = rescued(0, lambda: self.reach(0).call("notes"), dict)
-        return taken, notes, gone
+            while True:
+                try:
+                    return gathered(tensor, self.spec.optimizer, gone, call)
+                except LookupError:  # without that shard, or from its mirror
+                    continue
+
+        found = {tensor.name: gather(tensor) for tensor in self.spec.tensors}
+        notes = {}
+        if 0 not in gone:
+            try:
+                notes = self.reach(0).call("notes")
+            except ServerLostError as error:
+                give_up(0, error)
+        return found, notes, gone

@@ -5,7 +5,7 @@ Files say nothing of shards, so that any number of them may read one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -18,7 +18,6 @@ from dps.errors import NonFiniteError
 from dps.optimizers import OPTIMIZERS, Optimizer
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
 from dps.parameter_server.table import Table
-from dps.parameter_server.whole import joined
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec
 
@@ -72,10 +71,10 @@ _KINDS = [
 def write_server(
     path: Any,
     spec: ServerSpec,
-    taken: Mapping[str, Sequence[Taken]],
+    tensors: Mapping[str, Taken],
     notes: Mapping[str, bytes],
 ) -> None:
-    """Write what the parts of all tensors were, and notes.
+    """Write what all tensors were, and notes.
 
     Raises
     ------
@@ -84,9 +83,9 @@ def write_server(
     NonFiniteError
         An element is NaN or infinite.
     """
-    tensors = {}
+    records = {}
     for tensor in spec.tensors:
-        whole = joined(tensor, taken[tensor.name])
+        whole = tensors[tensor.name]
         bad = np.flatnonzero(~np.isfinite(whole.values).all(axis=(0, 2)))
         if len(bad):
             row = bad[0] if whole.ids is None else whole.ids[bad[0]]
@@ -102,10 +101,10 @@ def write_server(
                 init="normal" if made.normal else "zeros" if made.zeros else "uniform",
                 dtype=tensor.dtype,
             )  # fmt: skip
-        tensors[tensor.name] = _Tensor(tensor.shape, whole.values, whole.version, table, whole.ids)
+        records[tensor.name] = _Tensor(tensor.shape, whole.values, whole.version, table, whole.ids)
     writer = RecordWriter(_KINDS)
     texts = {name: np.frombuffer(note, np.uint8) for name, note in notes.items()}
-    record = writer(_Server(spec.optimizer, spec.rate, tensors, texts), "server")
+    record = writer(_Server(spec.optimizer, spec.rate, records, texts), "server")
     write_directory(path, record, writer.arrays)
 
 

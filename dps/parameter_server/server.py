@@ -318,8 +318,8 @@ class ParameterServer(NamedTensors):
         """
         if lost not in ("error", "skip"):
             raise ValueError(f"lost must be 'error' or 'skip', got {lost!r}")
-        taken, notes, gone = self._requests.take_all(lost == "skip")
-        write_server(path, self._requests.spec, taken, notes)
+        whole, notes, gone = self._requests.whole(lost == "skip")
+        write_server(path, self._requests.spec, whole, notes)
         if gone:
             said = "; ".join(str(error) for error in gone.values())
             warnings.warn(

@@ -5,15 +5,21 @@ It must not know how a shard is reached, or files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import secrets
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
 
+from dps.errors import ServerLostError
 from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
 from dps.server.mirroring import Taken, pieces_of
 from dps.server.tensors import TensorSpec
+
+#: Elements that are read at a time.
+_PIECE = 1 << 20
 
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
@@ -46,22 +52,52 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
             call(tensor, part, method, *args)
 
 
-def unknown_part(tensor: TensorSpec, part: int, optimizer: Optimizer) -> Taken:
-    """What stands for a part that is lost: zeros, or no rows of a table."""
-    _, first, last = tensor.parts[part]
-    rows = 0 if tensor.table is not None else last - first
-    values = np.zeros((1 + optimizer.state_rows, rows * tensor.width), tensor.dtype)
-    optimizer.initialize(values[1:])
-    ids = None if tensor.table is None else np.zeros(0, np.int64)
-    return Taken(values.reshape(len(values), rows, tensor.width), ids, 0)
+def gathered(
+    tensor: TensorSpec, optimizer: Optimizer, lost: Container[int], call: Callable[..., Any]
+) -> Taken:
+    """What a tensor is, read in pieces into one copy; a table's rows in order of ids.
 
+    Parameters
+    ----------
+    tensor : TensorSpec
+    optimizer : Optimizer
+    lost : collection of int
+        Shards for whose parts zeros stand, or no rows of a table.
+    call : callable
+        ``call(part, method, ...)`` calls a method of the shard's.
 
-def joined(tensor: TensorSpec, taken: Sequence[Taken]) -> Taken:
-    """The parts of a tensor, put together; of a table in order of ids."""
-    values = np.concatenate([part.values for part in taken], axis=1)
-    version = max(part.version for part in taken)
-    if tensor.table is None:
-        return Taken(values, None, version)
-    ids = np.concatenate([part.ids for part in taken if part.ids is not None])
-    order = np.argsort(ids)
-    return Taken(values[:, order], ids[order], version)
+    Raises
+    ------
+    LookupError
+        A part has another shard now: to be called again.
+    """
+    token = secrets.token_hex(8)
+    there = [part for part, (shard, _, _) in enumerate(tensor.parts) if shard not in lost]
+    try:
+        frozen = {part: call(part, "freeze", token) for part in there}
+        ids, n_rows = None, tensor.parts[-1][2]
+        places: dict[int, Any] = {}
+        if tensor.table is not None:
+            unsorted = np.concatenate([np.zeros(0, np.int64), *(frozen[part][1] for part in there)])
+            order = np.argsort(unsorted)
+            ids, n_rows, place = unsorted[order], len(order), np.empty_like(order)
+            place[order] = np.arange(n_rows)
+            ends = np.cumsum([frozen[part][0] for part in there])
+            places = dict(zip(there, np.split(place, ends), strict=False))
+        values = np.zeros((1 + optimizer.state_rows, n_rows, tensor.width), tensor.dtype)
+        optimizer.initialize(values[1:].reshape(optimizer.state_rows, n_rows * tensor.width))
+        each = max(1, _PIECE // (len(values) * tensor.width))
+        for part in there:
+            first, rows = tensor.parts[part][1], frozen[part][0]
+            for start in range(0, rows, each):
+                stop = min(start + each, rows)
+                into = slice(first + start, first + stop)
+                if ids is not None:
+                    into = places[part][start:stop]
+                values[:, into] = call(part, "frozen_rows", token, start, stop)
+        version = max((version for _, _, version in frozen.values()), default=0)
+        return Taken(values, ids, version)
+    finally:
+        for part in there:
+            with contextlib.suppress(ServerLostError):
+                call(part, "thaw", token)

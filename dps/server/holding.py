@@ -22,6 +22,7 @@ from dps._runtime.message import Ending
 from dps._runtime.tensors import TensorPart
 from dps.errors import FencedError, NonFiniteError, ServerLostError, TableFullError
 from dps.server.creating import Creation, Creations
+from dps.server.frozen import Frozen
 from dps.server.host import host_id
 from dps.server.memory import sweep
 from dps.server.mirroring import Entries, Mirror, Mirroring, Taken
@@ -34,8 +35,11 @@ Values = NDArray[np.floating] | None
 
 #: What callers may have called; and of that, what a mirror is sent, too.
 CALLABLE = frozenset(
-    {"abandoned", "apply", "card", "extend", "follow", "note", "notes", "status", "take", "writes"}
-)
+    {
+        "abandoned", "apply", "card", "extend", "follow", "freeze", "frozen_rows", "note", "notes",
+        "status", "thaw", "writes",
+    }
+)  # fmt: skip
 SENT = frozenset({"count_from", "discard", "fill", "prepare", "put_note", "put_rows"})
 
 #: Of these, what puts initial values to a part that is being created.
@@ -106,10 +110,10 @@ class Holding:
         self._shared = shared
         self._began = time.monotonic()
         self.token = os.urandom(16)
-        self._held: list[tuple[TensorSpec, int]] = []
-        self.stores: list[Store] = []
+        self._held: list[tuple[TensorSpec, int, Store]] = []
         self.parts: list[TensorPart] = []
         self.creations = Creations()
+        self._frozen = Frozen(spec.timeout)
         self._notes: dict[str, bytes] = {}
         self._closed = False
         self._lock = threading.Lock()  # of the lists: they grow
@@ -155,8 +159,9 @@ class Holding:
                     self.parts += [
                         TensorPart(store, spec.rate, spec.timeout, self.leads) for store in stores
                     ]
-                    self.stores += stores
-                    self._held += further
+                    self._held += [
+                        (*each, store) for each, store in zip(further, stores, strict=True)
+                    ]
                     self.spec = spec
             except BaseException:
                 for store in stores:
@@ -201,11 +206,16 @@ class Holding:
     def _at(self, at: At) -> tuple[TensorSpec, int, Store]:
         """The tensor of a part, the part's number there, and its store."""
         if not isinstance(at, tuple):
-            return (*self._held[at], self.stores[at])
+            return self._held[at]
         token, number = at
         if (creation := self.creations.get(token)) is None:
             raise ServerLostError(f"a creation on {self.spec} has been given up: create it again")
         return (*creation.held[number], creation.stores[number])
+
+    @property
+    def stores(self) -> list[Store]:
+        """The memory of the parts, in order."""
+        return [store for _, _, store in self._held]
 
     def check_open(self) -> None:
         """Raise if it has been closed."""
@@ -236,7 +246,7 @@ class Holding:
 
     def mended(self, at: int, writes: int, noted: bytes) -> None:
         """End that, with the word of its writes, which is even, and the last ones of callers."""
-        self.stores[at].words.store(StoreWord.WRITES, writes)
+        self._held[at][2].words.store(StoreWord.WRITES, writes)
         self.parts[at].noted = noted
         self._torn.discard(at)
 
@@ -280,7 +290,7 @@ class Holding:
     def card(self) -> HoldingCard:
         """How callers find it."""
         with self._lock:
-            cards = tuple(store.card for store in self.stores)
+            cards = tuple(store.card for _, _, store in self._held)
         return HoldingCard(self.token, host_id(), cards, self.handler)
 
     def peek(self, part: int, start: int, keys: Keys, out: NDArray[np.floating]) -> int | None:
@@ -311,8 +321,8 @@ class Holding:
         """What has been done to each part, for how many seconds it has been there, and for whom."""
         parts = self.traffic()
         with self._lock:
-            held = list(zip(self._held, self.stores, strict=True))
-        for (tensor, number), store in held[: len(parts)]:
+            held = self._held[: len(parts)]
+        for tensor, number, store in held:
             parts[tensor.name] |= {
                 "part": number,
                 "rows": int((store.ids[0] > 0).sum()) if store.table else None,
@@ -327,7 +337,7 @@ class Holding:
     def traffic(self) -> dict[str, dict[str, Any]]:
         """What has been done to each part, as far as it takes no time to tell."""
         with self._lock:
-            held = list(zip(self._held, self.stores, strict=True))
+            held = list(self._held)
         return {
             tensor.name: {
                 "writes": store.words.load(StoreWord.WRITES) // 2,
@@ -335,12 +345,12 @@ class Holding:
                 "reads": store.words.load(StoreWord.READS),
                 "bytes": store.nbytes,
             }
-            for (tensor, _), store in held
+            for tensor, _, store in held
         }
 
     def apply(self, at: int, function: Callable[..., Any]) -> Any:
         """Call a function on a copy of a part, and put it back; see `ParameterServer.apply`."""
-        (tensor, number), store = self._held[at], self.stores[at]
+        tensor, number, store = self._held[at]
         with self.parts[at] as part:
             there: Any = slice(None)
             if store.table is not None:
@@ -361,10 +371,19 @@ class Holding:
                     raise ServerLostError(f"{self.spec} has been closed")
         return result
 
-    def take(self, at: int) -> Taken:
-        """A part as it is now."""
+    def freeze(self, at: int, token: str) -> tuple[int, Any, int]:
+        """Keep a part as it is now, see `Frozen`."""
         with self.parts[at]:
-            return self.taken(at)
+            part = self.taken(at)
+        return self._frozen.add(at, token, part)
+
+    def frozen_rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
+        """Rows of what was kept."""
+        return self._frozen.rows(at, token, start, stop)
+
+    def thaw(self, at: int, token: str) -> None:
+        """Keep it no more."""
+        self._frozen.discard(at, token)
 
     def taken(self, at: At) -> Taken:
         """The same of a part that is held, as long as it is; or of one that is being created."""
@@ -379,7 +398,7 @@ class Holding:
 
     def writes(self, at: int) -> int:
         """How many there have been of a part."""
-        return self.stores[at].words.load(StoreWord.WRITES) // 2
+        return self._held[at][2].words.load(StoreWord.WRITES) // 2
 
     def fill(self, at: At, row: int, start: int, values: NDArray[np.floating]) -> None:
         """Begin with such elements, of parameters (row 0) or state; nobody else is there yet."""
