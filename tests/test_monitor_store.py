@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from dps.monitor.events import event
 from dps.monitor.page.bars import Times
 from dps.monitor.page.curves import Losses, Rates
 from dps.monitor.page.document import PANELS
+from dps.monitor.page.headline import Headline
 from dps.monitor.page.palette import LIGHT
 from dps.monitor.page.view import view_of
 from dps.monitor.prometheus import FitCollector
@@ -168,9 +170,28 @@ def failed(fit: str, **fields: Any) -> dict[str, Any]:
     return event("failed", fit, **{**given, **fields})
 
 
+def loading(fit: str, **fields: Any) -> dict[str, Any]:
+    given = {"name": "LinearClassifier", "loaded": 40, "partitions": 150, "seconds": 9.0}
+    return event("loading", fit, **{**given, **fields})
+
+
+def test_the_page_says_how_many_partitions_are_loaded() -> None:
+    store, headline = Store(), Headline(LIGHT)
+    store.add(loading("f"), now=9.0)
+    headline.update(view_of(store, [], now=10.0))
+    said = re.sub("<[^>]*>", " ", headline.root.text)
+    assert re.search(r"LinearClassifier 1\s+loading\s.*40\s+of 150 partitions loaded", said)
+    store.add(started("f"), now=11.0)
+    headline.update(view_of(store, [], now=12.0))
+    assert "loading" not in headline.root.text
+    store.add(loading("g"), now=20.0)
+    store.add(failed("g"), now=21.0)
+    assert store.fits[-1].outcome == "failed"
+
+
 def every_kind() -> list[dict[str, Any]]:
     return [
-        started("f"), replicas("f"), replicas("f", seconds=2.0), shard("f"),
+        loading("f"), started("f"), replicas("f"), replicas("f", seconds=2.0), shard("f"),
         epochs("f", 1, validation=0.5), straggler("f", slow=True),
     ]  # fmt: skip
 

@@ -615,11 +615,11 @@ class Growing:
 @pytest.mark.parametrize(
     ("now", "epochs", "done", "seconds", "rows", "leaves", "wished"),
     [
-        ("ab", 100, 20, 1.0, 1 << 20, True, 0),  # spares half of 20 epochs, or of none that come
+        ("ab", 100, 20, 1.0, 1 << 20, True, 2),  # spares half of 20 epochs, or of none that come
         ("ab", 23, 20, 1.0, 1 << 20, False, 0),  # of 3 epochs
         ("ab", 100, 20, 0.1, 1 << 20, False, 0),
-        ("ab", 1000, 500, 0.1, 1 << 20, True, 0),
-        ("ab", 100, 20, 1.0, 1 << 15, True, 0),  # also of few rows
+        ("ab", 1000, 500, 0.1, 1 << 20, True, 2),
+        ("ab", 100, 20, 1.0, 1 << 15, True, 2),  # also of few rows
         ("ab", 100, 20, 1.0, 1 << 10, False, 0),  # which one replica trains on
         ("a", 100, 20, 1.0, 1 << 20, False, 3),  # 20 s of work, of 5 s a worker
         ("a", 100, 20, 1.0, 1 << 14, False, 1),  # which are worth two replicas
@@ -672,16 +672,19 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     assert set(joining.plan().workers) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize(("now", "joined"), [("ab", False), ("abc", True), ("bc", False)])
-def test_nobody_has_joined_where_a_holder_of_rows_is_gone(now: str, joined: bool) -> None:
-    """A plan could not be made with them: what has been lost is found out first."""
+@pytest.mark.parametrize(
+    ("now", "silent", "joined"), [("ab", "", ""), ("abc", "", "abc"), ("bc", "", ""),
+                                  ("abcd", "bd", "abc")],
+)  # fmt: skip
+def test_who_has_joined(now: str, silent: str, joined: str) -> None:
+    """Nobody where a holder of rows is gone, which is found out first; and none that is silent."""
     there = dict.fromkeys(now, 1)
     work = SimpleNamespace(
-        ask_silent=lambda: None, staying=lambda: there, present=lambda: there,
-        has_new=lambda: False, reborn=set(),
+        silent=set(), staying=lambda: there, present=lambda: there, has_new=lambda: False,
+        reborn=set(), ask_silent=lambda others=(): work.silent.update(set(silent) & set(others)),
     )  # fmt: skip
     cluster: Any = SimpleNamespace(_work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"])
-    assert DaskCluster.joined(cluster) == (there if joined else {})
+    assert DaskCluster.joined(cluster) == dict.fromkeys(joined, 1)
 
 
 @pytest.mark.slow

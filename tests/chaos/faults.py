@@ -39,7 +39,7 @@ import pandas as pd
 import psutil
 from configure import configure
 from distributed import Client, LocalCluster
-from neighbours import NEIGHBOURS, Neighbour
+from neighbours import NEIGHBOURS, Neighbour, alone
 from uneven import Slow
 
 import dps
@@ -348,6 +348,8 @@ def main() -> None:
     logging.getLogger("dps").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    if chosen.neighbours:
+        alone()
     began, numbers = time.monotonic(), range(chosen.seed, chosen.seed + chosen.faults)
     for group, some in groupby(numbers, lambda number: number // 25):
         n_workers, retired = 2 + group % 5, 0

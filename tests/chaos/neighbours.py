@@ -263,6 +263,19 @@ class ReadOnlyDisk(StrangersDirectory):
         return [each for each in super().harm() if "lock" not in each]  # nobody could remove it
 
 
+class LittleSharedMemory(Neighbour):
+    """Leaves little room in the host's shared memory, as containers do."""
+
+    def begin(self) -> None:
+        size = self.chance.choice(["64k", "1m"])
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", "/dev/shm"]
+        subprocess.run(command, check=True)
+
+    def end(self) -> None:
+        super().end()
+        subprocess.run(["umount", "-l", "/dev/shm"], check=False)
+
+
 class FrozenServer(Neighbour):
     """Has a server that the fit publishes into, whose worker stands still for some seconds."""
 
@@ -297,7 +310,15 @@ class FrozenServer(Neighbour):
             self.server.close()
 
 
+def alone() -> None:
+    """Have mounts of this process be its own and its children's; called before it has threads."""
+    mounts_of_its_own = 0x20000  # CLONE_NEWNS
+    if ctypes.CDLL(None, use_errno=True).unshare(mounts_of_its_own):
+        raise OSError(ctypes.get_errno(), "neighbours mount file systems, which takes root")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
 NEIGHBOURS: tuple[type[Neighbour], ...] = (
     SecondClient, Actors, BusyThreads, HeldInterpreter, StrangersDirectory, FullDisk, ReadOnlyDisk,
-    FrozenServer,
+    LittleSharedMemory, FrozenServer,
 )  # fmt: skip

@@ -115,9 +115,10 @@ class DaskCluster:
             self._work.ask_silent()
             staying = self._work.staying()
             if self._work.has_new() or not staying.keys() <= self._threads.keys():
-                found = self._work.present()
-                there = found.keys() - self._work.reborn
-                return found if there >= set(self.holders) else {}
+                found, holders = self._work.present(), set(self.holders)
+                if found.keys() - self._work.reborn >= holders:
+                    self._work.ask_silent(found.keys() - holders)
+                    return {w: n for w, n in found.items() if w not in self._work.silent}
         return {}
 
     def wish(self, n: int) -> None:

@@ -181,10 +181,13 @@ class FitWork:
                 "a worker does not answer", worker=worker if worker in silent else min(silent)
             )
 
-    def ask_silent(self) -> None:
-        """Count those again that were silent and answer at once."""
-        if self.silent:
-            self.silent = silent_among(self.client, None, self.silent, self.timeout, (_AT_ONCE,))
+    def ask_silent(self, others: Collection[str] = ()) -> None:
+        """Count those again that were silent and answer at once, and others as silent that do not.
+
+        The fit must not depend on the others: one that is well may be late.
+        """
+        if asked := {*self.silent, *others}:
+            self.silent = silent_among(self.client, None, asked, self.timeout, (_AT_ONCE,))
 
     def check(self) -> None:
         """Raise if a worker is gone, or leaves, that this fit has given something to do.
