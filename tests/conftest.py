@@ -16,6 +16,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import settings
+from local import local_client
 
 from dps.server.memory import SharedFile
 
@@ -132,6 +133,22 @@ def client() -> Iterator[Client]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="module")
+def _mortal() -> Iterator[Client]:
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        local_client(3) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def mortal(_mortal: Client) -> Client:
+    """A client of three worker processes, and of another one for each that dies."""
+    _mortal.wait_for_workers(3, timeout=60)
+    return _mortal
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import dask.array as da
 import pytest
 from conditions import until
 from configure import configure
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.core import Status
+from local import local_client
 from losing import assert_exact, classifier, kill, killing_after, rows, slow_loss
 
 import dps
@@ -26,21 +26,9 @@ from dps.transport.remote import Remote
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    """Three workers, and another for each that dies."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
-        yield client
-
-
 @pytest.fixture
-def client(cluster: Client) -> Client:
-    cluster.wait_for_workers(3, timeout=60)
-    return cluster
+def client(mortal: Client) -> Client:
+    return mortal
 
 
 def chunks() -> tuple[Any, Any]:
@@ -128,10 +116,9 @@ def test_too_few_replicas_for_backups_leave_the_closed_epochs(
     """The worker does not come back."""
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as two,
+        local_client(2) as two,
     ):
-        for nanny in made.workers.values():  # which do not start them again
+        for nanny in two.cluster.workers.values():  # which do not start them again
             nanny.status = Status.closing_gracefully
         losses = killing_after(monkeypatch, 2, lambda: kill(two, min(two.nthreads())))
         model = classifier(two, mode=dps.Sync(backups=1), max_iter=40)

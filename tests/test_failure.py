@@ -35,6 +35,7 @@ from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster, Status, get_worker
 from endless import EndlessFit, end_all, fits_end_when_told
+from local import local_client
 from raising import Holding, Raising, Speechless, TwoArguments
 from ranks import MODES
 
@@ -108,8 +109,7 @@ def two_workers(started_by: str = "forkserver") -> Iterator[Client]:
     }
     with (
         dask.config.set(settings),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
+        local_client(2) as client,
     ):
         yield client
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster
+from distributed import Client
+from local import local_client
 
 import dps
 from dps._runtime.message import Ending, Op
@@ -38,10 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.fixture
 def three() -> Iterator[Client]:
     """A client of three workers, of whom some will be killed."""
-    with (
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_client(3) as client:
         yield client
 
 

@@ -18,6 +18,7 @@ import pytest
 from conditions import until
 from configure import configure
 from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+from local import local_client
 from losing import assert_exact, classifier, kill, rows, slow_loss
 
 import dps
@@ -32,10 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.fixture
 def client() -> Iterator[Client]:
     """A client of three workers."""
-    with (
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
+    with local_client(3) as client:
         yield client
 
 

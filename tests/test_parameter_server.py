@@ -27,6 +27,7 @@ import psutil
 import pytest
 from conditions import until
 from distributed import Client, LocalCluster
+from local import local_client
 from ranks import Group
 
 import dps
@@ -854,10 +855,7 @@ def test_saves_while_others_write_hold_each_a_state_between_two_writes(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Client .* desires key")  # the scheduler's, of what was there
 def test_a_frozen_shard_is_an_error_in_time_and_a_restart_one_that_frees_the_name() -> None:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_client(2) as client:
         workers = sorted(client.nthreads())
         options = {"workers": workers[1:], "client": client, "name": "cold", "timeout": 1.0}
         server = dps.ParameterServer({"w": np.zeros(3)}, **options)

@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +25,7 @@ from configure import configure
 from distributed import Client, LocalCluster, futures_of, get_worker, wait
 from distributed.core import Status
 from endless import EndlessFit, fits_end_when_told
+from local import local_client
 from losing import ROWS, assert_exact, classifier, kill, killing_after, rows, slow_loss
 
 import dps
@@ -47,21 +47,9 @@ from dps.training.watch import Watcher
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    """Three workers, and another for each that dies."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
-        yield client
-
-
 @pytest.fixture
-def client(cluster: Client) -> Client:
-    cluster.wait_for_workers(3, timeout=60)
-    return cluster
+def client(mortal: Client) -> Client:
+    return mortal
 
 
 def training(client: Client) -> int:
@@ -506,11 +494,8 @@ def test_a_worker_that_is_retired_is_left_out(
 def test_workers_that_join_take_part(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
     monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
-        killing_after(monkeypatch, 2, lambda: made.scale(3))
+    with local_client(1) as client:
+        killing_after(monkeypatch, 2, lambda: client.cluster.scale(3))
         model = classifier(client, mode=mode, max_iter=40, n_replicas=3)
         model.fit(*rows())
         assert_exact(model)
@@ -528,14 +513,11 @@ def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
         asked.append(True)
         raise VersionError("a worker has dps 0.0.0")
 
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
+    with local_client(1) as client:
 
         def join() -> None:
             monkeypatch.setattr("dps.cluster.dask.work.present", other)
-            made.scale(2)
+            client.cluster.scale(2)
 
         killing_after(monkeypatch, 1, join)
         fits_end_when_told(monkeypatch)
@@ -548,10 +530,7 @@ def test_a_worker_that_joins_with_another_dps_does_not_end_the_fit(
 def test_a_worker_that_thaws_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
     monkeypatch.setattr("dps.training.joining._WORTH", 0.001)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
+    with local_client(2) as client:
         pids = client.run(os.getpid)
         frozen = max(pids)
         losses = killing_after(monkeypatch, 2, lambda: os.kill(pids[frozen], signal.SIGSTOP))
@@ -576,11 +555,8 @@ def test_an_adaptive_cluster_is_asked_for_workers(monkeypatch: pytest.MonkeyPatc
     """For as many as a long fit could use, and for none once it has ended."""
     monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
     fits_end_when_told(monkeypatch)
-    with (
-        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
-        made.adapt(minimum=0, maximum=2, interval="200ms", wait_count=10)
+    with local_client(0) as client:
+        client.cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=10)
         fit = EndlessFit(classifier(client, n_replicas=2), *rows())
         fit.start()
         until(lambda: len(client.nthreads()) == 2, "it has another worker")
@@ -693,11 +669,10 @@ def test_an_adaptive_cluster_may_change_while_fits_run(monkeypatch: pytest.Monke
     fits_end_when_told(monkeypatch)
     X, y = rows()
     data = da.from_array(X, chunks=(500, 10)), da.from_array(y, chunks=500)
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as made,
-        Client(made, set_as_default=False) as client,
-    ):
-        made.adapt(minimum=1, maximum=4, interval="50ms", wait_count=2, target_duration="200ms")
+    with local_client(1) as client:
+        client.cluster.adapt(
+            minimum=1, maximum=4, interval="50ms", wait_count=2, target_duration="200ms"
+        )
         fits = [
             EndlessFit(classifier(client, mode=mode), *data)
             for mode in ("sync", "async", "allreduce")

@@ -11,7 +11,8 @@ import dask
 import numpy as np
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster
+from distributed import Client
+from local import local_client
 
 import dps
 from dps.monitor.checking import is_sound
@@ -91,10 +92,7 @@ def becomes(client: Client, wanted: Any) -> None:
 
 
 def test_the_page_follows_servers_as_they_come_and_go() -> None:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_client(2) as client:
         first = dps.ParameterServer({"w": np.zeros(4)}, name="first", client=client)
         becomes(client, [("first", 1, 1, ["w"], 0, [])])
         first.add("w", 1.0)

@@ -13,7 +13,8 @@ import numpy as np
 import psutil
 import pytest
 from conditions import until
-from distributed import Client, LocalCluster
+from distributed import Client
+from local import local_client
 
 import dps
 from dps.errors import ServerLostError, UnknownOutcomeError
@@ -24,10 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.fixture(scope="module")
 def three() -> Iterator[Client]:
     """A client of three workers, of whom some freeze for a while."""
-    with (
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_client(3) as client:
         yield client
 
 
