@@ -576,7 +576,9 @@ class Growing:
     """A cluster of which the second worker joins."""
 
     now: tuple[str, ...] = ("a",)
+    room: int = 0
     wished: int = 0
+    holders: tuple[str, ...] = ("a", "a")
 
     def threads(self) -> dict[str, int]:
         return {"a": 1}
@@ -584,27 +586,32 @@ class Growing:
     def joined(self) -> dict[str, int]:
         return dict.fromkeys(self.now, 1) if len(self.now) > 1 else {}
 
+    def memory(self) -> int:
+        return self.room
+
     def wish(self, n: int) -> None:
         self.wished = n
 
 
 @pytest.mark.parametrize(
-    ("now", "epochs", "done", "seconds", "rows", "leaves", "wished"),
+    ("now", "epochs", "done", "seconds", "rows", "room", "leaves", "wished"),
     [
-        ("ab", 100, 20, 1.0, 1 << 20, True, 2),  # spares half of 20 epochs, or of none that come
-        ("ab", 23, 20, 1.0, 1 << 20, False, 0),  # of 3 epochs
-        ("ab", 100, 20, 0.1, 1 << 20, False, 0),
-        ("ab", 1000, 500, 0.1, 1 << 20, True, 2),
-        ("ab", 100, 20, 1.0, 1 << 15, True, 2),  # also of few rows
-        ("ab", 100, 20, 1.0, 1 << 10, False, 0),  # which one replica trains on
-        ("a", 100, 20, 1.0, 1 << 20, False, 3),  # 20 s of work, of 5 s a worker
-        ("a", 100, 20, 1.0, 1 << 14, False, 1),  # which are worth two replicas
-        ("a", 100, 20, 0.4, 1 << 20, False, 0),
+        ("ab", 100, 20, 1.0, 1 << 20, 0, True, 2),  # spares half of 20 epochs, or of none that come
+        ("ab", 23, 20, 1.0, 1 << 20, 0, False, 0),  # of 3 epochs
+        ("ab", 100, 20, 0.1, 1 << 20, 0, False, 0),
+        ("ab", 1000, 500, 0.1, 1 << 20, 0, True, 2),
+        ("ab", 100, 20, 1.0, 1 << 15, 0, True, 2),  # also of few rows
+        ("ab", 100, 20, 1.0, 1 << 10, 0, False, 0),  # which one replica trains on
+        ("a", 100, 20, 1.0, 1 << 20, 0, False, 3),  # 20 s of work, of 5 s a worker
+        ("a", 100, 20, 1.0, 1 << 14, 0, False, 1),  # which are worth two replicas
+        ("a", 100, 20, 0.4, 1 << 20, 0, False, 0),
+        ("ab", 100, 20, 1.0, 1 << 20, 1 << 30, True, 2),
+        ("ab", 100, 20, 1.0, 1 << 20, 1 << 27, False, 0),  # the rows that move are 64 MiB
     ],
 )
 def test_a_fit_looks_whether_further_workers_spare_enough(
-    now: str, epochs: int, done: int, seconds: float, rows: int, leaves: bool, wished: int,
-    monkeypatch: pytest.MonkeyPatch,
+    now: str, epochs: int, done: int, seconds: float, rows: int, room: int, leaves: bool,
+    wished: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("dps.training.joining._LOOK_EVERY", 0.0)
 
@@ -616,7 +623,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
         )  # fmt: skip
 
     rule = StoppingRule(max_iter=epochs, tol=1e-4, n_iter_no_change=5, validate=False)
-    cluster = Growing(tuple(now))
+    cluster = Growing(tuple(now), room)
     joining = Joining(cluster, planned, rule, row_bytes=128, state_bytes=80)
     joining.plan()
     record = replace(EpochRecord.unknown(1, 1), seconds=seconds)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -79,11 +80,15 @@ class LoadingBar:
 
     def __init__(self) -> None:
         self._bar: Any = None
+        self._began = time.time()
 
     def update(self, done: int, total: int) -> None:
         """Show so many partitions."""
         if self._bar is None:
-            self._bar = _tqdm()(total=total, dynamic_ncols=True, bar_format=_LOADING, leave=False)
+            self._bar = _tqdm()(
+                total=total, initial=done, dynamic_ncols=True, bar_format=_LOADING, leave=False
+            )
+            self._bar.start_t = self._began
         self._bar.n = done
         self._bar.refresh()
 

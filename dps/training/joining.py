@@ -7,6 +7,7 @@ the plan that would be made with them, and from the time that epochs have taken.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -24,6 +25,8 @@ _LOOK_EVERY = 2.0
 _WORTH = 2.0
 #: and so many bytes of rows, parameters and state take a second to move.
 _MOVED = 1e8
+#: What has moved is held twice: it may take this part of the memory of the workers that had it.
+_ROOM = 0.25
 #: Seconds that a worker which is asked for is to train: Dask's ``adaptive.target-duration``.
 _TARGET = 5.0
 #: Workers that a fit asks for at the most, beside those that it has.
@@ -106,9 +109,15 @@ class Joining:
 
     def _spares(self, slowest: float, plan: Plan, threads: Mapping[str, int]) -> float:
         """Seconds that a plan spares, beside those that it must, over one with such a replica."""
-        moved = sum(piece.rows for rank in plan.ranks for piece in rank.pieces if piece.moved)
+        pieces = [piece for rank in plan.ranks for piece in rank.pieces if piece.moved]
+        moved = sum(piece.rows for piece in pieces) * self._row_bytes
         spared = self._pace * (slowest - _slowest(plan, threads)) * self._ahead()
-        return spared - _WORTH - (moved * self._row_bytes + self._state_bytes) / _MOVED
+        spared -= _WORTH + (moved + self._state_bytes) / _MOVED
+        if spared > 0 and moved:
+            had = {self._cluster.holders[piece.partition] for piece in pieces}
+            if 0 < _ROOM * len(had) * self._cluster.memory() < moved:
+                return -math.inf
+        return spared
 
     def _wanted(self) -> int:
         """Further workers, like those that there are, that the fit could use."""
