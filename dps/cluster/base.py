@@ -105,11 +105,11 @@ class Cluster(Protocol):
         ...
 
     def joined(self) -> Mapping[str, int]:
-        """Workers and their threads as they are now; empty if none has joined since the begin."""
+        """All workers and their threads if some have joined since the fit began, else empty."""
         ...
 
     def wish(self, n: int) -> None:
-        """Ask for `n` further workers of a cluster that adapts to the tasks that there are."""
+        """Ask an adaptive cluster for `n` more workers."""
         ...
 
     def memory(self) -> int:
@@ -127,7 +127,7 @@ class Cluster(Protocol):
     ) -> None:
         """Have partitions computed and kept, those of validation data last.
 
-        Once a second `loading` hears how many are there, of how many, until training begins.
+        `loading` is called once a second with the number of loaded partitions and of all.
 
         Of Dask's partitions ``prepare(X, number)`` is kept instead of X, if it is given.
         Those that are not in memory are kept where `cache` says, see :class:`Keeping`, and

@@ -71,7 +71,7 @@ class ThreadCluster:
         return {}
 
     def wish(self, n: int) -> None:
-        """There are no others."""
+        """Do nothing: there are no other workers."""
 
     def memory(self) -> int:
         """Nobody limits it."""

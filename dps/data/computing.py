@@ -24,7 +24,7 @@ from dps.errors import ClusterError
 _log = logging.getLogger("dps")
 
 _KEPT = "dps-keep-"
-#: Seconds between counts of partitions.
+#: Seconds between two reports.
 _EVERY = 1.0
 
 
@@ -47,7 +47,7 @@ def computed(
     trained : int, optional
         The number of those that are not of validation data; all by default.
     loading : callable, optional
-        Hears once a second how many have been computed, of how many.
+        Called once a second with the number of computed partitions and of all.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def recipes_of_absent(
 
 
 class _Running(Callback):  # type: ignore[misc]
-    """The tasks that have been started and have not ended, and how many partitions are there."""
+    """The running tasks, and the number of computed partitions."""
 
     def __init__(self, total: int, loading: Counted) -> None:
         super().__init__()

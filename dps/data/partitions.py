@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-#: Hears how many partitions are there, and of how many.
+#: Called with the number of loaded partitions and of all.
 Counted = Callable[[int, int], None]
 
 

@@ -1,6 +1,6 @@
-"""What is said of a fit while its data is loaded: a bar, events, and a line in the log at times.
+"""Report the progress of loading: a bar, events for the page, and lines in the log.
 
-It hears of partitions once loading has taken a second, and then once a second.
+Reports begin after a second and come once a second.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _LINES = 10.0
 
 
 class Loading:
-    """Says how many partitions have been loaded.
+    """Reports how many partitions are loaded.
 
     Parameters
     ----------
     estimator : estimator
-        Its class gives the name, and its `verbose` the bar.
+        Its class names the fit, and `verbose` shows the bar.
     fit : str
         Id of the fit.
     publish : callable
-        Takes an event, and does not wait.
+        Sends an event without waiting.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Loading:
         self._said = False
 
     def __call__(self, done: int, total: int) -> None:
-        """So many partitions are there."""
+        """Report the number of loaded partitions."""
         now, self._said = time.monotonic(), True
         if self._bar is not None:
             self._bar.update(done, total)
@@ -59,7 +59,7 @@ class Loading:
         self._publish(event("loading", self._fit, **fields))
 
     def end(self, error: BaseException | None = None) -> None:
-        """Data is loaded, or loading it has failed; may be called again."""
+        """End the report, with an event if loading failed; may be called again."""
         self._shown.close()
         if self._bar is not None:
             self._bar.close()

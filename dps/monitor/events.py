@@ -64,14 +64,14 @@ class Event(TypedDict):
 
 
 class LoadingEvent(Event):
-    """``loading``: data is loaded; the client sends it once a second, if it takes that long.
+    """``loading``: data is being loaded; sent by the client once a second, after the first second.
 
     Attributes
     ----------
     name : str
         Of the estimator's class.
     loaded, partitions : int
-        Partitions that are there, and all of them.
+        Loaded partitions, and all partitions.
     seconds : float
         Since loading began.
     """

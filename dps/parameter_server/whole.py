@@ -55,21 +55,21 @@ def restore(tensor: TensorSpec, whole: Taken, call: Callable[..., Any]) -> None:
 def gathered(
     tensor: TensorSpec, optimizer: Optimizer, lost: Container[int], call: Callable[..., Any]
 ) -> Taken:
-    """What a tensor is, read in pieces into one copy; a table's rows in order of ids.
+    """Read a tensor in pieces into one copy; rows of tables in the order of their ids.
 
     Parameters
     ----------
     tensor : TensorSpec
     optimizer : Optimizer
     lost : collection of int
-        Shards for whose parts zeros stand, or no rows of a table.
+        Shards whose rows are zeros in arrays and missing in tables.
     call : callable
-        ``call(part, method, ...)`` calls a method of the shard's.
+        ``call(part, method, ...)`` calls a method of the part's shard.
 
     Raises
     ------
     LookupError
-        A part has another shard now: to be called again.
+        A mirror has taken over a part; call this function again.
     """
     token = secrets.token_hex(8)
     there = [part for part, (shard, _, _) in enumerate(tensor.parts) if shard not in lost]

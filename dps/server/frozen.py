@@ -1,8 +1,8 @@
-"""Parts of tensors as they were at one moment, which callers read in pieces.
+"""Copies of parts at one moment, which callers read in pieces.
 
-A shard keeps such a copy for one caller, who gives it back when it has read it. Of a caller that
-dies it is given up once it has not been read for the server's `timeout`, when the next one is made.
-A mirror has no copies: where it leads from now on, callers begin again.
+A caller freezes a part, reads its rows and thaws it. If the caller dies, the copy is dropped when
+another part is frozen after the server's `timeout`. Copies are not mirrored: if a mirror takes
+over, callers start again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class _Kept:
 
 
 class Frozen:
-    """The copies at a shard, by the number of the part and the caller's token.
+    """The copies on a shard, by part number and the caller's token.
 
     Parameters
     ----------
     timeout : float
-        Seconds after which one that is not read is given up.
+        Seconds without a read after which a copy may be dropped.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -39,7 +39,7 @@ class Frozen:
         self._kept: dict[tuple[int, str], _Kept] = {}
 
     def add(self, at: int, token: str, part: Taken) -> tuple[int, Any, int]:
-        """Keep one; its rows, their ids (None: it is no part of a table), and its version."""
+        """Keep a copy; return its number of rows, their ids (None in arrays) and its version."""
         ending = time.monotonic() - self._timeout
         with self._lock:
             self._kept = {name: each for name, each in self._kept.items() if each.used > ending}
@@ -47,12 +47,12 @@ class Frozen:
         return part.values.shape[1], part.ids, part.version
 
     def rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
-        """Some rows of one, (1 + state_rows, n, width).
+        """Rows of a copy, (1 + state_rows, n, width).
 
         Raises
         ------
         LookupError
-            It is not here any more, or was kept by another shard.
+            The copy was dropped, or is on another shard.
         """
         with self._lock:
             kept = self._kept[at, token]
@@ -60,6 +60,6 @@ class Frozen:
         return kept.part.values[:, start:stop]
 
     def discard(self, at: int, token: str) -> None:
-        """Give one back."""
+        """Drop a copy."""
         with self._lock:
             self._kept.pop((at, token), None)

@@ -372,17 +372,17 @@ class Holding:
         return result
 
     def freeze(self, at: int, token: str) -> tuple[int, Any, int]:
-        """Keep a part as it is now, see `Frozen`."""
+        """Copy a part, see `Frozen`."""
         with self.parts[at]:
             part = self.taken(at)
         return self._frozen.add(at, token, part)
 
     def frozen_rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
-        """Rows of what was kept."""
+        """Rows of a copy."""
         return self._frozen.rows(at, token, start, stop)
 
     def thaw(self, at: int, token: str) -> None:
-        """Keep it no more."""
+        """Drop a copy."""
         self._frozen.discard(at, token)
 
     def taken(self, at: At) -> Taken:

@@ -1,7 +1,7 @@
-"""Workers that join while a fit runs, and whether rows move to workers that are idle.
+"""Plan the generations of a fit, and decide when joined or idle workers are worth a new one.
 
-A generation has the workers that there were when it began. What others would spare is seen from
-the plan that would be made with them, and from the time that epochs have taken.
+A generation keeps the workers that it began with. The time that other workers would save follows
+from the plan with them and from the measured time of an epoch.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ _log = logging.getLogger("dps")
 
 #: Seconds between looks for workers that have joined.
 _LOOK_EVERY = 2.0
-#: Seconds that they must spare: a generation takes about one to begin,
+#: Seconds that a new generation must save; starting it takes about one.
 _WORTH = 2.0
-#: and so many bytes of rows, parameters and state take a second to move.
+#: Bytes of rows, parameters and optimizer state that are moved in a second.
 _MOVED = 1e8
-#: What has moved is held twice: it may take this part of the memory of the workers that had it.
+#: Moved rows are held twice. They may take this share of the memory of their first workers.
 _ROOM = 0.25
-#: Seconds that a worker which is asked for is to train: Dask's ``adaptive.target-duration``.
+#: Seconds of computing for which the fit asks for one worker; Dask's ``adaptive.target-duration``.
 _TARGET = 5.0
-#: Workers that a fit asks for at the most, beside those that it has.
+#: The largest number of additional workers to ask for.
 _MOST_ASKED = 64
 
 
 class Planning(Protocol):
-    """Makes plans of a fit."""
+    """Makes a plan for given workers."""
 
     def __call__(self, threads: Mapping[str, int], moves: bool = False) -> Plan:
-        """The plan with some workers and their threads; `moves`: rows go to all of them."""
+        """Plan for workers with these threads; `moves` allows rows to move to idle workers."""
         ...
 
 
 class Joining:
-    """Plans the generations of a fit, and looks for workers that have joined.
+    """Plans generations and looks for joined workers.
 
     Parameters
     ----------
     cluster : Cluster
     planned : Planning
     stopping : StoppingRule
-        How many epochs may follow.
+        Gives the number of epochs that may follow.
     row_bytes, state_bytes : float
-        Bytes of a row, and of parameters and optimizer state.
+        Bytes of a row, and of all parameters and optimizer state.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Joining:
     ) -> None:
         self._cluster, self._planned, self._stopping = cluster, planned, stopping
         self._row_bytes, self._state_bytes = row_bytes, state_bytes
-        self._slowest = 0.0  # of the plan at work, see `_slowest`
-        self._pace = 0.0  # seconds of an epoch a row of these; 0: it is not known
+        self._slowest = 0.0  # of the current plan, see `_slowest`
+        self._pace = 0.0  # seconds of an epoch per row of the slowest replica; 0 until measured
         self._done = 0
         self._due = time.monotonic() + _LOOK_EVERY
         self._joined = False
@@ -73,8 +73,8 @@ class Joining:
     def plan(self) -> Plan:
         """Plan the next generation.
 
-        Rows move to workers that have joined, and to idle ones if the fit has lost others, where
-        that spares more than it takes.
+        After workers have joined, or a loss has made the plan slower, rows move to idle workers
+        if that saves time.
         """
         threads = self._cluster.threads()
         plan = self._planned(threads)
@@ -87,7 +87,7 @@ class Joining:
         return plan
 
     def leaves(self, history: Sequence[EpochRecord]) -> bool:
-        """Whether to end the generation, to be asked once it has closed an epoch."""
+        """Whether to end the generation for workers that have joined; asked after each epoch."""
         now = time.monotonic()
         if now < self._due:
             return False
@@ -103,12 +103,12 @@ class Joining:
         return self._joined
 
     def _ahead(self) -> int:
-        """Epochs that are expected: as many as there have been, at most, if it may stop early."""
+        """Expected epochs: all that are left, or at most as many as before if it may stop early."""
         left, rule = self._stopping.max_iter - self._done, self._stopping
         return left if rule.tol is None and not rule.finishes else min(self._done, left)
 
     def _spares(self, slowest: float, plan: Plan, threads: Mapping[str, int]) -> float:
-        """Seconds that a plan spares, beside those that it must, over one with such a replica."""
+        """Seconds that a plan saves beyond its costs, compared with one this slow."""
         pieces = [piece for rank in plan.ranks for piece in rank.pieces if piece.moved]
         moved = sum(piece.rows for piece in pieces) * self._row_bytes
         spared = self._pace * (slowest - _slowest(plan, threads)) * self._ahead()
@@ -120,13 +120,12 @@ class Joining:
         return spared
 
     def _wanted(self) -> int:
-        """Further workers, like those that there are, that the fit could use."""
+        """The number of additional workers, like the current ones, that would save time."""
         threads = dict(self._cluster.threads())
         total = self._pace * self._slowest * self._ahead() * len(threads)
         further = min(_MOST_ASKED, int(total / _TARGET) - len(threads))
         if further <= 0:
             return 0
-        # No worker has such an address.
         new = dict.fromkeys(map(str, range(further)), max(threads.values()))
         plan = self._planned(threads | new, True)
         if self._spares(self._slowest, plan, threads | new) <= 0:
@@ -135,7 +134,7 @@ class Joining:
 
 
 def _slowest(plan: Plan, threads: Mapping[str, int]) -> float:
-    """Rows of an epoch a thread, where there are most."""
+    """Rows per thread and epoch on the worker with the most."""
     rows: dict[str, int] = {}
     ranks: dict[str, int] = {}
     for rank in plan.ranks:

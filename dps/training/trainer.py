@@ -252,7 +252,7 @@ def _exchange(job: Job, summary: DataSummary, cluster: Cluster) -> DataSummary:
 
 
 def _rebalance(job: Job, streamed: bool, moves: bool) -> bool | str:
-    """Whether rows may move to other workers; `moves`: that has been found to pay.
+    """Whether rows may move to other workers; `moves`: it has been found to save time.
 
     "auto" leaves them where passes are few, or as cheap as those of L-BFGS, of which ten to
     thirty cost as much as moving: nobody knows whether there will be more. Rows that move

@@ -106,7 +106,7 @@ class DaskCluster:
         return self._threads
 
     def joined(self) -> Mapping[str, int]:
-        """Workers and their threads as they are now; empty if none has joined since the begin.
+        """All workers and their threads if some have joined since the fit began, else empty.
 
         Also where one is gone that holds rows: that is a loss, which others find.
         """
@@ -122,7 +122,7 @@ class DaskCluster:
         return {}
 
     def wish(self, n: int) -> None:
-        """Ask for `n` further workers, if the client's cluster adapts; see `Wish`."""
+        """Ask for `n` more workers, see `Wish`."""
         self._wish.set(n * max(self._threads.values()))
 
     def memory(self) -> int:

@@ -1,8 +1,8 @@
-"""Asking an adaptive cluster for workers: by tasks that none of its workers can run.
+"""Ask an adaptive cluster for workers.
 
-Such a cluster has as many workers as its tasks need, and a fit has one long task a replica. So
-while a fit could use more workers it has tasks that wait for a resource which no worker has. The
-scheduler counts them, and the seconds that it expects of them, as work that waits for workers.
+An adaptive cluster starts workers according to its tasks, and a fit has only one long task per
+replica. To ask for more, the fit submits tasks that need a resource which no worker has. The
+scheduler counts them, and their expected duration, as work that waits for workers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dps.cluster.dask.calls import ask
 from dps.errors import ClusterError
 
 _NAME = "dps-wanted"
-#: Seconds that Dask is to expect of such a task: more than any ``adaptive.target-duration``.
+#: The expected duration of such a task, longer than any ``adaptive.target-duration``.
 _SECONDS = 3600.0
 
 
 class Wish:
-    """The workers that one fit asks for.
+    """The workers that a fit asks for.
 
     Parameters
     ----------
@@ -37,10 +37,7 @@ class Wish:
         self._tasks: list[Future] = []
 
     def set(self, n: int) -> None:
-        """Ask for workers with `n` threads beside those that there are.
-
-        Nothing is asked of a cluster that does not adapt, as far as the client knows.
-        """
+        """Ask for `n` more threads, if the client's cluster object is adaptive."""
         if n and getattr(self._client.cluster, "_adaptive", None) is None:
             n = 0
         for task in self._tasks[n:]:
@@ -58,7 +55,7 @@ class Wish:
                 if (prefix := dask_scheduler.task_prefixes.get(name)) is not None:
                     prefix.duration_average = seconds
 
-            with contextlib.suppress(ClusterError):  # it is asked for again in a moment
+            with contextlib.suppress(ClusterError):  # `set` is called again soon
                 ask(
                     self._client, "_run_on_scheduler", self._timeout,
                     function=expect, name=_NAME, seconds=_SECONDS,

@@ -54,8 +54,8 @@ class FitWork:
         self.silent: set[str] = set()
         self.reborn: set[str] = set()
         self._ids: dict[str, str] = {}
-        self._first: set[tuple[str, str]] = set()  # workers and their ids as the fit began
-        self.loading: Counted | None = None  # hears how many partitions have been loaded
+        self._first: set[tuple[str, str]] = set()  # workers and their ids when the fit began
+        self.loading: Counted | None = None  # reports loaded partitions
         self._loaded = 0, 0
         self.span = FitSpan()
         self._names = 0
@@ -71,7 +71,7 @@ class FitWork:
             return self.client.submit(sealed(function), *args, **options)
 
     def wait(self, futures: Sequence[Future], of: Mapping[Future, int] | None = None) -> None:
-        """Wait for tasks, which are pinned to workers; `of`: the partition that each is part of."""
+        """Wait for pinned tasks; `of` gives the partition of each, for reports of loading."""
         free = partial(set_free, self, [future.key for future in futures])
 
         def check() -> None:
@@ -142,7 +142,7 @@ class FitWork:
             return answering
 
     def has_new(self) -> bool:
-        """Whether there are workers that were not there as the fit began."""
+        """Whether workers have joined since the fit began."""
         return not ids(self.client).items() <= self._first
 
     def _answering(self, workers: Mapping[str, int]) -> dict[str, int]:
@@ -182,9 +182,9 @@ class FitWork:
             )
 
     def ask_silent(self, others: Collection[str] = ()) -> None:
-        """Count those again that were silent and answer at once, and others as silent that do not.
+        """Ask silent workers and others again; only those that answer at once are not silent.
 
-        The fit must not depend on the others: one that is well may be late.
+        The fit must not depend on the others: a healthy worker may answer late.
         """
         if asked := {*self.silent, *others}:
             self.silent = silent_among(self.client, None, asked, self.timeout, (_AT_ONCE,))
