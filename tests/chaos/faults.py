@@ -6,7 +6,8 @@ Each case is drawn by its number: workers, mode, data, estimator, victim, fault 
 run on a cluster of real processes. A fit that can finish must, with each row counted once an
 epoch; one that cannot must say so by an error of dps; none may hang, or leave anything behind.
 With ``--neighbours`` other users are there too (`neighbours.py`), who must not be harmed, and
-workers have ports from a range, so that they come back at addresses of dead ones. As root.
+workers have ports from a range, so that they come back at addresses of dead ones; every fourth
+cluster has 1 MB of shared memory. As root.
 Prints each case that breaks a promise with its number, which runs it again, and a table.
 """
 
@@ -24,7 +25,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -39,7 +40,7 @@ import pandas as pd
 import psutil
 from configure import configure
 from distributed import Client, LocalCluster
-from neighbours import NEIGHBOURS, Neighbour, alone
+from neighbours import NEIGHBOURS, Neighbour, alone, little_shared_memory
 from uneven import Slow
 
 import dps
@@ -354,7 +355,11 @@ def main() -> None:
     for group, some in groupby(numbers, lambda number: number // 25):
         n_workers, retired = 2 + group % 5, 0
         first = 21_000 + group % 100 * 50
-        with cluster(n_workers, f"{first}:{first + 49}" if chosen.neighbours else None) as client:
+        little = chosen.neighbours and group % 4 == 3
+        with (
+            little_shared_memory() if little else nullcontext(),
+            cluster(n_workers, f"{first}:{first + 49}" if chosen.neighbours else None) as client,
+        ):
             for number in some:
                 case = Case(number, chosen.neighbours)
                 whole(client, n_workers, retired)

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -263,19 +264,6 @@ class ReadOnlyDisk(StrangersDirectory):
         return [each for each in super().harm() if "lock" not in each]  # nobody could remove it
 
 
-class LittleSharedMemory(Neighbour):
-    """Leaves little room in the host's shared memory, as containers do."""
-
-    def begin(self) -> None:
-        size = self.chance.choice(["64k", "1m"])
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", "/dev/shm"]
-        subprocess.run(command, check=True)
-
-    def end(self) -> None:
-        super().end()
-        subprocess.run(["umount", "-l", "/dev/shm"], check=False)
-
-
 class FrozenServer(Neighbour):
     """Has a server that the fit publishes into, whose worker stands still for some seconds."""
 
@@ -318,7 +306,18 @@ def alone() -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
+@contextlib.contextmanager
+def little_shared_memory() -> Iterator[None]:
+    """Leave a cluster 1 MB of shared memory, as containers do; `alone` comes first."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
+    subprocess.run(command, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", "/dev/shm"], check=False)
+
+
 NEIGHBOURS: tuple[type[Neighbour], ...] = (
     SecondClient, Actors, BusyThreads, HeldInterpreter, StrangersDirectory, FullDisk, ReadOnlyDisk,
-    LittleSharedMemory, FrozenServer,
+    FrozenServer,
 )  # fmt: skip
