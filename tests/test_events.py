@@ -215,6 +215,25 @@ def test_a_cluster_told_to_be_silent_says_nothing(client: Client, told: Told) ->
     assert len({event["fit"] for event in told()}) == 1
 
 
+def test_a_cluster_told_to_be_silent_says_nothing_of_loading(
+    client: Client, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.cluster.dask.calls._TICK", 0.05)
+
+    def slow(block: Any) -> Any:
+        threading.Event().wait(0.3)
+        return block
+
+    X, y = problem()
+    X = X.map_blocks(slow, meta=np.empty((0, 0)))
+    for watched in (False, True):
+        with dask.config.set({"dps.monitor": watched}):
+            dps.LinearClassifier(client=client, n_replicas=2, max_iter=2, tol=None).fit(X, y)
+    until(lambda: told("stopped"), "the second fit ends")
+    assert told("loading")
+    assert len({event["fit"] for event in told()}) == 1
+
+
 def failing() -> LogLoss:
     """A loss that nobody can evaluate; pickled by value."""
 

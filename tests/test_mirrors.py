@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -381,6 +382,24 @@ def test_a_save_goes_on_with_the_mirror_where_the_shard_dies_that_is_being_read(
         np.testing.assert_array_equal(saved.pull("t", np.arange(50)), expected)
 
 
+def test_parts_are_read_in_turn_so_that_no_copy_is_idle(
+    three: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dps.parameter_server.whole._PIECE", 100)
+    tensors = {"w": np.arange(400.0)}
+    with dps.ParameterServer(tensors, optimizer="sgd", n_shards=2, client=three) as server:
+        read, call = [], server._requests.call
+
+        def noting(tensor: TensorSpec, part: int, method: str, *args: Any) -> Any:
+            read.append((part, method))
+            return call(tensor, part, method, *args)
+
+        monkeypatch.setattr(server._requests, "call", noting)
+        server.save(tmp_path / "saved")
+    pieces = [(0, "frozen_rows"), (1, "frozen_rows")] * 2
+    assert read == [(0, "freeze"), (1, "freeze"), *pieces, (0, "thaw"), (1, "thaw")]
+
+
 def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -392,15 +411,23 @@ def test_what_a_caller_has_frozen_and_does_not_read_is_given_up(
     frozen.add(1, "second", part)
     now[0] = 12.0
     assert frozen.rows(1, "second", 1, 4).shape == (1, 3, 2)
-    frozen.add(0, "third", part)
+    frozen.look()
     with pytest.raises(LookupError):
         frozen.rows(0, "first", 0, 4)
     now[0] = 17.0
-    frozen.add(0, "fourth", part)
+    frozen.look()
     frozen.rows(1, "second", 0, 4)
     frozen.discard(1, "second")
     with pytest.raises(LookupError):
         frozen.rows(1, "second", 0, 4)
+
+
+def test_a_copy_goes_without_another_call() -> None:
+    part = Taken(np.ones((1, 4, 2)), None, 3)
+    frozen, copy = Frozen(0.05), weakref.ref(part.values)
+    frozen.add(0, "token", part)
+    del part
+    until(lambda: copy() is None, "the copy is dropped")
 
 
 def test_a_write_that_comes_again_is_done_once() -> None:

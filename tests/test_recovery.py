@@ -656,17 +656,21 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
 
 
 @pytest.mark.parametrize(
-    ("now", "silent", "joined"), [("ab", "", ""), ("abc", "", "abc"), ("bc", "", ""),
-                                  ("abcd", "bd", "abc")],
+    ("now", "silent", "trains", "joined"),
+    [("ab", "", "ab", ""), ("abc", "", "ab", "abc"), ("bc", "", "ab", ""),
+     ("abcd", "bd", "ab", "abc"), ("abcd", "cd", "abc", "abc")],
 )  # fmt: skip
-def test_who_has_joined(now: str, silent: str, joined: str) -> None:
-    """Nobody where a holder of rows is gone, which is found out first; and none that is silent."""
+def test_who_has_joined(now: str, silent: str, trains: str, joined: str) -> None:
+    """None while a holder of rows is gone; idle workers that do not answer are left out."""
     there = dict.fromkeys(now, 1)
     work = SimpleNamespace(
         silent=set(), staying=lambda: there, present=lambda: there, has_new=lambda: False,
         reborn=set(), ask_silent=lambda others=(): work.silent.update(set(silent) & set(others)),
     )  # fmt: skip
-    cluster: Any = SimpleNamespace(_work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"])
+    cluster: Any = SimpleNamespace(
+        _work=work, _threads={"a": 1, "b": 1}, holders=["a", "b", "a"],
+        _running=SimpleNamespace(workers=set(trains)),
+    )  # fmt: skip
     assert DaskCluster.joined(cluster) == dict.fromkeys(joined, 1)
 
 

@@ -115,7 +115,8 @@ def fit(
     data = _partitioned(survey, client, X, y, sample_weight, reset, validation)
     cluster = survey.cluster = cluster_for(client, survey.fit, survey.options)
     interrupts = Interrupts()
-    loading = Loading(estimator, survey.fit, cluster.publish)
+    publish = cluster.publish if cluster.watched else None
+    loading = Loading(estimator, survey.fit, publish)
     try:
         _look(survey, data, reset, classes, loading)
         job = resumption.job(_planned(survey), survey)

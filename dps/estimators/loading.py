@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dps.estimators.progress import LoadingBar, showing
-from dps.monitor.events import event
+from dps.monitor.events import Kind, event
 from dps.training.causes import described
 
 _log = logging.getLogger("dps")
@@ -30,12 +30,12 @@ class Loading:
         Its class names the fit, and `verbose` shows the bar.
     fit : str
         Id of the fit.
-    publish : callable
-        Sends an event without waiting.
+    publish : callable or None
+        Sends an event without waiting; None sends none.
     """
 
     def __init__(
-        self, estimator: Any, fit: str, publish: Callable[[Mapping[str, Any]], None]
+        self, estimator: Any, fit: str, publish: Callable[[Mapping[str, Any]], None] | None
     ) -> None:
         self._name, self._fit, self._publish = type(estimator).__name__, fit, publish
         self._bar = LoadingBar() if estimator.verbose == 1 else None
@@ -48,15 +48,14 @@ class Loading:
 
     def __call__(self, done: int, total: int) -> None:
         """Report the number of loaded partitions."""
-        now, self._said = time.monotonic(), True
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(done, total)
         if now >= self._due:
             self._due = now + _LINES
             _log.info("loading, %d of %d partitions", done, total)
-        seconds = round(now - self._began, 3)
-        fields = {"name": self._name, "loaded": done, "partitions": total, "seconds": seconds}
-        self._publish(event("loading", self._fit, **fields))
+        self._send("loading", name=self._name, loaded=done, partitions=total)
+        self._said = True
 
     def end(self, error: BaseException | None = None) -> None:
         """End the report, with an event if loading failed; may be called again."""
@@ -64,11 +63,13 @@ class Loading:
         if self._bar is not None:
             self._bar.close()
         if error is not None and self._said:
-            self._publish(
-                event(
-                    "failed", self._fit, error=type(error).__name__, message=described(error),
-                    worker=None, rank=None, step=None, epochs=0,
-                    seconds=round(time.monotonic() - self._began, 3),
-                )
+            self._send(
+                "failed", error=type(error).__name__, message=described(error), worker=None,
+                rank=None, step=None, epochs=0,
             )  # fmt: skip
         self._said = False
+
+    def _send(self, kind: Kind, **fields: Any) -> None:
+        if self._publish is not None:
+            seconds = round(time.monotonic() - self._began, 3)
+            self._publish(event(kind, self._fit, seconds=seconds, **fields))

@@ -24,7 +24,7 @@ from dps.errors import (
     UnknownOutcomeError,
 )
 from dps.parameter_server.choosing import Piece, choose, summed, values_for
-from dps.parameter_server.whole import gathered, restore
+from dps.parameter_server.whole import CopyLostError, gathered, restore
 from dps.server.holding import Done, Holding, check_new
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec, TensorSpec
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     Way = Holding | RemoteAccess
     Answer = Done | Sent
+
+#: Attempts to read a tensor whose copies are lost, beside one for each lost shard.
+_ATTEMPTS = 5
 
 
 @dataclass
@@ -93,7 +96,7 @@ class Requests:
         self._know()
 
     def create(self, tensors: tuple[TensorSpec, ...], whole: Mapping[str, Taken]) -> None:
-        """Have the shards hold further tensors, which begin with what is given; see `creating`.
+        """Have the shards hold further tensors, which begin with the given values; see `creating`.
 
         Raises
         ------
@@ -385,20 +388,29 @@ class Requests:
                 raise error
 
         def gather(tensor: TensorSpec) -> Taken:
+            failed: set[int] = set()
+
             def call(part: int, method: str, *args: Any) -> Any:
+                shard = tensor.parts[part][0]
+                if method == "thaw" and shard in failed:  # which would take another `timeout`
+                    return None
                 try:
                     return self.call(tensor, part, method, *args)
                 except ServerLostError as error:
+                    failed.add(shard)
                     if method != "thaw":
-                        give_up(tensor.parts[part][0], error)
-                        raise LookupError from error
-                    raise
+                        give_up(shard, error)
+                    raise CopyLostError(f"shard {shard} of {self.spec} was lost") from error
 
-            while True:
+            attempts = _ATTEMPTS + self.spec.n_shards
+            for _ in range(attempts):
                 try:
                     return gathered(tensor, self.spec.optimizer, gone, call)
-                except LookupError:  # without that shard, or from its mirror
-                    continue
+                except CopyLostError as error:  # next without that shard, or from its mirror
+                    lost = error
+            raise ServerLostError(
+                f"{tensor.name!r} of {self.spec} could not be read in {attempts} attempts"
+            ) from lost
 
         found = {tensor.name: gather(tensor) for tensor in self.spec.tensors}
         notes = {}

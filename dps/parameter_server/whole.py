@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dps.errors import ServerLostError
+from dps.errors import DPSError
 from dps.optimizers import Optimizer
 from dps.parameter_server.table import Table
 from dps.server.mirroring import Taken, pieces_of
@@ -20,6 +20,10 @@ from dps.server.tensors import TensorSpec
 
 #: Elements that are read at a time.
 _PIECE = 1 << 20
+
+
+class CopyLostError(Exception):
+    """A copy that is being read is gone: its shard was lost, or a mirror leads now."""
 
 
 def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
@@ -68,13 +72,15 @@ def gathered(
 
     Raises
     ------
-    LookupError
-        A mirror has taken over a part; call this function again.
+    CopyLostError
+        Call this function again.
     """
     token = secrets.token_hex(8)
     there = [part for part, (shard, _, _) in enumerate(tensor.parts) if shard not in lost]
+    frozen: dict[int, Any] = {}
     try:
-        frozen = {part: call(part, "freeze", token) for part in there}
+        for part in there:
+            frozen[part] = call(part, "freeze", token)
         ids, n_rows = None, tensor.parts[-1][2]
         places: dict[int, Any] = {}
         if tensor.table is not None:
@@ -87,17 +93,21 @@ def gathered(
         values = np.zeros((1 + optimizer.state_rows, n_rows, tensor.width), tensor.dtype)
         optimizer.initialize(values[1:].reshape(optimizer.state_rows, n_rows * tensor.width))
         each = max(1, _PIECE // (len(values) * tensor.width))
-        for part in there:
-            first, rows = tensor.parts[part][1], frozen[part][0]
-            for start in range(0, rows, each):
-                stop = min(start + each, rows)
-                into = slice(first + start, first + stop)
-                if ids is not None:
-                    into = places[part][start:stop]
-                values[:, into] = call(part, "frozen_rows", token, start, stop)
+        longest = max((rows for rows, _, _ in frozen.values()), default=0)
+        for start in range(0, longest, each):  # in turn: a copy that is not read is dropped
+            for part in there:
+                first, rows = tensor.parts[part][1], frozen[part][0]
+                if (stop := min(start + each, rows)) > start:
+                    into = slice(first + start, first + stop)
+                    if ids is not None:
+                        into = places[part][start:stop]
+                    try:
+                        values[:, into] = call(part, "frozen_rows", token, start, stop)
+                    except LookupError as error:
+                        raise CopyLostError("a shard has no copy of its part") from error
         version = max((version for _, _, version in frozen.values()), default=0)
         return Taken(values, ids, version)
     finally:
-        for part in there:
-            with contextlib.suppress(ServerLostError):
+        for part in frozen:
+            with contextlib.suppress(DPSError, CopyLostError):
                 call(part, "thaw", token)

@@ -1,8 +1,8 @@
 """Copies of parts at one moment, which callers read in pieces.
 
-A caller freezes a part, reads its rows and thaws it. If the caller dies, the copy is dropped when
-another part is frozen after the server's `timeout`. Copies are not mirrored: if a mirror takes
-over, callers start again.
+A caller freezes a part, reads its rows and thaws it. If the caller dies, a timer drops the copy
+after one to two times the server's `timeout`. Copies are not mirrored: if a mirror takes over,
+callers start again.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ class Frozen:
     Parameters
     ----------
     timeout : float
-        Seconds without a read after which a copy may be dropped.
+        Seconds without a read after which a copy is dropped, at the next look.
     """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, str], _Kept] = {}
+        self._timer: threading.Timer | None = None  # while there are copies
 
     def add(self, at: int, token: str, part: Taken) -> tuple[int, Any, int]:
         """Keep a copy; return its number of rows, their ids (None in arrays) and its version."""
-        ending = time.monotonic() - self._timeout
         with self._lock:
-            self._kept = {name: each for name, each in self._kept.items() if each.used > ending}
             self._kept[at, token] = _Kept(part, time.monotonic())
+            if self._timer is None:
+                self._arm()
         return part.values.shape[1], part.ids, part.version
 
     def rows(self, at: int, token: str, start: int, stop: int) -> NDArray[np.floating]:
@@ -63,3 +64,30 @@ class Frozen:
         """Drop a copy."""
         with self._lock:
             self._kept.pop((at, token), None)
+            if not self._kept:
+                self._disarm()
+
+    def close(self) -> None:
+        """Drop all copies."""
+        with self._lock:
+            self._kept = {}
+            self._disarm()
+
+    def look(self) -> None:
+        """Drop copies that have not been read for long; called by the timer."""
+        ending = time.monotonic() - self._timeout
+        with self._lock:
+            self._kept = {name: each for name, each in self._kept.items() if each.used > ending}
+            self._disarm()
+            if self._kept:
+                self._arm()
+
+    def _arm(self) -> None:
+        self._timer = threading.Timer(self._timeout, self.look)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -437,6 +437,7 @@ class Holding:
             self._closed = True
         self.mirroring.end()
         self.creations.discard([token for token, _ in self.creations])
+        self._frozen.close()
         for store in self.stores:
             store.words.store(StoreWord.CLOSED, 1)
             store.close()

@@ -93,7 +93,7 @@ class DaskCluster:
         self.lost: list[tuple[str, float]] = []
         self.watched = bool(dask.config.get("dps.monitor", True))
         self._sender = EventSender(client)
-        self._wish = Wish(client, fit, timeout)
+        self._wish = Wish(self._work)
         if self.watched:
             show_fits(client, timeout)
 
@@ -117,7 +117,8 @@ class DaskCluster:
             if self._work.has_new() or not staying.keys() <= self._threads.keys():
                 found, holders = self._work.present(), set(self.holders)
                 if found.keys() - self._work.reborn >= holders:
-                    self._work.ask_silent(found.keys() - holders)
+                    busy = set() if self._running is None else self._running.workers
+                    self._work.ask_silent(found.keys() - holders - busy)
                     return {w: n for w, n in found.items() if w not in self._work.silent}
         return {}
 

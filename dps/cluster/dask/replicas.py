@@ -83,9 +83,14 @@ class ReplicaTasks:
                     f"the worker of shard {number} died or left the cluster", worker=worker
                 )
 
+    @property
+    def workers(self) -> set[str]:
+        """The workers of replicas and shards."""
+        return {*self._places.values(), *self._shards}
+
     def explain(self, worker: str | None) -> None:
         """Raise if a worker that somebody has lost is gone, or does not answer."""
-        self._work.explain(worker, {*self._places.values(), *self._shards}, self.check)
+        self._work.explain(worker, self.workers, self.check)
 
     def leave(self, ranks: Iterable[int]) -> None:
         """Do not wait for these, see `Running.leave`."""

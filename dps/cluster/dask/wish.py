@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Future
 
 from dps.cluster.dask.calls import ask
+from dps.cluster.dask.work import FitWork
 from dps.errors import ClusterError
 
 _NAME = "dps-wanted"
@@ -25,15 +26,11 @@ class Wish:
 
     Parameters
     ----------
-    client : distributed.Client
-    fit : str
-        Id of the fit.
-    timeout : float
-        Seconds for the scheduler.
+    work : FitWork
     """
 
-    def __init__(self, client: Client, fit: str, timeout: float) -> None:
-        self._client, self._fit, self._timeout = client, fit, timeout
+    def __init__(self, work: FitWork) -> None:
+        self._client, self._fit, self._timeout = work.client, work.fit, work.timeout
         self._tasks: list[Future] = []
 
     def set(self, n: int) -> None:

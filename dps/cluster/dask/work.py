@@ -81,15 +81,18 @@ class FitWork:
 
         def tick(left: Sequence[Future]) -> None:
             check()
-            if self.loading is None:
-                return
-            if of is not None:
+            count(left)
+            if self.loading is not None and self._loaded[1]:
+                self.loading(*self._loaded)
+
+        def count(left: Sequence[Future]) -> None:
+            if of:
                 total = len(set(of.values()))
                 self._loaded = total - len({of[future] for future in left}), total
-            self.loading(*self._loaded)
 
         with self.explaining():  # what these tasks need may wait for a worker that is gone
             await_futures(self.client, futures, self.timeout, tick, free)
+        count([])
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """What tasks that have ended returned."""
