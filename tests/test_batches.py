@@ -227,7 +227,7 @@ def test_rows_for_validation_are_the_fraction_asked_for_and_differ_by_seed_and_p
 @quick
 @given(sizes=st.lists(st.integers(0, 30), max_size=6).filter(any), n=SOME, batch=SOME)
 def test_all_ranks_see_each_row_once_and_share_every_batch(sizes: Any, n: int, batch: int) -> None:
-    where = {"holders": "abaabb"[: len(sizes)], "threads": {"a": 1, "b": 1}, "n_shards": 1}
+    where = {"holders": "abaabb"[: len(sizes)], "threads": {"a": 1, "b": 1}}
     size: Any = {"rows": sizes, "count": lambda piece: piece.rows, "elements": 0}
     plan = make_plan(Sync(), **size, **where, batch_size=batch, n_replicas=n, rebalance=False)
     taken = []

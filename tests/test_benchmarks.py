@@ -244,14 +244,14 @@ def test_monitoring() -> None:
     assert {"dense fits, 20,000 x 100", "synchronous steps, 2 epochs"} <= set(found)
 
 
-@pytest.mark.timeout(300)  # four clusters, and PyTorch twice
+@pytest.mark.timeout(300)  # nine clusters, and PyTorch
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_hosts() -> None:
     printed = run("hosts", seconds=280)
     assert len(modes(printed)) == 3
     check_peer(printed, "PyTorch", "torch", "PyTorch DDP")
     parts = [line for line in printed.splitlines() if line.isalpha()]
-    assert parts == ["steps", "large", "wire", "sparse", "fits", "tls"]
+    assert parts == ["steps", "shards", "large", "wire", "sparse", "fits", "tls"]
 
 
 def test_wide() -> None:

@@ -131,7 +131,7 @@ def push_to(server: ParameterServer, number: int) -> list[bool | None]:
     return [way._mapped is not None if isinstance(way, RemoteAccess) else None for way in ways]
 
 
-def test_a_parameter_server_has_a_shard_a_host_and_the_bits_of_one(pair: ClusterOfHosts) -> None:
+def test_a_parameter_server_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts) -> None:
     options = {
         "tensors": {"w": np.ones(101), "emb": Table(dim=3, init="normal"), "n": np.zeros(7)},
         "optimizer": "adam",
@@ -144,7 +144,7 @@ def test_a_parameter_server_has_a_shard_a_host_and_the_bits_of_one(pair: Cluster
         for number in range(2):
             push_to(server, number)
         expected = state(server)
-    with ParameterServer(**options, client=pair.client, timeout=20) as server:
+    with ParameterServer(**options, n_shards=2, client=pair.client, timeout=20) as server:
         for number, host in enumerate(pair.hosts):
             [worker] = pair.of(host)
             task = pair.client.submit(push_to, server, number, workers=[worker], pure=False)
@@ -155,10 +155,37 @@ def test_a_parameter_server_has_a_shard_a_host_and_the_bits_of_one(pair: Cluster
     assert found[2].tolist() == [40.0] * 7
 
 
+def test_what_is_small_has_one_shard_and_what_is_large_has_one_a_host(
+    pair: ClusterOfHosts,
+) -> None:
+    wide = da.random.default_rng(0).normal(size=(8, 400_000), chunks=(4, -1)).astype("f4")
+    labels = da.from_array(np.arange(8) % 2, chunks=4)
+    for data, n_shards, why in (
+        (dense(), 1, "1 shard (2 hosts, 88 B a step)"),
+        (sparse(), 1, "1 shard (2 hosts, "),  # of what a batch touches
+        ((wide, labels), 2, "2 shards (2 hosts, 1.53 MiB a step)"),
+    ):
+        parameters: dict[str, Any] = {"optimizer": "adagrad", "batch_size": 20}
+        model = trained(pair.client, data, **parameters)
+        assert len(model.plan_.shards) == n_shards
+        assert why in str(model.fit_report_)
+        assert why in repr(model.plan_)
+    for tensors, n_shards in (
+        ({"w": np.zeros(10)}, 1),
+        ({"w": np.zeros(1_000_000)}, 2),
+        ({"rows": Table(dim=64)}, 2),
+        ({}, 2),  # which are to come
+    ):
+        with ParameterServer(tensors, client=pair.client) as server:
+            assert len(server.stats()["shards"]) == n_shards
+
+
 def test_a_server_outlives_each_of_its_hosts() -> None:
     with cluster_of_hosts(2) as cluster:
         client, (one, other) = cluster.client, cluster.hosts
-        with ParameterServer({"w": np.zeros(10)}, name="long", client=client, timeout=20) as server:
+        with ParameterServer(
+            {"w": np.zeros(10)}, name="long", n_shards=2, client=client, timeout=20
+        ) as server:
             writes = 0
             for host, left in ((one, other), (other, one)):
                 where = [(each["worker"], each["mirror"]) for each in server.stats()["shards"]]
@@ -348,10 +375,10 @@ def test_hosts_with_little_shared_memory_fall_back_to_streams(full: str, mode: s
 def test_a_slow_rank_is_waited_for_on_every_host(
     mode: str, place: str, late: int, request: pytest.FixtureRequest
 ) -> None:
-    """Its pass takes twice the timeout, at defaults: a shard a host."""
+    """Its pass takes twice the timeout; there is a shard on each host."""
     hosts: ClusterOfHosts = request.getfixturevalue(place)
     workers = [worker for host in hosts.hosts for worker in sorted(hosts.of(host))]
-    configure(timeout=0.8, rebalance=False)
+    configure(timeout=0.8, rebalance=False, n_shards=2)
     model = LinearClassifier(
         mode=mode, client=hosts.client, optimizer="lbfgs", loss=Slow(0.2), tol=None,
         max_iter=1, n_replicas=len(workers),
@@ -371,7 +398,7 @@ def test_hosts_of_several_ranks_give_the_same_bits_on_any_shards_in_both_modes(
     first, *others = (
         trained(crowd.client, data(8000) if way != "by keys" else data(), mode=mode,
                 n_shards=n_shards, **chosen)
-        for mode, n_shards in (("sync", "auto"), ("sync", 1), ("sync", 3), ("allreduce", "auto"))
+        for mode, n_shards in (("sync", "auto"), ("sync", 2), ("sync", 3), ("allreduce", "auto"))
     )  # fmt: skip
     for model in others:
         same = [rank.worker for rank in model.plan_.ranks] == [

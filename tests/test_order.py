@@ -94,7 +94,7 @@ def test_replicas_of_a_worker_have_rows_of_every_label() -> None:
     options: Any = {
         "rows": [1000] * 3, "count": lambda piece: piece.rows, "elements": 10**9,
         "holders": "aaa", "threads": {"a": 4}, "batch_size": 100, "n_replicas": "auto",
-        "n_shards": 1, "rebalance": False,
+        "rebalance": False,
     }  # fmt: skip
     plan = make_plan(dps.Async(), **options, mixed=True)
     assert [rank.rows for rank in plan.ranks] == [750] * 4

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
-from dps.training.plan import FEWEST, Plan, make_plan
+from dps.server.sharding import fastest_shards, seconds_of_a_step
+from dps.training.plan import FEWEST, Plan, make_plan, with_shards
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
@@ -30,6 +31,7 @@ FILLED = LYING.map(lambda lying: [(rows + 1, holder) for rows, holder in lying])
 
 def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
     """A plan for much data, unless told otherwise."""
+    shards = options.pop("n_shards", "auto"), options.pop("nbytes", 400)
     rows, holders = zip(*lying, strict=True)
     defaults: dict[str, Any] = {
         "rows": rows,
@@ -38,9 +40,9 @@ def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
         "holders": holders,
         "threads": dict.fromkeys(WORKERS, 4),
         "rebalance": False,
-        **dict.fromkeys(("batch_size", "n_replicas", "n_shards"), "auto"),
+        **dict.fromkeys(("batch_size", "n_replicas"), "auto"),
     }
-    return make_plan(mode or Sync(), **{**defaults, **options})
+    return with_shards(make_plan(mode or Sync(), **{**defaults, **options}), *shards)
 
 
 def rows_of(pieces: Any) -> list[tuple[int, int]]:
@@ -240,14 +242,39 @@ def test_the_same_numbers_give_the_same_plan_whatever_the_addresses(
 
 @quick
 @given(lying=LYING, n_shards=st.integers(1, 14))
-def test_shards_are_one_a_host_or_dealt_out_evenly(lying: Any, n_shards: int) -> None:
-    auto, asked = plan_of(lying).shards, plan_of(lying, n_shards=n_shards).shards
+def test_shards_are_at_most_one_a_host_or_dealt_out_evenly(lying: Any, n_shards: int) -> None:
+    small, large = plan_of(lying), plan_of(lying, nbytes=10**9)
+    asked = plan_of(lying, n_shards=n_shards).shards
     holders = {holder for rows, holder in lying if rows}
-    assert sorted(w[:-5] for w in auto) == sorted({w[:-5] for w in holders})
-    assert set(auto) | set(asked) <= holders
+    hosts = {holder[:-5] for holder in holders}
+    assert [*small.shards, *large.shards][0] == small.ranks[0].worker
+    assert len(small.shards) == 1
+    assert sorted(w[:-5] for w in large.shards) == sorted(hosts)
+    assert {*large.shards, *asked} <= holders
+    assert bool(small.sharding) == bool(large.sharding) == (len(hosts) > 1)
     loads = [asked.count(holder) for holder in holders]
     assert sum(loads) == n_shards
     assert max(loads) - min(loads) <= 1
+
+
+def test_a_plan_says_why_it_has_so_many_shards() -> None:
+    lying = [(100, WORKERS[0]), (100, WORKERS[2]), (100, WORKERS[4])]
+    assert "3 workers, 1 shard (3 hosts, 400 B a step), Sync" in repr(plan_of(lying))
+    assert "3 workers, 3 shards (3 hosts, 9.54 MiB a step)" in repr(plan_of(lying, nbytes=10**7))
+    assert "3 workers, 2 shards (dps.n_shards)" in repr(plan_of(lying, n_shards=2))
+    assert "2 replicas, 1 worker, 1 shard, Sync" in repr(plan_of(lying[:1], n_replicas=2))
+
+
+@quick
+@given(n_hosts=st.integers(1, 200), nbytes=st.floats(1, 1e11))
+def test_the_number_of_shards_is_that_of_the_fastest_step(n_hosts: int, nbytes: float) -> None:
+    chosen = fastest_shards(n_hosts, nbytes)
+    assert 1 <= chosen <= n_hosts
+    for other in {1, max(1, chosen - 1), min(n_hosts, chosen + 1), n_hosts}:
+        seconds = [seconds_of_a_step(n, n_hosts, nbytes) for n in (chosen, other)]
+        assert seconds[0] <= seconds[1]
+    assert chosen <= fastest_shards(n_hosts, 2 * nbytes)
+    assert fastest_shards(n_hosts, 400) == 1  # 50 coefficients on 100 workers
 
 
 @quick

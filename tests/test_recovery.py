@@ -618,7 +618,7 @@ def test_a_fit_looks_whether_further_workers_spare_enough(
     def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
             dps.Sync(), rows=[rows], count=lambda piece: piece.rows, elements=rows << 4,
-            holders=["a"], threads=threads, batch_size=100, n_replicas="auto", n_shards=1,
+            holders=["a"], threads=threads, batch_size=100, n_replicas="auto",
             rebalance=True if moves else "auto",
         )  # fmt: skip
 
@@ -640,7 +640,7 @@ def test_rows_move_to_idle_workers_after_a_loss_where_that_pays(
     def planned(threads: Any, moves: bool = False) -> Plan:
         return make_plan(
             dps.Sync(), rows=[1 << 15] * 2, count=lambda piece: piece.rows, elements=1 << 20,
-            holders=holders, threads=threads, batch_size=100, n_replicas="auto", n_shards=1,
+            holders=holders, threads=threads, batch_size=100, n_replicas="auto",
             rebalance=moves,
         )  # fmt: skip
 

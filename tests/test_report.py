@@ -18,7 +18,7 @@ from distributed import Client, get_worker
 import dps
 from dps.losses import LogLoss
 from dps.monitor.advice import Account
-from dps.training.report import FitReport
+from dps.training.report import FitReport, Shards
 
 ACCOUNTS = (
     Account(0, "tcp://10.0.0.1:40", 1200, 0.0, 1.0, 0.5, 2.5),
@@ -27,7 +27,7 @@ ACCOUNTS = (
 REPORT = FitReport(
     name="LinearClassifier", mode="sync", method="Adagrad",
     outcome="converged", epochs=12, loss=0.4654, validation_loss=None, rows=200, seconds=4.0,
-    staleness=None, shards=1, accounts=ACCOUNTS,
+    staleness=None, shards=Shards(1), accounts=ACCOUNTS,
 )  # fmt: skip
 
 

@@ -85,24 +85,28 @@ static inline struct timespec dps_timespec(double seconds) {
     return t;
 }
 
-/* Sleep until the bell is no longer `heard`, for `seconds` at the most.  May
- * return early. */
-static inline void dps_sleep(int32_t *bell, int32_t heard, double seconds) {
-    struct timespec t = dps_timespec(seconds);
+/* Sleep until the bell is no longer `heard`, or rings for one of the bits, for
+ * `seconds` at the most.  May return early. */
+static inline void dps_sleep(int32_t *bell, int32_t heard, uint32_t bits, double seconds) {
 #if DPS_FUTEX
-    syscall(SYS_futex, bell, FUTEX_WAIT, heard, &t, NULL, 0);
+    struct timespec t = dps_timespec(dps_now() + seconds);
+    syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, heard, &t, NULL, bits);
 #else
+    struct timespec t = dps_timespec(seconds);
     (void)bell;
     (void)heard;
+    (void)bits;
     nanosleep(&t, NULL);
 #endif
 }
 
-static inline void dps_wake(int32_t *bell) {
+/* Wake those that sleep for one of the bits. */
+static inline void dps_wake(int32_t *bell, uint32_t bits) {
 #if DPS_FUTEX
-    syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, bell, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
 #else
     (void)bell;
+    (void)bits;
 #endif
 }
 

@@ -8,18 +8,21 @@
 # written with sequentially consistent atomics.
 #
 # Waiting is an event count. A writer stores its word, then rings: bell += 1,
-# and wakes whoever sleeps if there is a sleeper. A waiter spins, and then offers
+# and if there are sleepers it wakes those that wait for its word. A waiter spins, and then offers
 # its core to others for a while, since a core that has gone to sleep is slow to
 # wake. Where threads serve ranks that are far, it offers the core at once: what is
 # waited for may be done by a thread that needs one. Then it counts itself a
 # sleeper, reads the bell, looks at its condition *again* and sleeps only while the
 # bell is what it read. If the writer's store came after that look, its ring comes
 # later still, so the bell differs or the wake finds the sleeper: no wake-up is lost.
+# A sleeper has a bit for the first word that it lacks and one for `stop`, a ring
+# the bit of its word: one of 32 by a hash of its number, so that few ranks share the
+# bit of a field. Whoever lacks several words looks for the next once the first came.
 # A waiter that is killed asleep leaves `sleepers` one too high, which costs a system
 # call a ring and nothing else. Sleeps are bounded all the same (0.05 s), so that a
 # stopped window is always noticed.
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 cdef extern from "waiting.h" nogil:
     int DPS_IS_PORTABLE
@@ -32,8 +35,8 @@ cdef extern from "waiting.h" nogil:
     void dps_pause()
     void dps_yield()
     double dps_now()
-    void dps_sleep(int32_t *bell, int32_t heard, double seconds)
-    void dps_wake(int32_t *bell)
+    void dps_sleep(int32_t *bell, int32_t heard, uint32_t bits, double seconds)
+    void dps_wake(int32_t *bell, uint32_t bits)
     int32_t atomic_load32 "__atomic_load_n"(const int32_t *word, int order)
     int32_t atomic_add32 "__atomic_add_fetch"(int32_t *word, int32_t value, int order)
     int SEQ_CST "__ATOMIC_SEQ_CST"
@@ -57,14 +60,19 @@ cdef inline int64_t* _word(const Words* words, int word) noexcept nogil:
     return words.base + (2 + word) * LINE
 
 
-cdef inline int64_t* _rank_word(const Words* words, int rank, int field) noexcept nogil:
-    return words.base + (2 + words.n_global + rank * words.n_fields + field) * LINE
+cdef inline int _of_rank(const Words* words, int rank, int field) noexcept nogil:
+    """The number of a rank's word."""
+    return words.n_global + rank * words.n_fields + field
 
 
-cdef inline void _ring(const Words* words) noexcept nogil:
+cdef inline uint32_t _bit(int word) noexcept nogil:
+    return <uint32_t> 1 << ((<uint32_t> word * <uint32_t> 0x9E3779B1) >> 27)
+
+
+cdef inline void _ring(const Words* words, int word) noexcept nogil:
     atomic_add32(<int32_t *> words.base, 1, SEQ_CST)
     if dps_load(words.base + LINE) > 0:
-        dps_wake(<int32_t *> words.base)
+        dps_wake(<int32_t *> words.base, _bit(word))
 
 
 cdef int64_t load(const Words* words, int word) noexcept nogil:
@@ -73,12 +81,12 @@ cdef int64_t load(const Words* words, int word) noexcept nogil:
 
 cdef void store(const Words* words, int word, int64_t value) noexcept nogil:
     dps_store(_word(words, word), value)
-    _ring(words)
+    _ring(words, word)
 
 
 cdef int64_t add(const Words* words, int word, int64_t value) noexcept nogil:
     cdef int64_t result = dps_add(_word(words, word), value)
-    _ring(words)
+    _ring(words, word)
     return result
 
 
@@ -88,34 +96,38 @@ cdef bint replace(
     """Store a value, unless the word holds another than is expected; whether it was stored."""
     cdef bint stored = dps_replace(_word(words, word), expected, value)
     if stored:
-        _ring(words)
+        _ring(words, word)
     return stored
 
 
 cdef int64_t rank_load(const Words* words, int rank, int field) noexcept nogil:
-    return dps_load(_rank_word(words, rank, field))
+    return load(words, _of_rank(words, rank, field))
 
 
 cdef void rank_store(const Words* words, int rank, int field, int64_t value) noexcept nogil:
-    dps_store(_rank_word(words, rank, field), value)
-    _ring(words)
+    store(words, _of_rank(words, rank, field), value)
+
+
+cdef int _lacking(const Words* words, int field, int word, int64_t value) noexcept nogil:
+    """The first word that is waited for and below the value; -1 where none is."""
+    cdef int rank
+    if field < 0:
+        return word if load(words, word) < value else -1
+    for rank in range(words.n_ranks):
+        if rank_load(words, rank, field) < value:
+            return _of_rank(words, rank, field)
+    return -1
 
 
 cdef bint is_ready(const Words* words, int field, int word, int64_t value) noexcept nogil:
-    cdef int rank
-    if field < 0:
-        return load(words, word) >= value
-    for rank in range(words.n_ranks):
-        if rank_load(words, rank, field) < value:
-            return False
-    return True
+    return _lacking(words, field, word, value) < 0
 
 
 cdef int wait_for(
     const Words* words, int field, int word, int64_t value, double seconds
 ) noexcept nogil:
     """Wait for a field of every rank, or for a word where the field is -1: READY and so on."""
-    cdef int _spin
+    cdef int _spin, lacking
     cdef int32_t heard
     cdef double began, deadline, left, nap = 1e-6
     for _spin in range(SPINS if dps_load(words.base + LINE + 1) == 0 else FEW_SPINS):
@@ -131,7 +143,8 @@ cdef int wait_for(
     while True:
         dps_add(words.base + LINE, 1)
         heard = atomic_load32(<int32_t *> words.base, SEQ_CST)
-        if is_ready(words, field, word, value):
+        lacking = _lacking(words, field, word, value)
+        if lacking < 0:
             dps_add(words.base + LINE, -1)
             return 0
         left = deadline - dps_now()
@@ -142,7 +155,10 @@ cdef int wait_for(
             nap = 0.05
         elif nap < 1e-3:
             nap *= 2
-        dps_sleep(<int32_t *> words.base, heard, nap if nap < left else left)
+        dps_sleep(
+            <int32_t *> words.base, heard, _bit(lacking) | _bit(words.stop),
+            nap if nap < left else left,
+        )
         dps_add(words.base + LINE, -1)
 
 
@@ -211,7 +227,7 @@ cdef class Header:
         """Set a word if it is zero; whether it was."""
         self._check(word)
         cdef bint stored = dps_claim(_word(&self.words, word), value)
-        _ring(&self.words)
+        _ring(&self.words, word)
         return stored
 
     def add(self, int word, int64_t value):
@@ -230,12 +246,12 @@ cdef class Header:
     def rank_add(self, int rank, int field, int64_t value):
         """Add to a rank's word without ringing; the new value."""
         self._check_rank(rank, field)
-        return dps_add(_rank_word(&self.words, rank, field), value)
+        return dps_add(_word(&self.words, _of_rank(&self.words, rank, field)), value)
 
     def rank_claim(self, int rank, int field, int64_t value):
         """Set a rank's word if it is zero; whether it was."""
         self._check_rank(rank, field)
-        return bool(dps_claim(_rank_word(&self.words, rank, field), value))
+        return bool(dps_claim(_word(&self.words, _of_rank(&self.words, rank, field)), value))
 
     def ready(self, int field, int64_t value):
         """Whether the field of every rank is at least `value`."""

@@ -21,7 +21,7 @@ class Options:
     'disk'
     """
 
-    n_shards: int | Literal["auto"] = "auto"  # that hold the parameters; "auto": one a host
+    n_shards: int | Literal["auto"] = "auto"  # that hold the parameters; "auto": see docs/modes.md
     rebalance: bool | Literal["auto"] = "auto"  # whether rows may be copied to other workers
     # Where data is kept that Dask has not persisted; None keeps nothing.
     cache: Literal["auto", "memory", "disk"] | None = "auto"

@@ -73,10 +73,10 @@ checkpoint : Checkpoint or None, default=None
     crash ``fit(..., resume=True)`` goes on from the newest; not of `partial_fit` or `warm_start`.
 client : Client of distributed, cluster, address of a scheduler or None, default=None
     None: the active client, if there is one. With a cluster or an address a client is connected
-    for each fit. How it is used, Dask's configuration says: ``dps.n_shards``, how many shards hold
-    the parameters (a shard a host), ``dps.cache``, where data is kept, ``dps.rebalance``, whether
-    rows move, and ``dps.timeout``, seconds without progress that are
-    an error (docs/data.md, docs/reliability.md).
+    for each fit. Dask's configuration says how it is used: ``dps.n_shards``, how many shards hold
+    the parameters (by default at most one a host), ``dps.cache``, where data is kept,
+    ``dps.rebalance``, whether rows move, and ``dps.timeout``, seconds without progress that are an
+    error (docs/data.md, docs/reliability.md).
 server : ParameterServer, str or None, default=None
     A server, or its name, into whose tensors the model is written while it learns, some times a
     second after closed epochs, for others to read (docs/parameter_servers.md). Tensors that are

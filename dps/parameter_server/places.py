@@ -107,11 +107,12 @@ def known(given: Any) -> Any:
 def shards_for(
     client: Any,
     n_shards: int | None,
+    nbytes: int,
     workers: Sequence[str] | Mapping[str, float] | None,
     mirror: bool | str,
     timeout: float,
 ) -> list[tuple[str, ...]]:
-    """The worker of each shard, and that of its mirror, if it has one."""
+    """The worker of each shard of `nbytes` in all, and that of its mirror, if it has one."""
     if client is None:
         if mirror is True:
             raise ClusterError("mirror=True needs a client: without one a server is in one process")
@@ -120,7 +121,7 @@ def shards_for(
         return [(HERE,)] * (n_shards or 1)
     from dps.cluster.dask import servers
 
-    return servers.choose_workers(client, n_shards, workers, mirror, timeout)
+    return servers.choose_workers(client, n_shards, nbytes, workers, mirror, timeout)
 
 
 def make(

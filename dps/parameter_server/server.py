@@ -62,7 +62,8 @@ class ParameterServer(NamedTensors):
     name : str, optional
         By which others connect.
     n_shards : int or "auto", default="auto"
-        One a host, or one for each of `workers`.
+        "auto": one for each of `workers`; without these as many as are fastest for the bytes of
+        `tensors`, at most one a host. Without tensors it is one a host.
     placement : {"contiguous", "balanced", "round_robin"} or callable, default="contiguous"
         Each tensor cut into equal runs of rows, one a shard; whole tensors, the largest first to
         the shard that has least; whole tensors in turn; or ``placement(name, shape)``, the shard
@@ -144,7 +145,8 @@ class ParameterServer(NamedTensors):
         check_mirror(mirror)
         rate = learning_rate_of(optimizer, learning_rate)
         found = places.client_for(client)
-        homes = places.shards_for(found, wanted, workers, mirror, timeout)
+        nbytes = sum(value.nbytes for value in given.values())
+        homes = places.shards_for(found, wanted, nbytes, workers, mirror, timeout)
         n_shards = len(homes)
         tensors = specs_of(given, n_shards, placement)
         silence = float(Options.now().silence)

@@ -63,6 +63,11 @@ class Table:
                     f"Got {getattr(self, name)!r} instead."
                 )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that there is room for at least."""
+        return self.rows * self.dim * np.dtype(self.dtype).itemsize
+
     def layout(self, rows: int) -> TableLayout:
         """How rows come to be, where there is room for so many."""
         zeros = self.dim if self.init == "zeros" else 0

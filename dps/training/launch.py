@@ -26,7 +26,7 @@ from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import INTERIM_WIDTH, WindowSpec
 from dps.training.history import EpochReport
 from dps.training.job import Job
-from dps.training.plan import Plan
+from dps.training.plan import Plan, with_shards
 from dps.training.position import Interim
 from dps.training.replica import ReplicaSpec
 from dps.training.steps import Begun
@@ -38,6 +38,8 @@ Hosts = tuple[tuple[int, ...], ...]
 HISTORY = 1 << 16
 #: Elements of a whole vector that are updated in the time that one is by its key.
 _COST_OF_A_KEY = 8
+#: Bytes of a key itself.
+_OF_A_KEY = 8
 #: A table is large that takes more than this part of a worker's memory, with state and snapshots.
 _LARGE = 0.25
 #: Bytes of a shard's snapshots above which they lie on disk, where no other process maps them.
@@ -127,16 +129,19 @@ class Launch:
         """Decide what the plan leaves open."""
         rates = rates_of(job, plan, summary)
         hosts = hosts_of(job, plan, cluster)
-        shards = plan.shards
+        nbytes = _exchanged(job, plan, summary, rates, hosts)
+        plan = with_shards(plan, job.execution.n_shards, nbytes)
+        shards, sharding = plan.shards, plan.sharding
         sizes = [tensor.size for tensor in job.model.layout.tensors]
         large = _is_large(job, cluster)
         if job.mode.goes_round:
-            shards = _of_ring(job, plan, hosts)
+            shards, sharding = _of_ring(job, plan, hosts), "one for each member of the ring"
         elif large and job.execution.n_shards == "auto":
             shards = tuple(dict.fromkeys(rank.worker for rank in plan.ranks))
+            sharding = "one for each worker, which has a part of the table in memory"
         unit = 1 if rates is None else rates.width
         placement = place(job.mode.placement, sizes, len(shards), unit)
-        plan = replace(plan, shards=shards[: len(placement)])
+        plan = replace(plan, shards=shards[: len(placement)], sharding=sharding)
         return cls(job, plan, placement, held_out, rates, hosts, cluster.watched, large)
 
     @property
@@ -332,6 +337,20 @@ class Launch:
                 spec = replace(spec, begun=Begun(steps, loss, int(rows), int(pushes), seconds))
             tasks.append(ReplicaTask(rank, part.worker, part.pieces, spec))
         return tasks
+
+
+def _exchanged(
+    job: Job, plan: Plan, summary: DataSummary, rates: Rates | None, hosts: Hosts
+) -> float:
+    """Bytes of a gradient that a host, or a rank without company there, sends in a step."""
+    itemsize = job.model.dtype.itemsize
+    whole = float(job.model.layout.size * itemsize)
+    if rates is None:
+        return whole
+    rows = max(rank.rows / max(1, rank.steps) for rank in plan.ranks)
+    rows *= max(map(len, hosts), default=1)
+    keys = rows * summary.elements / summary.total
+    return min(whole, keys * (rates.width * itemsize + _OF_A_KEY))
 
 
 def _places(job: Job) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Piece
 from dps.modes import Mode
+from dps.server.sharding import fastest_shards
 from dps.training.sharing import cut, level, replica_counts, worth_moving
 
 #: Instead of a number of replicas: one for each worker that holds rows.
@@ -49,13 +50,15 @@ class Plan:
     batch_size: int  # rows of one update
     rows: int  # training rows of all ranks
     ranks: tuple[RankPlan, ...]
-    shards: tuple[str, ...]  # the worker of each shard
+    shards: tuple[str, ...] = ()  # the worker of each shard
+    sharding: str = ""  # why there are so many shards; empty on one host
 
     def __repr__(self) -> str:
         counts = (
             (len(self.ranks), "replica"), (len(self.workers), "worker"), (len(self.shards), "shard")
         )  # fmt: skip
         words = ", ".join(f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts)
+        words += f" ({self.sharding})" if self.sharding else ""
         mode = type(self.mode).__name__
         return f"Plan({words}, {mode}, {self.rows:,} rows in batches of {self.batch_size:,})"
 
@@ -90,11 +93,10 @@ def make_plan(
     threads: Mapping[str, int],
     batch_size: int | str,
     n_replicas: int | str,
-    n_shards: int | str,
     rebalance: bool | str,
     mixed: bool = False,
 ) -> Plan:
-    """Share rows out among replicas, as evenly as the data lies, or evenly.
+    """Share rows out among replicas, as evenly as the data lies, or evenly; shards come later.
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ def make_plan(
         The worker of each partition.
     threads : mapping of str to int
         Threads of each worker.
-    batch_size, n_replicas, n_shards : int or "auto"
+    batch_size, n_replicas : int or "auto"
         Of replicas also `FEWEST`: one for each worker that holds rows.
     rebalance : bool or "auto"
         Whether rows may be copied to other workers; "auto" where that pays.
@@ -150,7 +152,25 @@ def make_plan(
         RankPlan(worker, tuple(pieces), n, step)
         for (worker, pieces), n, step in zip(parts, trained, steps, strict=True)
     )
-    return Plan(mode, batch, sum(trained), ranks, _place_shards(n_shards, list(held)))
+    return Plan(mode, batch, sum(trained), ranks)
+
+
+def with_shards(plan: Plan, n_shards: int | str, nbytes: float) -> Plan:
+    """Place a plan's shards; "auto": as many as are fastest for `nbytes` of each host and step."""
+    from dask.utils import format_bytes
+
+    workers = list(dict.fromkeys(rank.worker for rank in plan.ranks))
+    first_of_host: dict[str, str] = {}
+    for worker in workers:
+        first_of_host.setdefault(worker.rpartition(":")[0], worker)
+    hosts = list(first_of_host.values())
+    if not isinstance(n_shards, str):
+        shards = [workers[shard % len(workers)] for shard in range(int(n_shards))]
+        why = "dps.n_shards"
+    else:
+        shards = hosts[: fastest_shards(len(hosts), nbytes)]
+        why = f"{len(hosts)} hosts, {format_bytes(round(nbytes))} a step"
+    return replace(plan, shards=tuple(shards), sharding=why if len(hosts) > 1 else "")
 
 
 def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:
@@ -271,12 +291,3 @@ def _spread(
         fullest = max(by_worker, key=lambda worker: _sum(rows, by_worker[worker]) / counts[worker])
         counts[fullest] += 1
     return by_worker, counts
-
-
-def _place_shards(n_shards: int | str, workers: list[str]) -> tuple[str, ...]:
-    if not isinstance(n_shards, str):
-        return tuple(workers[shard % len(workers)] for shard in range(int(n_shards)))
-    first_of_host: dict[str, str] = {}
-    for worker in workers:
-        first_of_host.setdefault(worker.rpartition(":")[0], worker)
-    return tuple(first_of_host.values())

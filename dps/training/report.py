@@ -34,6 +34,20 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """The shards of the parameters."""
+
+    number: int
+    why: str = ""  # there are so many; empty on one host
+    # Workers whose shards have no shared memory although that was wanted, and why.
+    unshared: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.number} shard{'s' * (self.number != 1)}{why}"
+
+
+@dataclass(frozen=True)
 class FitReport:
     """How a fit went: ``print(est.fit_report_)``, or show it in a notebook.
 
@@ -57,7 +71,8 @@ class FitReport:
         Of all epochs, each as long as its slowest replica took.
     staleness : float or None
         Mean over the last epoch, in updates; None where replicas wait for each other at every step.
-    shards : int
+    shards : Shards
+        Their `number`, `why` there are so many, and which are `unshared`.
     accounts : tuple of Account
         Where the time of each replica went.
     max_delay : int or None
@@ -69,8 +84,6 @@ class FitReport:
     kept : Kept or None
         The epoch after which the parameters are those of the model; `loss` and `validation_loss`
         are its own.
-    unshared : tuple of (str, str)
-        Workers whose shards have no shared memory although that was wanted, and why.
     losses : tuple of Loss
         Workers that died, after which the fit went on.
     chosen : str
@@ -96,9 +109,8 @@ class FitReport:
     rows: int
     seconds: float
     staleness: float | None
-    shards: int
+    shards: Shards
     accounts: tuple[Account, ...]
-    unshared: tuple[tuple[str, str], ...] = ()
     kept: Kept | None = None
     max_delay: int | None = None
     clock_distance: float | None = None
@@ -127,7 +139,7 @@ class FitReport:
             staleness=self.staleness or 0.0,
             max_delay=self.max_delay,
             dropped=self.rows_dropped / max(1, self.rows * self.epochs),
-            unshared=self.unshared,
+            unshared=self.shards.unshared,
             rises=self.kept is not None and self.kept.rises,
         )
 
@@ -152,7 +164,7 @@ class FitReport:
             f"{self.rows:,} rows an epoch",
             f"{count(speed)} rows/s",
             f"{len(self.accounts)} replica{'s' * (len(self.accounts) != 1)}",
-            f"{self.shards} shard{'s' * (self.shards != 1)}",
+            str(self.shards),
         ]
         if self.staleness is not None:
             figures.append(f"gradients {self.staleness:.2f} updates old on average")
@@ -274,13 +286,16 @@ def report_of(name: str, job: Job, result: FitResult) -> FitReport:
         rows=result.plan.rows,
         seconds=sum(record.seconds for record in result.history),
         staleness=None if result.plan.mode.together else last.staleness_mean,
-        shards=len(result.plan.shards),
-        accounts=tuple(_account(activity) for activity in result.activity),
-        unshared=tuple(
-            (worker, why)
-            for worker, why in zip(result.plan.shards, result.unshared, strict=True)
-            if why is not None
+        shards=Shards(
+            len(result.plan.shards),
+            result.plan.sharding,
+            tuple(
+                (worker, why)
+                for worker, why in zip(result.plan.shards, result.unshared, strict=True)
+                if why is not None
+            ),
         ),
+        accounts=tuple(_account(activity) for activity in result.activity),
         max_delay=result.plan.mode.bound,
         clock_distance=max(distances, default=None),
         rows_dropped=sum(record.rows_dropped for record in result.history),

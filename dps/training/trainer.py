@@ -93,7 +93,6 @@ def train(
             threads=threads,
             batch_size=job.batch_size,
             n_replicas=job.execution.n_replicas,
-            n_shards=job.execution.n_shards,
             rebalance=False if exchanged else _rebalance(job, bool(streamed), moves),
             # Whoever takes rows of a partition that is read as a whole reads all of it.
             mixed=bool(job.shuffle)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from dps.errors import WindowError
 from dps.server.session import Session
@@ -10,6 +12,9 @@ from dps.server.shard import WindowCard
 from dps.transport.base import Link
 from dps.transport.mapped import MappedLink, map_window
 from dps.transport.remote import Remote
+
+#: Shards that a rank connects to at once, with a thread for each.
+_AT_ONCE = 32
 
 
 def connect(
@@ -45,12 +50,17 @@ def connect(
     try:
         for handle in session.shards:
             remote = handle.endpoint if isinstance(handle.endpoint, Remote) else None
+            if remote is not None:  # whose node other threads do not find
+                remote = replace(remote, client=remote.node)
             server = session.server
             link = _link(
                 handle.card, remote, rank, fence, access, server.timeout, alive, server.silence
             )  # fmt: skip
             links.append(link)
-            link.claim()
+        links[0].claim()  # which of two attempts has the rank, the first shard decides
+        if len(links) > 1:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(links) - 1), "dps-connect") as pool:
+                list(pool.map(lambda link: link.claim(), links[1:]))
     except BaseException:
         for link in links:
             link.close()

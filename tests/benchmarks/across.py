@@ -1,10 +1,10 @@
-"""What two processes on two hosts reach without dps: PyTorch over gloo, and plain TCP.
+"""Steps of processes on several hosts without dps: PyTorch over gloo, and plain TCP.
 
-    python across.py RANK ADDRESS PORT INTERFACE
+    python across.py RANK RANKS ADDRESS PORT INTERFACE
 
-Rank 0 prints a line when the other may start. Then both read orders from standard input, one a line
-and the same ones, and rank 0 prints what they took. They stay, so that contenders can take turns.
-See `hosts.py`, which starts them.
+Rank 0 prints a line when the others may start. Then all read the same orders from standard input,
+one a line, and rank 0 prints the seconds that each took. They stay, so that contenders can take
+turns. See `hosts.py`, which starts them.
 """
 
 from __future__ import annotations
@@ -27,36 +27,42 @@ def exactly(stream: socket.socket, view: memoryview) -> None:
         view = view[read:]
 
 
-class Pair:
-    """This process, connected with that of the other host."""
+class Member:
+    """This process, connected with rank 0; rank 0 with all others."""
 
-    def __init__(self, rank: int, address: str, port: int, interface: str) -> None:
-        self.rank, self._address, self._port, self._interface = rank, address, port, interface
+    def __init__(self, rank: int, ranks: int, address: str, port: int, interface: str) -> None:
+        self.rank, self._ranks = rank, ranks
+        self._address, self._port, self._interface = address, port, interface
         if rank == 0:
-            with socket.create_server((address, port)) as server:
+            with socket.create_server((address, port), backlog=ranks) as server:
                 server.settimeout(60)
-                print("the other may start", flush=True)
-                self._stream = server.accept()[0]
+                print("the others may start", flush=True)
+                self._streams = [server.accept()[0] for _ in range(1, ranks)]
         else:
-            self._stream = socket.create_connection((address, port))
-        self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._streams = [socket.create_connection((address, port))]
+        for stream in self._streams:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._torch: Any = None
         self._models: dict[int, Callable[[int], None]] = {}
 
     def together(self) -> None:
-        """Wait for the other."""
-        self._stream.sendall(b".")
-        exactly(self._stream, memoryview(bytearray(1)))
+        """Wait for all; rank 0 answers once all are there."""
+        for order in ("receive", "send") if self.rank == 0 else ("send", "receive"):
+            for stream in self._streams:
+                if order == "send":
+                    stream.sendall(b".")
+                else:
+                    exactly(stream, memoryview(bytearray(1)))
 
     def trips(self, times: int, size: int) -> None:
-        """Messages there and back."""
-        room = memoryview(bytearray(size))
+        """Messages of the first of two there and back."""
+        room, stream = memoryview(bytearray(size)), self._streams[0]
         for _ in range(times):
             if self.rank == 0:
-                self._stream.sendall(room)
-            exactly(self._stream, room)
+                stream.sendall(room)
+            exactly(stream, room)
             if self.rank == 1:
-                self._stream.sendall(room)
+                stream.sendall(room)
 
     def _start_torch(self) -> Any:
         if self._torch is None:
@@ -67,7 +73,7 @@ class Pair:
             torch.set_num_threads(1)
             meet = f"tcp://{self._address}:{self._port + 1}"
             torch.distributed.init_process_group(
-                "gloo", init_method=meet, rank=self.rank, world_size=2
+                "gloo", init_method=meet, rank=self.rank, world_size=self._ranks
             )
             self._torch = torch
         return self._torch
@@ -109,17 +115,17 @@ class Pair:
 
 
 def main() -> None:
-    rank, address, port, interface = sys.argv[1:]
-    pair = Pair(int(rank), address, int(port), interface)
+    rank, ranks, address, port, interface = sys.argv[1:]
+    member = Member(int(rank), int(ranks), address, int(port), interface)
     for line in sys.stdin:
         name, times, *sizes = line.split()
-        order = getattr(pair, name)
+        order = getattr(member, name)
         order(2, *map(int, sizes))
-        pair.together()
+        member.together()
         began = time.perf_counter()
         order(int(times), *map(int, sizes))
-        pair.together()
-        if pair.rank == 0:
+        member.together()
+        if member.rank == 0:
             print(time.perf_counter() - began, flush=True)
 
 

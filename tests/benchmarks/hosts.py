@@ -1,4 +1,4 @@
-"""Two hosts: steps, bytes on the wire and whole fits, beside one host, gloo and plain TCP.
+"""Several hosts: steps, shards, bytes on the wire and fits, beside one host, gloo and plain TCP.
 
     python tests/benchmarks/hosts.py [--only PART ...] [--repeat K] [sizes, see --help] [--quick]
 
@@ -8,9 +8,11 @@ namespace, too, with as many workers. Steps a second are those of a replica with
 `steps.py` counts them; PyTorch's processes and the plain TCP connection are there already when
 their clock starts. Parts:
 
-steps: 100 dense features, 1,024 rows a replica and step, by SGD; DDP over gloo, and messages of as
-many bytes there and back by plain TCP. large: a row a replica and step of a million features, so
-that the exchange is what takes time; gloo's all-reduce of as many float32. wire: bytes of a step
+steps: 100 dense features, 1,024 rows a replica and step, by SGD, on 2, 4 and 8 hosts, and on one
+host with as many workers; DDP over gloo with as many ranks, and messages of as many bytes there and
+back by plain TCP. shards: steps of a model that computes nothing, by its parameters, hosts and
+shards; the default beside the best number. large: a row a replica and step of a million features,
+so that the exchange is what takes time; gloo's all-reduce of as many float32. wire: bytes of a step
 with two workers a host, beside one gradient and one answer a host; what a fit takes besides steps
 is left out by taking a short one from a long one. sparse: steps by keys on rows of the flights.
 fits: whole calls of `fit` at defaults, by L-BFGS, on dense rows and on the flights. tls: as steps.
@@ -35,7 +37,7 @@ from distributed import Client, wait
 from distributed.security import Security
 
 from dense import FEATURES, make
-from dps import LinearClassifier
+from dps import LinearClassifier, ModelRegressor
 from flights import DATA, on_cluster, read_flights, split
 from measure import MODES, bars, installed, options, table, timed
 from namespaces import INTERFACE, ClusterOfHosts, Host, cluster_of_hosts, why_not
@@ -47,13 +49,25 @@ FEW_ROWS, ENOUGH = 24, 20_000
 #: Epochs of the fits whose bytes are compared.
 SHORT, LONG = 1, 5
 FULL_BATCH_MODES = ("sync", "allreduce")
+#: Of the parts that are about several hosts.
+HOSTS = (2, 4, 8)
+#: Parameters of the models whose shards are compared; from so many on with a bar. Up to so many on
+#: all hosts together take all the steps.
+SIZES = (250, 25_000, 250_000, 1_000_000, 10_000_000)
+LARGE, LITTLE_SENT = 1_000_000, 50_000
+#: Steps a second over those of DDP, at least, by hosts and workers of each.
+BARS = {
+    (2, 1): {"sync": 10, "allreduce": 7},
+    (4, 1): {"sync": 20, "async": 35, "allreduce": 20},
+    (8, 1): {"sync": 9, "async": 35, "allreduce": 9},
+}
 
 Found = dict[str, list[float]]
 
 
 @contextmanager
-def pair(hosts: list[Host]) -> Iterator[Callable[..., float]]:
-    """Processes of `across.py` on two hosts, as a function that says how long an order takes."""
+def members(hosts: list[Host]) -> Iterator[Callable[..., float]]:
+    """Processes of `across.py`, one a host named, as a function that times an order."""
     script, pipe = str(Path(__file__).with_name("across.py")), subprocess.PIPE
     processes: list[subprocess.Popen[str]] = []
 
@@ -67,11 +81,12 @@ def pair(hosts: list[Host]) -> Iterator[Callable[..., float]]:
             print(*words, file=process.stdin, flush=True)
         return float(answer())
 
+    place = str(len(hosts)), hosts[0].address, "7000", INTERFACE
     for rank, host in enumerate(hosts):
-        command = [sys.executable, "-W", "ignore", script, str(rank), hosts[0].address, "7000"]
-        processes.append(host.start([*command, INTERFACE], stdin=pipe, stdout=pipe, text=True))
+        command = [sys.executable, "-W", "ignore", script, str(rank), *place]
+        processes.append(host.start(command, stdin=pipe, stdout=pipe, text=True))
         if rank == 0:
-            answer()  # the other may start
+            answer()  # the others may start
     yield order
     for process in processes:
         process.stdin.close()
@@ -84,9 +99,9 @@ class Place:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._made: dict[Any, ClusterOfHosts] = {}
-        self._order: Callable[..., float] | None = None
+        self._orders: dict[Any, Callable[..., float]] = {}
 
-    def cluster(self, n_hosts: int, workers: int, tls: bool = False) -> ClusterOfHosts:
+    def cluster(self, n_hosts: int, workers: int = 1, tls: bool = False) -> ClusterOfHosts:
         name = n_hosts, workers, tls
         if name not in self._made:
             security = Security.temporary() if tls else None
@@ -97,18 +112,20 @@ class Place:
     @property
     def apart(self) -> Client:
         """Two hosts with a worker each."""
-        return self.cluster(RANKS, 1).client
+        return self.cluster(RANKS).client
 
     @property
     def together(self) -> Client:
         """One host with two workers."""
         return self.cluster(1, RANKS).client
 
-    def order(self, *words: str | int) -> float:
-        """Seconds of what `across.py` does on the two hosts."""
-        if self._order is None:
-            self._order = self._stack.enter_context(pair(self.cluster(RANKS, 1).hosts))
-        return self._order(*words)
+    def order(self, n_hosts: int, workers: int, *words: str | int) -> float:
+        """Seconds of an order to `across.py`, of which each host has so many processes."""
+        name = n_hosts, workers
+        if name not in self._orders:
+            hosts = [host for host in self.cluster(*name).hosts for _ in range(workers)]
+            self._orders[name] = self._stack.enter_context(members(hosts))
+        return self._orders[name](*words)
 
 
 def stochastic(
@@ -169,27 +186,114 @@ def drawn(client: Client, rows: int, width: int) -> Any:
 
 
 def steps(place: Place, chosen: argparse.Namespace) -> None:
-    data = put(make, place.apart, RANKS * BATCH * chosen.steps)
+    for n_hosts, workers in (*((n, 1) for n in chosen.hosts), *((1, n) for n in chosen.hosts)):
+        with ExitStack() as stack:  # idle workers of others would take part of the cores
+            _steps(Place(stack), n_hosts, workers, chosen)
+
+
+def _steps(place: Place, n_hosts: int, workers: int, chosen: argparse.Namespace) -> None:
+    ranks, client = n_hosts * workers, place.cluster(n_hosts, workers).client
+    data = put(make, client, ranks * BATCH * chosen.steps)
     message = 4 * (FEATURES + 2)
     contenders = {
-        f"dps {mode}": lambda mode=mode: speed(stochastic(place.apart, data, mode, BATCH))
+        f"dps {mode}": lambda mode=mode: speed(stochastic(client, data, mode, BATCH))
         for mode in MODES
     }
     peer, plain = "PyTorch DDP over gloo", f"{message} bytes there and back by TCP"
+
+    def a_second(*words: str | int) -> float:
+        return chosen.steps / place.order(n_hosts, workers, words[0], chosen.steps, *words[1:])
+
     if installed("PyTorch", "torch"):
-        contenders[peer] = lambda: chosen.steps / place.order("ddp", chosen.steps, FEATURES, BATCH)
-    contenders[plain] = lambda: chosen.steps / place.order("trips", chosen.steps, message)
+        contenders[peer] = lambda: a_second("ddp", FEATURES, BATCH)
+    if ranks == RANKS:
+        contenders[plain] = lambda: a_second("trips", message)
     medians = take_turns(contenders, chosen)
     peers = medians.get(peer, np.nan)
-    print(f"{RANKS} hosts, {FEATURES} features, {BATCH:,} rows a replica and step\n")
+    where = f"{n_hosts} hosts" if n_hosts > 1 else f"1 host, {workers} workers"
+    print(f"{where}, {FEATURES} features, {BATCH:,} rows a replica and step\n")
     table(
-        ("", "a second", "times DDP", "of TCP"),
+        ("", "a second", "times DDP"),
+        ((name, f"{value:,.0f}", f"{value / peers:.2f}") for name, value in medians.items()),
+    )
+    bars(
+        *(
+            (f"hosts steps: {where}, {mode}, times those of DDP",
+             medians[f"dps {mode}"] / peers, ">=", least)
+            for mode, least in BARS.get((n_hosts, workers), {}).items()
+        )
+    )  # fmt: skip
+
+
+class Nothing:
+    """A model with so many parameters, whose gradient takes no time."""
+
+    def __init__(self, size: int) -> None:
+        self.layout = {"w": (size,)}
+
+    def init(self, rng: Any) -> dict[str, float]:
+        return {"w": 0.0}
+
+    def raw(self, params: Any, batch: Any) -> Any:
+        return params["w"][:1] * batch.X[:, 0]
+
+    def loss_gradient(self, params: Any, batch: Any, out: Any) -> float:
+        out["w"][0] += 1e-9
+        return 0.0
+
+
+def shards(place: Place, chosen: argparse.Namespace) -> None:
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for n_hosts in chosen.hosts:
+        with ExitStack() as stack:
+            client = Place(stack).cluster(n_hosts).client
+            for size in chosen.sizes:
+                ratios[size] += _shards(client, n_hosts, size, chosen)
+    bars(
+        *(
+            (f"hosts shards: {size:,} parameters, the default's time over the least, median of "
+             f"{len(ratios[size])}", statistics.median(ratios[size]), "<=", 1.1)
+            for size in chosen.sizes
+            if size >= LARGE
+        )
+    )  # fmt: skip
+
+
+def _shards(client: Client, n_hosts: int, size: int, chosen: argparse.Namespace) -> Iterator[float]:
+    """Print the steps by shards; for each mode the default's time over the least."""
+    times = max(4, min(chosen.shard_steps, chosen.shard_steps * LITTLE_SENT // (size * n_hosts)))
+    data = put(drawn, client, n_hosts * times, 1)
+
+    def fitted(mode: str, n_shards: int | str) -> ModelRegressor:
+        model = ModelRegressor(
+            Nothing(size), mode=mode, client=client, batch_size=1 if mode == "async" else n_hosts,
+            max_iter=4, tol=None, random_state=0, n_replicas=n_hosts, optimizer="sgd",
+            learning_rate=RATE,
+        )  # fmt: skip
+        with dask.config.set({"dps.rebalance": False, "dps.n_shards": n_shards}):
+            return model.fit(*data)
+
+    default = len(fitted("sync", "auto").plan_.shards)
+    numbers = sorted({default, *(number for number in (1, 2, 4, 8) if number <= n_hosts)})
+    medians = take_turns(
+        {
+            f"{mode} {n}": lambda mode=mode, n=n: 1e3 / speed(fitted(mode, n))
+            for mode in MODES
+            for n in numbers
+        },
+        chosen,
+    )
+    print(f"{n_hosts} hosts, {size:,} parameters, {default} by default\n")
+    found = {mode: [medians[f"{mode} {n}"] for n in numbers] for mode in MODES}
+    ratios = {mode: medians[f"{mode} {default}"] / min(found[mode]) for mode in MODES}
+    table(
+        ("ms a step, by shards", *map(str, numbers), "default / least"),
         (
-            (name, f"{value:,.0f}", f"{value / peers:.2f}", f"{value / medians[plain]:.2f}")
-            for name, value in medians.items()
+            (mode, *(f"{value:.2f}" for value in found[mode]), f"{ratios[mode]:.2f}")
+            for mode in MODES
         ),
     )
-    bars(("hosts steps: sync, times those of DDP", medians["dps sync"] / peers, ">=", 10))
+    yield from ratios.values()
 
 
 def large(place: Place, chosen: argparse.Namespace) -> None:
@@ -203,8 +307,8 @@ def large(place: Place, chosen: argparse.Namespace) -> None:
     contenders = {f"dps {mode}": lambda mode=mode: milliseconds(mode) for mode in MODES}
     peer, plain = "gloo, an all-reduce", "as many bytes there and back by TCP"
     if installed("PyTorch", "torch"):
-        contenders[peer] = lambda: 1e3 * place.order("all_reduce", times, size) / times
-    contenders[plain] = lambda: 1e3 * place.order("trips", times, 4 * size) / times
+        contenders[peer] = lambda: 1e3 * place.order(RANKS, 1, "all_reduce", times, size) / times
+    contenders[plain] = lambda: 1e3 * place.order(RANKS, 1, "trips", times, 4 * size) / times
     medians = take_turns(contenders, chosen)
     peers = medians.get(peer, np.nan)
     print(f"{RANKS} hosts, {size:,} dense features, a row a replica and step\n")
@@ -339,19 +443,21 @@ def tls(place: Place, chosen: argparse.Namespace) -> None:
     table(("steps a second", "with TLS", "without", "with / without"), cells)
 
 
-PARTS = {part.__name__: part for part in (steps, large, wire, sparse, fits, tls)}
+PARTS = {part.__name__: part for part in (steps, shards, large, wire, sparse, fits, tls)}
 LITTLE = {
-    "steps": 5, "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
+    "steps": 5, "shard_steps": 8, "hosts": (2, 4), "sizes": (250, 25_000),
+    "parameters": 10_000, "large_steps": 4, "wire_parameters": 10_000, "wire_steps": 4,
     "sparse_steps": 20, "rows": 20_000, "flights": 20_000,
 }  # fmt: skip
 
 
 def main() -> None:
     chosen = options(
-        __doc__, repeat=5, only=tuple(PARTS), steps=200, parameters=1_000_000, large_steps=32,
-        wire_parameters=100_000, wire_steps=32, sparse_steps=200, rows=1_000_000,
-        flights=3_000_000,
+        __doc__, repeat=5, only=tuple(PARTS), steps=200, shard_steps=400,
+        parameters=1_000_000, large_steps=32, wire_parameters=100_000, wire_steps=32,
+        sparse_steps=200, rows=1_000_000, flights=3_000_000,
     )  # fmt: skip
+    vars(chosen).update(hosts=HOSTS, sizes=SIZES)
     if chosen.quick:
         vars(chosen).update(LITTLE)
     if reason := why_not():

@@ -37,6 +37,7 @@ from dps.monitor.dashboard import show_fits
 from dps.monitor.shard import ReportingTensorShard
 from dps.server.holding import Holding, HoldingCard
 from dps.server.memory import remove_files_of
+from dps.server.sharding import fastest_shards
 from dps.server.tensors import ServerSpec
 from dps.transport.callers import RemoteAccess, access_to, mirror_key, mirrors_of, shard_key
 from dps.transport.remote import Remote
@@ -61,13 +62,15 @@ class ServerCard:
 def choose_workers(
     client: Client,
     n_shards: int | None,
+    nbytes: int,
     workers: Sequence[str] | Mapping[str, float] | None,
     mirror: bool | str,
     timeout: float,
 ) -> list[tuple[str, ...]]:
     """The worker of each shard, and that of its mirror, if it is to have one.
 
-    Of workers that are given, or of all: one shard a host, or so many on all hosts in turn. A
+    There are `n_shards`, on all hosts in turn or on the workers given; None: as many as exchange
+    `nbytes` between all hosts the fastest (0: not known yet, one a host), or one a worker given. A
     mirror is on the next host; or on another worker, where there is one host and it is asked for.
     Workers may be given by Dask's resources that they have to have.
 
@@ -94,7 +97,7 @@ def choose_workers(
         n_hosts = len(hosts)
         shards = [
             hosts[n % n_hosts][n // n_hosts % len(hosts[n % n_hosts])]
-            for n in range(n_shards or n_hosts)
+            for n in range(n_shards or (fastest_shards(n_hosts, nbytes) if nbytes else n_hosts))
         ]
     else:
         missing = sorted(set(workers) - set(alive))
