@@ -221,8 +221,11 @@ def test_the_loss_of_an_epoch_is_the_mean_loss_seen() -> None:
     assert model.loss_ == pytest.approx(np.log(2), rel=1e-6)
 
 
-def test_importing_dps_imports_no_dask() -> None:
-    code = "import sys, dps; assert not {'dask', 'distributed'} & set(sys.modules)"
+@pytest.mark.parametrize(
+    "use", ["pass", "dps.LinearClassifier().fit([[0.0], [1.0]] * 9, [0, 1] * 9)"]
+)
+def test_importing_dps_and_fitting_arrays_imports_no_dask(use: str) -> None:
+    code = f"import sys, dps; {use}; assert not {{'dask', 'distributed'}} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dps.data.partitions import Piece
 from dps.modes import MODES, Sync
 from dps.server.sharding import fastest_shards, seconds_of_a_step
-from dps.training.plan import FEWEST, Plan, make_plan, with_shards
+from dps.training.plan import FEWEST, Plan, make_plan, place_shards
 
 quick = settings(max_examples=60, deadline=None)
 every_mode = pytest.mark.parametrize("mode", [kind() for kind in MODES.values()], ids=repr)
@@ -42,7 +42,9 @@ def plan_of(lying: Any, mode: Any = None, **options: Any) -> Plan:
         "rebalance": False,
         **dict.fromkeys(("batch_size", "n_replicas"), "auto"),
     }
-    return with_shards(make_plan(mode or Sync(), **{**defaults, **options}), *shards)
+    plan = make_plan(mode or Sync(), **{**defaults, **options})
+    workers, why = place_shards(plan, *shards)
+    return replace(plan, shards=workers, sharding=why)
 
 
 def rows_of(pieces: Any) -> list[tuple[int, int]]:

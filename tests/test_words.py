@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,33 @@ def test_each_wait_ends_by_its_own_words() -> None:
         until(lambda word=word: ("word", word) in words.ended, "it ends")
     assert set(words.end().values()) == {READY}
     assert len(words.ended) == N_FIELDS + N_WORDS - 1
+
+
+@pytest.mark.skipif(PORTABLE or sys.platform != "linux", reason="sleepers look by themselves")
+@pytest.mark.parametrize("kind", ["field", "word", "stop"])
+def test_a_sleeper_is_woken_by_what_it_waits_for(kind: str) -> None:
+    """And not by looking around by itself, which it does every 0.05 s."""
+    waits: dict[str, Callable[[Header], int]] = {
+        "field": lambda header: header.wait(1, 1, LONG),
+        "word": lambda header: header.word_wait(3, 1, LONG),
+        "stop": lambda header: header.wait(2, 1, LONG),
+    }
+    delays = []
+    for _ in range(40):
+        words = Words()
+        header = words.header
+        for rank in range(N_RANKS - 1):
+            header.rank_store(rank, 1, 1)
+        words.begin(kind, lambda header=header: (waits[kind](header), time.perf_counter()))
+        began = time.perf_counter()
+        if kind == "field":
+            header.rank_store(N_RANKS - 1, 1, 1)
+        else:
+            header.store(3 if kind == "word" else STOP, 1)
+        status, ended = words.end()[kind]
+        assert status == (STOPPED if kind == "stop" else READY)
+        delays.append(ended - began)
+    assert np.quantile(delays, 0.25) < 0.005  # by itself a quarter takes 0.0125 s
 
 
 def test_stopping_ends_every_wait() -> None:

@@ -8,16 +8,16 @@
 # written with sequentially consistent atomics.
 #
 # Waiting is an event count. A writer stores its word, then rings: bell += 1,
-# and if there are sleepers it wakes those that wait for its word. A waiter spins, and then offers
-# its core to others for a while, since a core that has gone to sleep is slow to
-# wake. Where threads serve ranks that are far, it offers the core at once: what is
-# waited for may be done by a thread that needs one. Then it counts itself a
+# and if there are sleepers it wakes those that wait for its word. A waiter spins,
+# and then offers its core to others for a while, since a core that has gone to sleep
+# is slow to wake. Where threads serve ranks that are far, it offers the core at once:
+# what is waited for may be done by a thread that needs one. Then it counts itself a
 # sleeper, reads the bell, looks at its condition *again* and sleeps only while the
 # bell is what it read. If the writer's store came after that look, its ring comes
 # later still, so the bell differs or the wake finds the sleeper: no wake-up is lost.
 # A sleeper has a bit for the first word that it lacks and one for `stop`, a ring
 # the bit of its word: one of 32 by a hash of its number, so that few ranks share the
-# bit of a field. Whoever lacks several words looks for the next once the first came.
+# bit of a field. A wait for several words sleeps for one after the other.
 # A waiter that is killed asleep leaves `sleepers` one too high, which costs a system
 # call a ring and nothing else. Sleeps are bounded all the same (0.05 s), so that a
 # stopped window is always noticed.

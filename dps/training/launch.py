@@ -26,7 +26,7 @@ from dps.server.tables import arena_of, rows_by_shard
 from dps.server.window import INTERIM_WIDTH, WindowSpec
 from dps.training.history import EpochReport
 from dps.training.job import Job
-from dps.training.plan import Plan, with_shards
+from dps.training.plan import Plan, place_shards
 from dps.training.position import Interim
 from dps.training.replica import ReplicaSpec
 from dps.training.steps import Begun
@@ -130,8 +130,7 @@ class Launch:
         rates = rates_of(job, plan, summary)
         hosts = hosts_of(job, plan, cluster)
         nbytes = _exchanged(job, plan, summary, rates, hosts)
-        plan = with_shards(plan, job.execution.n_shards, nbytes)
-        shards, sharding = plan.shards, plan.sharding
+        shards, sharding = place_shards(plan, job.execution.n_shards, nbytes)
         sizes = [tensor.size for tensor in job.model.layout.tensors]
         large = _is_large(job, cluster)
         if job.mode.goes_round:

@@ -51,7 +51,7 @@ class Plan:
     rows: int  # training rows of all ranks
     ranks: tuple[RankPlan, ...]
     shards: tuple[str, ...] = ()  # the worker of each shard
-    sharding: str = ""  # why there are so many shards; empty on one host
+    sharding: str = ""  # why there are so many shards; empty: there is one host
 
     def __repr__(self) -> str:
         counts = (
@@ -96,7 +96,7 @@ def make_plan(
     rebalance: bool | str,
     mixed: bool = False,
 ) -> Plan:
-    """Share rows out among replicas, as evenly as the data lies, or evenly; shards come later.
+    """Share rows out among replicas, as evenly as the data lies, or evenly; it has no shards yet.
 
     Parameters
     ----------
@@ -155,22 +155,26 @@ def make_plan(
     return Plan(mode, batch, sum(trained), ranks)
 
 
-def with_shards(plan: Plan, n_shards: int | str, nbytes: float) -> Plan:
-    """Place a plan's shards; "auto": as many as are fastest for `nbytes` of each host and step."""
-    from dask.utils import format_bytes
+def place_shards(plan: Plan, n_shards: int | str, nbytes: float) -> tuple[tuple[str, ...], str]:
+    """The worker of each shard, and why there are so many.
 
+    "auto": as many as are fastest where each host sends `nbytes` in a step.
+    """
     workers = list(dict.fromkeys(rank.worker for rank in plan.ranks))
     first_of_host: dict[str, str] = {}
     for worker in workers:
         first_of_host.setdefault(worker.rpartition(":")[0], worker)
-    hosts = list(first_of_host.values())
+    hosts = tuple(first_of_host.values())
     if not isinstance(n_shards, str):
-        shards = [workers[shard % len(workers)] for shard in range(int(n_shards))]
-        why = "dps.n_shards"
-    else:
-        shards = hosts[: fastest_shards(len(hosts), nbytes)]
-        why = f"{len(hosts)} hosts, {format_bytes(round(nbytes))} a step"
-    return replace(plan, shards=tuple(shards), sharding=why if len(hosts) > 1 else "")
+        return tuple(
+            workers[shard % len(workers)] for shard in range(int(n_shards))
+        ), "dps.n_shards"
+    if len(hosts) == 1:
+        return hosts, ""
+    from dask.utils import format_bytes
+
+    shards = hosts[: fastest_shards(len(hosts), nbytes)]
+    return shards, f"{len(hosts)} hosts, {format_bytes(round(nbytes))} a step"
 
 
 def validating(plan: Plan, rows: Sequence[int], holders: Sequence[str]) -> Plan:

@@ -38,7 +38,7 @@ class Shards:
     """The shards of the parameters."""
 
     number: int
-    why: str = ""  # there are so many; empty on one host
+    why: str = ""  # there are so many; empty: there is one host
     # Workers whose shards have no shared memory although that was wanted, and why.
     unshared: tuple[tuple[str, str], ...] = ()
 

@@ -251,8 +251,8 @@ def shards(place: Place, chosen: argparse.Namespace) -> None:
                 ratios[size] += _shards(client, n_hosts, size, chosen)
     bars(
         *(
-            (f"hosts shards: {size:,} parameters, the default's time over the least, median of "
-             f"{len(ratios[size])}", statistics.median(ratios[size]), "<=", 1.1)
+            (f"hosts shards: {size:,} parameters, the default's time over the least, at worst",
+             max(ratios[size]), "<=", 1.1)
             for size in chosen.sizes
             if size >= LARGE
         )
