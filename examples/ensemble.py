@@ -16,11 +16,11 @@ from sklearn.model_selection import ParameterGrid
 
 from dps import MLPClassifier
 
-GRID = {"hidden_layer_sizes": [(16,), (32,), (64,), (128,)], "alpha": [0.01, 0.1]}
+GRID = {"hidden_layer_sizes": [(32,), (64,), (128,), (256,)], "alpha": [0.01, 0.1]}
 
 if __name__ == "__main__":
     pixels, digits = load_digits(return_X_y=True)
-    order = np.random.default_rng(2).permutation(len(digits))
+    order = np.random.default_rng(3).permutation(len(digits))
     train, choose, test = np.split(order, [1000, 1300])
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         X = client.persist(da.from_array(pixels[train], chunks=(250, 64)))

@@ -18,6 +18,7 @@ DATA = BENCHMARKS.parents[2] / "shared" / "data"
 NAMES = (
     "checkpoint",
     "auto_mode",
+    "defaults",
     "dense",
     "encode",
     "factorization",
@@ -120,6 +121,13 @@ def test_checkpoint() -> None:
 def test_penalty() -> None:
     found = rows(run("penalty"))
     assert all(float(found[name][2]) < 1.02 for name in ("wine", "breast_cancer", "digits"))
+
+
+def test_defaults() -> None:
+    printed = run("defaults", "--only", "units", "few", "drift")
+    assert float(rows(printed)["units: R2 for y in other units, the largest difference"][0]) < 0.01
+    assert rows(printed, "dps")["dps"]
+    assert {"breast_cancer", "digits", "wine"} <= set(rows(printed))
 
 
 def test_little() -> None:

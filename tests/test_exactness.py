@@ -81,12 +81,24 @@ class Sequential:
             total = sum(float(part.sum()) for part in np.split(weight, self.cuts))
             self.weight = weight * (len(y) / total)
         self.params = self.model.initial()
+        self.model.layout.views(self.params)["intercept"][:] = self.start(y, weight, classes)
         self.state = np.zeros((optimizer.state_rows, self.params.size))
         optimizer.initialize(self.state)
         self.updates = 0
         self.n_coef = X.shape[1] * self.model.n_outputs
         if scale is not None:
             self.state[:, : self.n_coef] /= np.repeat([scale**-2, scale], n_outputs, axis=1)
+
+    def start(self, y: Any, weight: Any, classes: int) -> Any:
+        """The log odds of the classes."""
+        ones = np.ones(len(y)) if weight is None else weight
+        parts = zip(np.split(y.astype(int), self.cuts), np.split(ones, self.cuts), strict=True)
+        counts = sum(np.bincount(*part, classes) for part in parts)
+        shares = counts * (len(y) / float(sum(part.sum() for part in np.split(ones, self.cuts))))
+        shares = shares / shares.sum()
+        if classes == 2:
+            return np.log(shares[1] / (1 - shares[1]))
+        return np.log(shares) - np.log(shares).mean()
 
     def spread(self, X: Any) -> tuple[Any, Any]:
         """Centre and scale of the features, as the look at each partition gives them."""

@@ -16,9 +16,9 @@ import scipy.sparse
 from configure import placed
 from dask.distributed import Client
 from inside import params_of
-from sklearn.datasets import load_digits, load_iris, make_friedman1
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, make_friedman1
 from sklearn.metrics import accuracy_score, log_loss, root_mean_squared_error
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.utils import check_random_state
 
 import dps
@@ -97,24 +97,26 @@ def test_columns_that_say_nothing_and_heavy_tails_do_no_harm() -> None:
 
 
 def test_the_best_epoch_is_kept() -> None:
-    options = {**QUICK, "learning_rate": Constant(0.4), "dropout": 0.0}
-    long = dps.MLPRegressor(**{**options, "max_iter": 30}, n_iter_no_change=30, early_stopping=True)
-    long.fit(X, Y)
+    options = {
+        **QUICK, "learning_rate": Constant(0.05), "dropout": 0.0, "early_stopping": True,
+        "n_iter_no_change": 60,
+    }  # fmt: skip
+    long = dps.MLPRegressor(**{**options, "max_iter": 60}).fit(X[:100], Y[:100])
     losses = [epoch["validation_loss"] for epoch in long.history_]
     best = int(np.argmin(losses)) + 1
-    assert 1 < best < 30
+    assert 1 < best < 60
     assert long.best_loss_ == min(losses)
-    short = dps.MLPRegressor(**{**options, "max_iter": best}, early_stopping=True).fit(X, Y)
+    short = dps.MLPRegressor(**{**options, "max_iter": best}).fit(X[:100], Y[:100])
     assert bits(short) == bits(long)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "allreduce"])
 def test_the_loss_that_is_monitored_is_that_of_what_is_reported(mode: str) -> None:
-    model = dps.MLPClassifier(**QUICK, mode=mode, early_stopping=True, n_replicas=2)
-    model.fit(X, LABELS)
+    model = dps.MLPRegressor(**QUICK, mode=mode, early_stopping=True, n_replicas=2)
+    model.fit(X, Y)
     seed = int(check_random_state(0).randint(2**31 - 1))
     held = held_out_rows(seed, 0, len(X), model.validation_fraction)
-    found = log_loss(LABELS[held], model.predict_proba(X[held]))
+    found = np.mean((Y[held] - model.predict(X[held])) ** 2) / 2
     assert model.best_loss_ == pytest.approx(found, rel=1e-5)
 
 
@@ -166,7 +168,7 @@ def test_losses_of_regressions(loss: str, lowest: float) -> None:
 @pytest.mark.parametrize("activation", ["relu", "silu", "tanh", "logistic", "identity"])
 def test_optimizers_and_activations_learn(optimizer: str, activation: str) -> None:
     model = dps.MLPRegressor(
-        optimizer=optimizer, activation=activation, alpha=0.0, random_state=0, max_iter=60
+        optimizer=optimizer, activation=activation, alpha=0.0, random_state=0, max_iter=80
     ).fit(X, Y)
     assert model.score(X, Y) > 0.7
 
@@ -285,3 +287,37 @@ def test_layers_of_other_sizes_are_no_start_though_they_have_as_many_parameters(
 def test_a_large_network_takes_a_few_times_its_weights() -> None:
     weights, taken = measure_network("two replicas", 3000)
     assert taken / weights < 12.5
+
+
+def test_a_network_of_few_rows_is_not_over_confident() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    losses = []
+    for seed in range(3):
+        train, test, y_train, y_test = train_test_split(X, y, random_state=seed)
+        model = dps.MLPClassifier(random_state=seed).fit(train, y_train)
+        losses.append(log_loss(y_test, model.predict_proba(test)))
+    assert np.mean(losses) < 0.13
+
+
+def test_the_decay_follows_from_the_rows_of_labels() -> None:
+    for rows in (60, 600):  # of which 60 are all trained on
+        trained = rows if rows < 100 else 510
+        decay = min(0.7, 300 / trained)
+        auto = dps.MLPClassifier(**QUICK).fit(X[:rows], LABELS[:rows])
+        assert bits(auto) == bits(
+            dps.MLPClassifier(**QUICK, alpha=decay).fit(X[:rows], LABELS[:rows])
+        )
+    stream, given = (
+        dps.MLPClassifier(**QUICK, **kw).partial_fit(X[:60], LABELS[:60], classes=["high", "low"])
+        for kw in ({}, {"alpha": 0.02})
+    )
+    assert bits(stream) == bits(given)
+    auto, given = (dps.MLPRegressor(**QUICK, **kw).fit(X, Y) for kw in ({}, {"alpha": 0.02}))
+    assert bits(auto) == bits(given)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_plain_steps_train_networks_at_their_defaults(optimizer: str) -> None:
+    assert (
+        dps.MLPClassifier(optimizer=optimizer, random_state=0).fit(X, LABELS).score(X, LABELS) > 0.8
+    )

@@ -25,7 +25,9 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 5.0, 1.0, 0.0]
 Y = np.sin(X[:, 0]) + X[:, 1] / 100 + 0.1 * RNG.normal(size=400)
 LABELS = Y > 0
-OPTIONS: dict[str, Any] = {"optimizer": "lbfgs", "hidden_layer_sizes": (8,), "random_state": 0}
+OPTIONS: dict[str, Any] = {
+    "optimizer": "lbfgs", "hidden_layer_sizes": (8,), "alpha": 0.02, "random_state": 0,
+}  # fmt: skip
 
 
 def objective(model: Any, y: Any, params: Any) -> tuple[float, Any]:

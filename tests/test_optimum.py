@@ -16,7 +16,7 @@ from scipy.optimize import linprog, minimize
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
+from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
@@ -271,3 +271,17 @@ def test_a_fit_that_finished_in_step_can_go_on() -> None:
     model.partial_fit(X, y)
     assert value(model, X, y, "log_loss", 0, 1 / len(y)) < 1.05 * before
     assert isinstance(dps.LinearClassifier(mode="async").fit(X, y), LinearClassifier)
+
+
+def test_a_wide_regression_that_is_hardly_penalised_ends_near_its_optimum() -> None:
+    """Its loss is tiny beside the variance of y."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(11, 20))
+    y, alpha = X[:, :3].sum(axis=1) + rng.normal(size=11), 1e-3 / 11
+
+    def objective(model: Any) -> Any:
+        coef = np.ravel(model.coef_)
+        return np.mean((model.predict(X) - y) ** 2) / 2 + alpha / 2 * coef @ coef
+
+    model = LinearRegressor(alpha=alpha, standardize=False).fit(X, y)
+    assert objective(model) < 1.03 * objective(Ridge(alpha=1e-3, solver="svd").fit(X, y))

@@ -243,9 +243,12 @@ cdef double _log_loop(
 
 cdef double _exp_loop(
     int kind, const floating* y, const floating* raw, const floating* weight, floating* out,
-    Py_ssize_t n, Py_ssize_t k,
+    Py_ssize_t n, Py_ssize_t k, floating unit,
 ) noexcept nogil:
-    """Losses of exp(raw), which is taken of what is not positive: the same bits everywhere."""
+    """Losses of exp(raw), which is taken of what is not positive: the same bits everywhere.
+
+    The logarithm of a unit by which y was divided is added to raw outputs, but in the exponent.
+    """
     cdef Py_ssize_t first, count, i, size = n * k
     cdef floating loss[BLOCK]
     cdef floating small[BLOCK]
@@ -265,11 +268,11 @@ cdef double _exp_loop(
             large = 1 / small[i]
             if kind == POISSON:
                 large = large if x > 0 else small[i]
-                loss[i] = large - y[first + i] * x
+                loss[i] = large - y[first + i] * (x + unit)
                 out[first + i] = large - y[first + i]
             else:
                 large = small[i] if x > 0 else large
-                loss[i] = x + y[first + i] * large
+                loss[i] = x + unit + y[first + i] * large
                 out[first + i] = 1 - y[first + i] * large
         _weigh(weight, first, k, loss, out + first, count)
         total += _sum(loss, count)
@@ -341,14 +344,14 @@ cdef double evaluate(
     if loss.kind == QUANTILE:
         return _loop(QUANTILE, y, raw, weight, out, n, k, codes, epsilon)
     if loss.kind == POISSON:
-        return _exp_loop(POISSON, y, raw, weight, out, n, k)
+        return _exp_loop(POISSON, y, raw, weight, out, n, k, epsilon)
     if loss.kind == GAMMA:
-        return _exp_loop(GAMMA, y, raw, weight, out, n, k)
+        return _exp_loop(GAMMA, y, raw, weight, out, n, k, epsilon)
     return _softmax(y, raw, weight, out, n, k)
 
 
 cdef class LossKernel:
-    """A loss by name, with the width of its middle part where it has one.
+    """A loss by name, with its number where it has one.
 
     Parameters
     ----------
@@ -356,6 +359,8 @@ cdef class LossKernel:
         Of squared, log, hinge, squared_hinge, modified_huber, huber, epsilon_insensitive,
         quantile, poisson, gamma and softmax.
     epsilon : float, default=0.0
+        The width of the middle part of huber and epsilon_insensitive, the quantile, or of poisson
+        and gamma the logarithm of a unit by which y was divided.
     width : float, default=0.0
         Each ``max(z, 0)`` in a loss with a kink is a parabola where ``|z| < width / 2``.
     gap : bool, default=False
@@ -381,6 +386,11 @@ cdef class LossKernel:
         self.spec.epsilon = epsilon
         self.spec.width = width
         self.spec.gap = gap
+
+    @property
+    def epsilon(self):
+        """Its number."""
+        return self.spec.epsilon
 
     def __reduce__(self):
         spec = self.spec

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ class HeldOut:
 
     seed: int
     fraction: float  # share of the rows of every partition, drawn by chance
+    # Of partitions: rows of which it is known whether they are kept, and whether each is.
+    known: Mapping[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = field(default_factory=dict)
     # From this number on partitions are kept as a whole: validation data of the user's.
     first: int | None = None
 
@@ -37,4 +40,11 @@ class HeldOut:
         """
         if self.first is not None and partition >= self.first:
             return np.ones(rows, bool)
-        return held_out_rows(self.seed, partition, rows, self.fraction) if self.fraction else None
+        if not self.fraction:
+            return None
+        kept = held_out_rows(self.seed, partition, rows, self.fraction)
+        if partition in self.known:
+            at, held = self.known[partition]
+            there = at < rows
+            kept[at[there]] = held[there]
+        return kept

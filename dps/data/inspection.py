@@ -32,6 +32,7 @@ from dps.data.spread import (
     Moments,
     Spread,
     combine_spreads,
+    merged,
     moments_of,
     spread_of,
     standards,
@@ -82,9 +83,9 @@ class PartitionSummary:
     class_weights: NDArray[np.float64]
     weight_sum: float  # sum of sample weights; `rows` without weights
     weightless: int  # rows whose sample weight is zero
-    # (n_outputs,) weighted sums of y and of its squares, of numbers or of several labels.
-    target_sum: NDArray[np.float64]
-    target_squares: NDArray[np.float64]
+    # (n_outputs,) weighted mean of y and its variance, of numbers or of several labels.
+    target_mean: NDArray[np.float64]
+    target_variance: NDArray[np.float64]
     spread: ColumnSums | None  # where it was asked for
     moments: Moments | None  # of the columns that were asked for
     points: list[Points] | None  # of the columns that were asked for
@@ -203,7 +204,7 @@ def inspect_partition(
     class_rows: NDArray[np.float64] = np.empty(0)
     class_weights: NDArray[np.float64] = np.empty(0)
     n_outputs = targets.shape[1] if targets.ndim == 2 else 1
-    target_sum = target_squares = np.zeros(n_outputs)
+    target_mean = target_variance = np.zeros(n_outputs)
     weight_sum, weightless = float(rows), 0
     if defect is None:
         if weights is not None:
@@ -214,10 +215,12 @@ def inspect_partition(
             classes, class_rows, class_weights = count_labels(targets.ravel(), weights)
         elif rows:
             values = targets.astype(np.float64).reshape(rows, n_outputs)
+            # Weights may be of any size.
+            shares = np.ones(rows) if weights is None else weights / (weights.max() or 1.0)
+            shares = shares / (shares.sum() or 1.0)
             with np.errstate(over="ignore", invalid="ignore"):  # `check_size` says so
-                factor = values if weights is None else values * weights[:, None]
-                target_sum = factor.sum(axis=0)
-                target_squares = np.einsum("ij,ij->j", factor, values)
+                target_mean = shares @ values
+                target_variance = shares @ (values - target_mean) ** 2
     return PartitionSummary(
         rows=rows,
         n_features=X.shape[1] if X.ndim == 2 else 0,
@@ -234,8 +237,8 @@ def inspect_partition(
         class_weights=class_weights,
         weight_sum=weight_sum,
         weightless=weightless,
-        target_sum=target_sum,
-        target_squares=target_squares,
+        target_mean=target_mean,
+        target_variance=target_variance,
         spread=spread_of(X, _dtype_of(X)) if wanted.spread and rows and defect is None else None,
         moments=_moments(X, weights, wanted) if rows and defect is None else None,
         points=_points(X, wanted) if wanted.points and rows and defect is None else None,
@@ -319,7 +322,8 @@ def combine(
     # Where some partitions are sparse and others are not, numbers are those of sparse ones.
     known = len(moments) == len(filled)
     sums = [summary.spread for summary in filled if summary.spread is not None]
-    mean, std = _target_moments(filled, weight_sum)
+    mean, variance = merged((s.weight_sum, s.target_mean, s.target_variance) for s in filled)
+    deviation = np.sqrt(np.where(np.isfinite(variance), variance, np.inf))
     return DataSummary(
         rows=rows,
         n_features=first.n_features,
@@ -335,8 +339,8 @@ def combine(
         class_weights=class_weights,
         weight_sum=float(weight_sum),
         weightless=sum(summary.weightless for summary in filled),
-        target_mean=mean,
-        target_std=std,
+        target_mean=tuple(mean.tolist()),
+        target_std=tuple(deviation.tolist()),
         spread=combine_spreads(sums, first.n_features) if sums else None,
         standards=standards(moments, first.n_features, dtype) if known else None,
         points=_combined_points(filled),
@@ -346,18 +350,6 @@ def combine(
 def _combined_points(summaries: Sequence[PartitionSummary]) -> tuple[Points, ...] | None:
     parts = [summary.points for summary in summaries if summary.points is not None]
     return combine_points(parts) if len(parts) == len(summaries) else None
-
-
-def _target_moments(
-    summaries: Sequence[PartitionSummary], weight_sum: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each column of y."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.sum([summary.target_sum for summary in summaries], axis=0) / weight_sum
-        square = np.sum([summary.target_squares for summary in summaries], axis=0) / weight_sum
-        variance = np.where(square > mean * mean, square - mean * mean, 0.0)
-        variance = np.where(np.isfinite(square), variance, np.inf)
-    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def check_weight(mean: float, name: str) -> None:

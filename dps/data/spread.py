@@ -6,7 +6,7 @@ and `combine_spreads` and `standards` put the answers together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +201,40 @@ def moments_of(
     return Moments(weight, columns, centre[columns] + off, variance)
 
 
+def merged(
+    parts: Iterable[tuple[float, NDArray[np.float64], NDArray[np.float64]]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of all rows, without cancellation (Chan, Golub and LeVeque, 1983).
+
+    Parameters
+    ----------
+    parts : iterable of (weight, mean, variance)
+        Of some rows each; infinite where they overflow.
+
+    Examples
+    --------
+    >>> one, other = np.array([1e9]), np.array([1e9 + 2])
+    >>> mean, variance = merged([(3.0, one, 0 * one), (1.0, other, 0 * one)])
+    >>> mean - 1e9, variance
+    (array([0.5]), array([0.75]))
+    """
+    weight: float = 0.0
+    mean: Any = 0.0
+    variance: Any = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for added, mean_there, variance_there in parts:
+            share = added / (weight + added) if added else 0.0
+            if not weight:  # of nothing before
+                mean, variance = mean_there, variance_there
+            elif added:
+                away = mean_there - mean
+                between = share * (1 - share) * away * away
+                variance = variance + share * (variance_there - variance) + between
+                mean = mean + share * away
+            weight += added
+    return np.asarray(mean), np.asarray(variance)
+
+
 def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[np.float64]:
     """Mean and standard deviation of each column, (2, n_features).
 
@@ -215,17 +249,8 @@ def standards(parts: Sequence[Moments], n_features: int, dtype: Any) -> NDArray[
            [2., 1.]])
     """
     found = np.repeat([[0.0], [1.0]], n_features, axis=1)
-    weight, mean, squares = 0.0, 0.0 * parts[0].mean, 0.0 * parts[0].mean
-    with np.errstate(over="ignore", invalid="ignore"):
-        for part in parts:
-            if not part.weight:
-                continue
-            share = part.weight / (weight + part.weight)
-            away = part.mean - mean
-            squares += share * (part.variance - squares) + share * (1 - share) * away * away
-            mean = mean + share * away
-            weight += part.weight
-        deviation = np.sqrt(squares)
+    mean, variance = merged((part.weight, part.mean, part.variance) for part in parts)
+    deviation = np.sqrt(variance)
     info = np.finfo(dtype)
     # Squares are doubles, whatever the rows are.
     least = max(_ROUNDINGS * float(info.tiny), float(np.finfo(np.float64).tiny) ** 0.5)

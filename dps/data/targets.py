@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.partitions import unmasked
-from dps.losses import Loss, Multilabel
+from dps.losses import Loss, Multilabel, Units
 
 
 def as_targets(y: Any) -> NDArray[Any]:
@@ -34,6 +34,7 @@ class TargetEncoding:
     classes: NDArray[Any] | None
     class_weight: tuple[float, ...] | None  # factor of each class
     scale: float  # factor of every weight, so that they average 1 over the rows
+    units: Units | None = None  # of a regression; None: as y has them
 
     @property
     def multilabel(self) -> bool:
@@ -58,6 +59,8 @@ class TargetEncoding:
         if weight is not None:
             factors = as_targets(weight).astype(np.float64) * self.scale
         if self.classes is None:
+            if self.units is not None:
+                labels = self.units.of_targets(labels)
             targets = np.require(labels, dtype, ["C", "A"])
         elif self.multilabel:
             targets = np.require(self.loss.targets(labels.astype(dtype)), dtype, ["C", "A"])

@@ -26,6 +26,7 @@ from dps.training.defaults import (
     TOL_OF_PASSES,
     WIDE_BATCH,
     auto_schedule,
+    stream_batch,
 )
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import FEWEST, batch_rows
@@ -100,11 +101,14 @@ def l1_ratio(estimator: Any) -> float:
     return {"l1": 1.0, "elasticnet": float(estimator.l1_ratio)}.get(estimator.penalty, 0.0)
 
 
-def choose_batch_size(estimator: Any, summary: DataSummary, wide: bool) -> Any:
+def choose_batch_size(estimator: Any, summary: DataSummary, wide: bool, partial: bool) -> Any:
     """Rows of an update as asked for; a number where "auto" depends on more than the rows."""
-    if estimator.batch_size == "auto" and wide:
-        return max(WIDE_BATCH, batch_rows("auto", summary.total))
-    return estimator.batch_size
+    if estimator.batch_size != "auto":
+        return estimator.batch_size
+    automatic = batch_rows("auto", summary.total)
+    if partial:
+        return min(automatic, stream_batch(summary.total))
+    return max(WIDE_BATCH, automatic) if wide else "auto"
 
 
 def choose_replicas(
@@ -190,13 +194,10 @@ def _unit(loss: Loss, summary: DataSummary) -> float:
 
 
 def choose_schedule(
-    estimator: Any, optimizer: Optimizer, scale: float, few: bool = False
+    estimator: Any, optimizer: Optimizer, scale: float, few: bool = False, partial: bool = False
 ) -> Schedule:
-    """The learning rate of a linear model, see `schedule_of`.
-
-    By `scale` y varies; `few` says whether an update is of all rows, or nearly so.
-    """
-    return schedule_of(estimator, auto_schedule(optimizer, scale, few))
+    """The learning rate of a linear model, see `schedule_of` and `auto_schedule`."""
+    return schedule_of(estimator, auto_schedule(optimizer, scale, few, partial))
 
 
 def schedule_of(estimator: Any, automatic: Schedule) -> Schedule:

@@ -127,7 +127,7 @@ def fit(
                     "y_val to fit, or early_stopping=True"
                 )
             scored = score.about(job.targets, survey.n_outputs)
-            job = replace(job, stopping=replace(job.stopping, score=scored))
+            job = replace(job, stopping=replace(job.stopping, score=scored, tol=survey.tol))
         publisher, fitted = None, functools.partial(_fitted, survey, job)
         if server is not None:
             restored = functools.partial(_restored, survey, job)
@@ -314,10 +314,11 @@ def _fitted(
     if survey.start is None and not estimator._is_own:
         standards = survey.summary.standards if encoding is None else None
         found["_means"] = None if standards is None else standards[0]
+    model, (params,) = estimator._restore_columns(survey, job, trained.params[None])
+    # A table goes on with room for more rows.
+    carry = TrainState(params, model, ids=trained.ids if model.layout.table is not None else None)
     model, params = _restored(survey, job, trained)
-    carry, last = TrainState(params, model), history[-1]
-    if job.model.layout.table is not None:  # which goes on with room for more rows
-        carry = TrainState(trained.params, job.model, ids=trained.ids)
+    last = history[-1]
     monitored = "validation_loss" if job.stopping.validate else "loss"
     losses = [getattr(epoch, monitored) for epoch in history]
     return {
@@ -334,7 +335,7 @@ def _fitted(
 def _restored(survey: Survey, job: Job, trained: Trained) -> tuple[Any, NDArray[np.floating]]:
     """The model of all data, and its parameters."""
     model, (params,) = survey.estimator._restore_columns(survey, job, trained.params[None])
-    if job.model.layout.table is not None:
+    if model.layout.table is not None:
         model, params = model.compact(params, trained.ids)
     return model, params
 

@@ -19,22 +19,25 @@ from dps.estimators.constants import machine_goes_on
 from dps.estimators.factors import inputs_of, row_names
 from dps.estimators.lookups import Part
 from dps.estimators.planned import (
+    Outputs,
     Planned,
+    adamw,
     auto_batch,
     auto_epochs,
     averaged,
+    base_of,
+    choose_outputs,
+    dtype_of,
     hidden_units,
-    outputs_of,
     planned_schedule,
     rows_to_train_on,
-    single_will_do,
 )
 from dps.estimators.prediction import FittedModel
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
 from dps.models import FactorizationMachine, Table
-from dps.optimizers import Adagrad, AdamW, Averaged, Optimizer, Schedule, get_optimizer
+from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule, get_optimizer
 from dps.training.job import Job
 from dps.training.launch import touches_little
 from dps.training.state import TrainState, check_unchanged
@@ -42,8 +45,8 @@ from dps.training.stopping import StoppingRule
 
 #: Adagrad's accumulator at first, the least that float32 holds, and its rate.
 _ACCUMULATOR, _SMALLEST, _RATE = 1e-6, 1e-37, 0.4
-#: Moments of AdamW, and its rate.
-_BETA2, _EPSILON, _RATE_OF_ADAMW = 0.95, 1e-8, 0.05
+#: The rate of AdamW.
+_RATE_OF_ADAMW = 0.05
 #: Decay of weights over an epoch's steps together, and of one step at the most. A constant one
 #: would be too much where epochs are long ("How to set AdamW's weight decay as you scale model and
 #: dataset size", Wang and Aitchison, 2024): rare categories would be forgotten between their rows.
@@ -116,7 +119,8 @@ max_iter : int or "auto", default="auto"
     Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs, or with neither layers nor a mean
     of parameters half as many.
 tol : float or None, default=0.0
-    An epoch that does not lower the monitored loss by more than this counts as bad.
+    An epoch that does not lower the monitored loss by more than this share of the loss of the best
+    constant counts as bad.
 early_stopping : bool or "auto", default="auto"
     Whether rows are held out; then the parameters are those of the epoch in which their loss was
     lowest. "auto" holds out where there are 100 rows or more.
@@ -221,11 +225,11 @@ class _Factorization(Planned):
         start = survey.start
         held_out, rows = rows_to_train_on(self, survey)
         batch = auto_batch(rows) if self.batch_size == "auto" else int(self.batch_size)
-        model = self._machine(survey)
+        outputs = choose_outputs(survey)
+        model = self._machine(survey, outputs)
         # Lazy steps by keys are of Adagrad, and of no mean, which is of all rows of the table.
         few = model.table is not None or touches_little(summary, model.layout.size, batch)
-        unit = self._unit(survey)
-        optimizer = self._optimizer(few, unit)
+        optimizer = self._optimizer(few, outputs.slope)
         average = not few if self.average == "auto" else self.average
         if average:
             optimizer = averaged(optimizer, rows, batch, summary.total)
@@ -243,7 +247,7 @@ class _Factorization(Planned):
         initial = None
         if start is None:
             initial = model.initial(np.random.default_rng(survey.seed), _START)
-        of_a_row = unit * survey.targets.scale / summary.total
+        of_a_row = outputs.slope * survey.targets.scale / summary.total
         return survey.job(
             model,
             optimizer,
@@ -254,39 +258,29 @@ class _Factorization(Planned):
             batch_size=batch,
         )
 
-    def _unit(self, survey: Survey) -> float:
-        """What is much of a derivative of the loss, where outputs vary by one."""
-        if self._classification:
-            return 1.0
-        summary, loss = survey.summary, survey.loss
-        moments = zip(summary.target_mean, summary.target_std, strict=True)
-        slopes = [loss.unit(mean, std) ** 0.5 for mean, std in moments]
-        unit = float(np.mean(slopes)) * summary.reach(loss)
-        return unit if unit > 0 else 1.0
-
-    def _optimizer(self, few: bool, unit: float) -> Optimizer:
+    def _optimizer(self, few: bool, slope: float) -> Optimizer:
         if self.optimizer != "auto":
             return get_optimizer(self.optimizer)
         if hidden_units(self.hidden_layer_sizes) and not few:
-            return AdamW(beta2=_BETA2, epsilon=_EPSILON * unit)
-        return Adagrad(initial_accumulator=max(_ACCUMULATOR * unit**2, _SMALLEST))
+            return adamw(slope)
+        return Adagrad(initial_accumulator=max(_ACCUMULATOR * slope**2, _SMALLEST))
 
     def _decay(self, optimizer: Optimizer, of_a_row: float, steps: float) -> float:
         """The strength of the penalty."""
         if self.alpha != "auto":
             return float(self.alpha)
-        if isinstance(_base(optimizer), AdamW):
+        if isinstance(base_of(optimizer), AdamW):
             return min(_MOST_DECAY, _DECAY / steps)
         return of_a_row
 
     def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
-        base = _base(optimizer)
+        base = base_of(optimizer)
         rate = base.default_schedule.rate
         if self.optimizer == "auto":
             rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
         return planned_schedule(self.learning_rate, rate, epochs)
 
-    def _machine(self, survey: Survey) -> FactorizationMachine:
+    def _machine(self, survey: Survey, outputs: Outputs) -> FactorizationMachine:
         before = None if survey.start is None else survey.start.model
         hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
         if before is not None:
@@ -303,12 +297,9 @@ class _Factorization(Planned):
                 }
             )  # fmt: skip
             inputs, dtype = before.inputs, before.dtype
-            shift, scale = before.output_shift, before.output_scale
         else:
             inputs = inputs_of(self, survey)
-            points = survey.summary.points or ()
-            dtype = np.dtype("f4" if single_will_do(points, inputs.knots) else "f8")
-            shift, scale = outputs_of(survey)
+            dtype = dtype_of(survey.summary, inputs.knots, survey.targets.units)
         table = None
         if self.max_embeddings is not None:
             table = Table(
@@ -317,8 +308,8 @@ class _Factorization(Planned):
                 min_count=int(self.min_count), expire=int(self.expire_after or 0),
             )  # fmt: skip
         return FactorizationMachine(
-            inputs, int(self.n_factors), hidden, n_outputs, survey.targets.loss, self.activation,
-            float(self.dropout), dtype, shift, scale, table,
+            inputs, int(self.n_factors), hidden, n_outputs, outputs.loss, self.activation,
+            float(self.dropout), dtype, outputs.shift, outputs.scale, table,
         )  # fmt: skip
 
     def fitted(self, model: FactorizationMachine, params: NDArray[np.floating]) -> dict[str, Any]:
@@ -433,7 +424,8 @@ class FMClassifier(_Factorization, Classifier):
 class FMRegressor(_Factorization, Regressor):
     """A factorization machine for numbers, trained where its data lies.
 
-    As :class:`FMClassifier`.
+    As :class:`FMClassifier`. It depends on neither the unit nor the offset of y; several targets
+    count alike, as in :class:`MLPRegressor`.
 
     Parameters
     ----------
@@ -464,7 +456,3 @@ class FMRegressor(_Factorization, Regressor):
     """
 
     loss: Any = "squared_error"
-
-
-def _base(optimizer: Optimizer) -> Optimizer:
-    return optimizer.base if isinstance(optimizer, Averaged) else optimizer

@@ -46,6 +46,7 @@ from dps.training.defaults import (
     asks_for_spread,
     auto_optimizer,
     damp_intercept,
+    forget,
     is_wide,
     reset_units,
     set_units,
@@ -76,8 +77,9 @@ fit_intercept : bool, default=True
 max_iter : int, default=1000
     Epochs at the most.
 tol : float or None, default=1e-4
-    An epoch of stochastic steps that does not lower the loss by this much counts as
-    bad. L-BFGS ends when a step promises less than a hundredth of it, or when
+    An epoch of stochastic steps that does not lower the loss by this share of the loss of the best
+    constant counts as bad (a `scoring`, and a loss in Python, by this much). L-BFGS ends when a
+    step promises less than a hundredth of it, or when
     `n_iter_no_change` passes in a row each gain less than a tenth; in a regression
     times the squared derivative of the loss at a standard deviation of y, and of the
     objective where that is less. With L1, or where a loss has a kink, it is stricter.
@@ -100,7 +102,8 @@ optimizer : str or Optimizer, default="auto"
     features need not be scaled, either; for the others scale sparse ones. In async it is scaled
     Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
     each other. Where sparse rows say little of each column (text) and `alpha` is small,
-    it is Adagrad in every mode.
+    it is Adagrad in every mode. In `partial_fit` its accumulators forget half in 128 updates, so
+    that it follows what drifts; "scaled_adagrad" itself never forgets.
 learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
 default="auto"
 """
@@ -185,7 +188,7 @@ class _Linear(DistributedEstimator):
         share = l1_ratio(self)
         unscaled = survey.encoding is not None and survey.encoding.unscaled
         wide = survey.tol is not None and not unscaled and is_wide(summary, alpha, alpha * share)
-        batch_size = choose_batch_size(self, summary, wide)
+        batch_size = choose_batch_size(self, summary, wide, survey.partial)
         batch = batch_rows(batch_size, summary.total)
         optimizer = choose_optimizer(self, loss)
         of_values = wide and optimizer is None and self.learning_rate == "auto"
@@ -195,7 +198,8 @@ class _Linear(DistributedEstimator):
             optimizer = optimizer or auto_optimizer()
             steady = self._classification or survey.mode.deterministic
             few = steady and batch >= summary.total
-            schedule = choose_schedule(self, optimizer, summary.reach(loss) or 1.0, few)
+            reach = summary.reach(loss) or 1.0
+            schedule = choose_schedule(self, optimizer, reach, few, survey.partial)
         if self.average:
             optimizer = Averaged(optimizer, start=(int(self.average) - 1) // batch)
         before = None if start is None else start.model
@@ -225,6 +229,9 @@ class _Linear(DistributedEstimator):
         elif len(varying):
             state = np.array(state)
             reset_units(optimizer, varying, model.layout, state)
+        if survey.partial and not fresh and self.optimizer == "auto":
+            state = np.array(state)
+            forget(optimizer, summary.total / batch, state)
         passes = choose_full_batch(
             self, loss, summary, survey.tol, alpha * share, alpha * (1.0 - share), wide
         )
@@ -272,9 +279,13 @@ class _Linear(DistributedEstimator):
             plain = start.params if before is None else before.plain(start.params)
             return model.from_plain(plain)
         params: NDArray[np.floating] = model.initial()
-        if model.fit_intercept and not self._classification:
-            views = model.layout.views(params)
-            views["intercept"][:] = survey.loss.start(np.array(survey.summary.target_mean))
+        if model.fit_intercept:
+            first = (
+                survey.first_raw()
+                if self._classification
+                else survey.loss.start(np.array(survey.summary.target_mean))
+            )
+            model.layout.views(params)["intercept"][:] = first
         return params
 
     def _restore_columns(

@@ -15,47 +15,52 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from dps.data.inspection import DataSummary
 from dps.estimators.constants import network_goes_on, scaling_of
-from dps.estimators.encoding import Encoding
 from dps.estimators.plain_network import plain_network
 from dps.estimators.planned import (
     PASSES,
+    Outputs,
     Planned,
     auto_batch,
     auto_epochs,
     averaged,
+    base_of,
     check_passes,
+    choose_outputs,
+    dtype_of,
     hidden_units,
     optimizer_of,
-    outputs_of,
     passes,
     planned_schedule,
     rows_to_train_on,
-    single_will_do,
 )
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
 from dps.losses import Multilabel
 from dps.models import Inputs, Network
-from dps.optimizers import Optimizer
+from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.job import Job
 from dps.training.state import check_unchanged
 from dps.training.stopping import StoppingRule
 
-#: Learning rates of AdamW, in the network's own units.
+#: Learning rates, in the network's own units: of AdamW, and of optimizers that it is too small for
+#: by default.
 _RATE_OF_CLASSES, _RATE_OF_NUMBERS = 0.02, 0.07
+_RATES: dict[type[Optimizer], float] = {SGD: 1.0, Momentum: 0.2}
 #: Bins of a number, and rows that each of them has at least; inputs that numbers may make.
 _BINS, _ROWS_A_BIN, _WIDTH, _INPUTS = 48, 50, 8, 256
+#: The least decay, and of labels that of one row; networks of few rows are over-confident.
+_DECAY, _DECAY_OF_A_ROW, _MOST_DECAY = 0.02, 300.0, 0.7
 
 _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
-alpha : float, default=0.02
-    Strength of the L2 penalty; with the optimizer "auto" it is the weight decay of AdamW, with
-    "lbfgs" it is divided by the rows, as in scikit-learn.
+alpha : float or "auto", default="auto"
+    Strength of the L2 penalty; "auto" is 0.02, and in `fit` of labels 300 by the rows where that is
+    more, up to 0.7. Of AdamW it is the weight decay; with other optimizers it is divided by the
+    rows, as in scikit-learn. It does not depend on the units of y.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
@@ -69,14 +74,15 @@ optimizer : str or Optimizer, default="auto"
 learning_rate : float, Schedule or str, default="auto"
     A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
     a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant. Layers are
-    scaled by the root of their inputs, so that one rate suits all widths.
+    scaled by the root of their inputs and targets by their deviation, so that one rate suits all
+    widths and all units of y.
 average : bool, default=True
     Whether the parameters are those of an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
     Epochs; "auto" makes about 2,500 updates, in 12 to 100 epochs; of "lbfgs" it is 200 passes.
 tol : float or None, default=0.0
-    An epoch that does not lower the monitored loss by more than this counts as bad. "lbfgs" ends
-    where a step promises less than a hundredth of it.
+    An epoch that does not lower the monitored loss by more than this share of the loss of the best
+    constant counts as bad. "lbfgs" ends where a step promises less than a hundredth of it.
 early_stopping : bool or "auto", default="auto"
     Whether rows are held out, unless they are given to `fit` as `X_val`; then the parameters are
     those of the epoch in which their loss was lowest. "auto" holds out where there are 100 rows or
@@ -105,7 +111,7 @@ class _Perceptron(Planned):
 
     hidden_layer_sizes: Any = field(default=(128, 128), kw_only=False)
     activation: str = field(default="relu", kw_only=False)
-    alpha: float = 0.02
+    alpha: Any = "auto"
     dropout: float = 0.15
     embedding_size: Any = "auto"
     optimizer: Any = "auto"
@@ -120,7 +126,7 @@ class _Perceptron(Planned):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions({"relu", "silu", "tanh", "logistic", "identity"})],
-        "alpha": [Interval(Real, 0, None, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "embedding_size": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "optimizer": [str, Optimizer],
@@ -153,26 +159,35 @@ class _Perceptron(Planned):
         patience = self.n_iter_no_change
         if patience == "auto":
             patience = max(8, epochs // 3)
-        optimizer: Optimizer = optimizer_of(self.optimizer)
-        rate = optimizer.default_schedule.rate
+        outputs = choose_outputs(survey)
+        optimizer: Optimizer = optimizer_of(self.optimizer, outputs.slope)
+        rate = _RATES.get(type(optimizer), optimizer.default_schedule.rate)
         if self.optimizer == "auto":
             rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
         if self.average and not by_passes:
             optimizer = averaged(optimizer, rows, batch, summary.total)
-        full_batch = None
+        full_batch, alpha = None, self._decay(survey.partial, rows)
         if by_passes:
-            full_batch = passes(self.alpha / summary.total, summary, survey.tol, int(patience))
+            full_batch = passes(alpha / summary.total, summary, survey.tol, int(patience))
         return survey.job(
-            self._network(survey),
+            self._network(survey, outputs),
             optimizer,
             planned_schedule(self.learning_rate, float(rate), None if survey.partial else epochs),
-            l2=float(self.alpha),
+            l2=alpha / (1 if isinstance(base_of(optimizer), AdamW) else summary.total),
             stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
             batch_size=batch,
             full_batch=full_batch,
         )
 
-    def _network(self, survey: Survey) -> Network:
+    def _decay(self, partial: bool, rows: int) -> float:
+        """The strength of the penalty, where so many rows are trained on, or of a stream."""
+        if self.alpha != "auto":
+            return float(self.alpha)
+        if partial or not self._classification:
+            return _DECAY
+        return max(_DECAY, min(_DECAY_OF_A_ROW / rows, _MOST_DECAY))
+
+    def _network(self, survey: Survey, outputs: Outputs) -> Network:
         before = None if survey.start is None else survey.start.model
         hidden, n_outputs = hidden_units(self.hidden_layer_sizes), survey.n_outputs
         if before is not None:
@@ -184,16 +199,13 @@ class _Perceptron(Planned):
                     "the number of features": (before.n_features, survey.summary.n_features),
                 }
             )
-            shift, scale = before.output_shift, before.output_scale
         else:
-            inputs = _inputs(survey.summary, survey.encoding, self.embedding_size)
-            points = survey.summary.points or ()
-            dtype = np.dtype("f4" if single_will_do(points, inputs.edges) else "f8")
-            shift, scale = outputs_of(survey)
+            inputs = _inputs(survey, self.embedding_size)
+            dtype = dtype_of(survey.summary, inputs.edges, survey.targets.units)
         dropout = 0.0 if self.optimizer == "lbfgs" else float(self.dropout)
         return Network(
-            inputs, hidden, n_outputs, survey.targets.loss, self.activation, dropout, dtype, shift,
-            scale,
+            inputs, hidden, n_outputs, outputs.loss, self.activation, dropout, dtype,
+            outputs.shift, outputs.scale,
         )  # fmt: skip
 
     def fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
@@ -293,7 +305,9 @@ class MLPClassifier(_Perceptron, Classifier):
 class MLPRegressor(_Perceptron, Regressor):
     """A multilayer perceptron for numbers, trained where its data lies.
 
-    Its defaults need neither scaling nor tuning, as those of :class:`MLPClassifier`.
+    Its defaults need neither scaling nor tuning, as those of :class:`MLPClassifier`. Nor do they
+    depend on the unit or the offset of y; of several targets each counts in units of its own
+    deviation, and losses are reported times the mean of their variances.
 
     Parameters
     ----------
@@ -323,8 +337,9 @@ class MLPRegressor(_Perceptron, Regressor):
     loss: Any = "squared_error"
 
 
-def _inputs(summary: DataSummary, encoding: Encoding | None, width: Any) -> Inputs:
+def _inputs(survey: Survey, width: Any) -> Inputs:
     """How the columns go in, from what is known of their values."""
+    summary, encoding = survey.summary, survey.encoding
     n = summary.n_features
     if encoding is not None:
         numbers = np.array(encoding.encoder._layout.number_columns, np.int64)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
 from dps.estimators.constants import constant_columns, scaling_of
 from dps.estimators.survey import Survey
+from dps.losses import Loss, Units, units_of
 from dps.optimizers import (
     SCHEDULES,
     SGD,
@@ -32,6 +33,7 @@ from dps.optimizers import (
     get_optimizer,
 )
 from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES
+from dps.training.job import Job
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import batch_rows
 
@@ -49,7 +51,7 @@ _BLURRED = 1e5
 #: What float32 holds with room to spare.
 _LARGE = 1e30
 #: What "auto" stands for.
-_ADAMW = AdamW(beta2=0.95)
+_BETA2, _EPSILON = 0.95, 1e-8
 #: Passes over all rows that "auto" plans for L-BFGS, as scikit-learn does.
 PASSES = 200
 
@@ -65,6 +67,15 @@ class Planned(DistributedEstimator):
         """As asked for, or what "auto" may come to."""
         most: Any = self.max_iter
         return _MOST_EPOCHS if most == "auto" else int(most)
+
+    def _restore_columns(
+        self, survey: Survey, job: Job, values: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.floating]]:
+        """The model of y as it is, and its parameters and state."""
+        model: Any = job.model
+        if (units := job.targets.units) is not None:
+            model = model.with_outputs(job.targets.loss, units.start, units.reach)
+        return model, values
 
     def _check(self, survey: Survey) -> None:
         """A loss needs a kernel."""
@@ -96,6 +107,11 @@ def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Average
     """
     horizon = max(1, round(_MEAN_EPOCHS * rows / batch_rows(batch, total)))
     return Averaged(optimizer, horizon=horizon)
+
+
+def base_of(optimizer: Optimizer) -> Optimizer:
+    """The optimizer whose parameters may be averaged."""
+    return optimizer.base if isinstance(optimizer, Averaged) else optimizer
 
 
 def auto_batch(rows: int) -> int:
@@ -169,32 +185,61 @@ def planned_schedule(given: Any, rate: float, epochs: int | None) -> Schedule:
 
 def outputs_of(survey: Survey) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Where raw outputs start, and by how much they vary."""
-    summary, targets, n_outputs = survey.summary, survey.targets, survey.n_outputs
-    scale = np.ones(n_outputs)
-    if targets.multilabel:
-        if not targets.loss.has_probabilities:
-            return np.zeros(n_outputs), scale
-        # Of a label that no row has, or all have, something else is expected, too.
-        of_label = np.array(summary.target_mean) * summary.weight_sum + 0.5
-        return np.log(of_label / (summary.weight_sum + 1 - of_label)), scale
+    summary, targets = survey.summary, survey.targets
+    scale = np.ones(survey.n_outputs)
     if targets.classes is None:
         mean, std = np.array(summary.target_mean), np.array(summary.target_std)
         reach = np.asarray(survey.loss.reach(mean, std), np.float64)
         return survey.loss.start(mean), np.where(reach > 0, reach, scale)
-    weights = np.zeros(len(targets.classes))
-    weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights
-    if targets.class_weight is not None:
-        weights *= targets.class_weight
-    weights += 0.5  # of a class without rows, too, something is expected
-    if not targets.loss.has_probabilities:
-        return np.zeros(n_outputs), scale
-    if n_outputs == 1:
-        return np.log(weights[1:] / weights[0]), scale
-    return np.log(weights / weights.sum()), scale
+    return survey.first_raw(), scale
 
 
-def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]]) -> bool:
-    """Whether float32 tells the values of columns with such bins apart, and holds them."""
+class Outputs(NamedTuple):
+    """How the outputs of a model in training, which vary by about one, become raw outputs."""
+
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    loss: Loss
+    slope: float  # that is much of a derivative of the loss by such an output
+
+
+def choose_outputs(survey: Survey) -> Outputs:
+    """Outputs of a classification as they are; targets of a regression are in units from now on.
+
+    In those of the model that training goes on from, if there is one.
+    """
+    before = None if survey.start is None else survey.start.model
+    start, reach = outputs_of(survey)
+    if before is not None and before.n_outputs == survey.n_outputs:
+        start, reach = before.output_shift, before.output_scale
+    loss = survey.targets.loss
+    if survey.targets.classes is not None:
+        return Outputs(start, reach, loss, 1.0)
+    units = units_of(loss, start, reach)
+    survey.targets = replace(survey.targets, units=units)
+    # A deviation off.
+    y = units.of_targets(np.add(survey.summary.target_mean, survey.summary.target_std))
+    slopes = np.empty((1, len(y)))
+    units.loss.evaluate(y[None], units.output_shift[None], None, slopes)
+    slope = float(np.mean(np.abs(slopes) * units.output_scale))
+    return Outputs(units.output_shift, units.output_scale, units.loss, slope if slope > 0 else 1.0)
+
+
+def dtype_of(
+    summary: DataSummary, edges: Sequence[NDArray[np.float64]], units: Units | None
+) -> np.dtype[np.floating]:
+    """float32 if it tells apart, and holds, values of columns with such bins and predictions."""
+    points = summary.points or ()
+    single = _single_will_do(points, edges)
+    if units is not None:
+        sizes = np.hypot(summary.target_mean, summary.target_std)
+        known = np.abs(np.log(sizes[sizes > 0]))
+        far = np.abs(units.start) > _BLURRED * units.reach
+        single = single and not far.any() and bool((known < math.log(_LARGE) / 2).all())
+    return np.dtype("f4" if single else "f8")
+
+
+def _single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]]) -> bool:
     centre, spread = scaling_of(points)
     if (np.abs(centre) * spread > _BLURRED).any():
         return False
@@ -204,7 +249,12 @@ def single_will_do(points: Sequence[Points], edges: Sequence[NDArray[np.float64]
     return bool(large and min(steep, default=1.0) > 1 / _LARGE)
 
 
-def optimizer_of(given: Any) -> Optimizer:
+def adamw(slope: float) -> AdamW:
+    """AdamW, where that is much of a derivative of the loss."""
+    return AdamW(beta2=_BETA2, epsilon=_EPSILON * slope)
+
+
+def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
     """The optimizer of stochastic steps.
 
     Raises
@@ -213,7 +263,7 @@ def optimizer_of(given: Any) -> Optimizer:
         There is none of that name.
     """
     if given == "auto":
-        return _ADAMW
+        return adamw(slope)
     if given == "lbfgs":
         return SGD()  # of which no step is taken
     check_known(given)

@@ -5,7 +5,7 @@ It knows no kind of model: what is particular to one an estimator says, see `Dis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dps.data.columns import Columns
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
-from dps.losses import Loss
+from dps.losses import Loss, best_constant, loss_of_mean
 from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
@@ -52,6 +52,40 @@ class Survey:
     summary: DataSummary = field(init=False)
     targets: TargetEncoding = field(init=False)
     n_outputs: int = field(init=False)  # raw ones
+
+    def class_shares(self) -> NDArray[np.float64]:
+        """What `best_constant` wants to know of a classification's rows.
+
+        Something is expected of a class or a label that no row has, too.
+        """
+        summary, targets = self.summary, self.targets
+        if targets.multilabel:
+            least = 0.5 / summary.total
+            return np.clip(summary.target_mean, least, 1 - least)
+        assert targets.classes is not None
+        weights = np.zeros(len(targets.classes))
+        weights[np.searchsorted(targets.classes, summary.classes)] = summary.class_weights
+        if targets.class_weight is not None:
+            weights *= targets.class_weight
+        weights *= targets.scale
+        return np.where(weights > 0, weights, 0.5)
+
+    def first_raw(self) -> NDArray[np.float64]:
+        """Raw outputs that a classification starts from: log odds, if it has probabilities."""
+        loss = self.targets.loss  # one in Python is called where rows are, and nowhere else
+        if not loss.has_probabilities or loss.native is None:
+            return np.zeros(self.n_outputs)
+        return best_constant(loss, self.class_shares())[0]
+
+    def _much(self) -> float:
+        """A loss that is large: that of the best constant; of a loss in Python one."""
+        if self.estimator._is_own or self.targets.loss.native is None:
+            return 1.0
+        if self.targets.classes is not None:
+            much = best_constant(self.targets.loss, self.class_shares())[1]
+        else:
+            much = loss_of_mean(self.loss, self.summary.target_mean, self.summary.target_std)
+        return much if 0 < much < np.inf else 1.0
 
     def job(
         self,
@@ -109,6 +143,10 @@ class Survey:
                 self.max_iter, self.tol, estimator.n_iter_no_change, estimator.early_stopping,
                 finishes=finish is not None,
             )  # fmt: skip
+        if stopping.tol:
+            stopping = replace(stopping, tol=stopping.tol * self._much())
+        if self.targets.units is not None:
+            stopping = replace(stopping, unit=self.targets.units.size)
         version, ids = (0, None) if start is None else (start.version, start.ids)
         holds_out = stopping.validate and not self.summary.validation
         return Job(

@@ -14,6 +14,7 @@ from dps.losses.classification import (
     Softmax,
     SquaredHinge,
 )
+from dps.losses.constants import best_constant, loss_of_mean
 from dps.losses.regression import (
     EpsilonInsensitive,
     Gamma,
@@ -22,6 +23,7 @@ from dps.losses.regression import (
     Quantile,
     SquaredError,
 )
+from dps.losses.units import Units, units_of
 
 __all__ = [
     "LOSSES",
@@ -40,7 +42,11 @@ __all__ = [
     "Softmax",
     "SquaredError",
     "SquaredHinge",
+    "Units",
+    "best_constant",
     "get_loss",
+    "loss_of_mean",
+    "units_of",
 ]
 
 LOSSES: dict[str, type[Loss]] = {

@@ -108,6 +108,13 @@ class NativeModel(ABC, Generic[Kernel]):
         kernel.raw_batch(plain.block(nothing, None), X.order, params, out)
         return out
 
+    def with_outputs(self, loss: Loss, shift: Any, scale: Any) -> Self:
+        """Return the model under another loss, with ``shift + scale * outputs`` as raw outputs."""
+        other = copy(self)
+        other.loss, other.output_shift, other.output_scale = loss, shift, scale
+        other._kernel = None
+        return other
+
     def with_dtype(self, dtype: Any) -> Self:
         """Return the same model for parameters and rows of another dtype."""
         other = copy(self)

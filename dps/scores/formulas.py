@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dps.data.spread import merged
 from dps.losses.base import as_columns
 
 
@@ -55,13 +56,12 @@ def moments(
 
 
 def joined(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The moments of all rows, without cancellation (Chan, Golub and LeVeque, 1983)."""
+    """The moments of all rows."""
     table = np.stack(parts)
     totals, (means, squares, errors) = table[:, 0], np.split(table[:, 1:], 3, axis=1)
-    total = totals.sum()
-    mean = totals @ means / total if total else means[0]
-    about = squares.sum(axis=0) + totals @ (means - mean) ** 2
-    return np.concatenate([[total], mean, about, errors.sum(axis=0)])
+    total, variances = totals.sum(), squares / np.where(totals, totals, 1.0)[:, None]
+    mean, variance = merged(zip(totals.tolist(), means, variances, strict=True))
+    return np.concatenate([[total], mean, total * variance, errors.sum(axis=0)])
 
 
 def r2(found: NDArray[np.float64]) -> NDArray[np.float64]:

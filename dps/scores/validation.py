@@ -136,6 +136,8 @@ def seen(method: str, targets: TargetEncoding, y: NDArray[Any], raw: NDArray[Any
     raw : (n, n_outputs) array
     """
     loss, classes = targets.loss, targets.classes
+    if targets.units is not None:
+        y, raw = targets.units.targets(y), targets.units.raw(raw)
     if method == "decision_function":
         predicted = raw[:, 0] if raw.shape[1] == 1 else raw
     elif classes is None:

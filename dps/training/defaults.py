@@ -36,6 +36,10 @@ from dps.optimizers import (
 _AUTO, _ADAM = ScaledAdagrad(), Adam()
 #: The rate, that where a batch is all rows, and Adam's.
 _RATE, _RATE_OF_FEW, _RATE_OF_ADAM = 0.1, 0.3, 0.05
+#: Streams: the rate, updates of a part that has enough rows, and updates after which accumulators
+#: have forgotten half. What forgets follows what drifts, and pays for it where nothing does.
+_RATE_OF_STREAMS, _UPDATES_OF_STREAMS, _HALF_LIFE = 0.2, 64, 128
+_SMALLEST_OF_STREAMS = 32
 
 
 #: L-BFGS ends when its next step promises less than this share of `tol`, or when some
@@ -154,7 +158,28 @@ def auto_optimizer() -> Optimizer:
     return _AUTO
 
 
-def auto_schedule(optimizer: Optimizer, scale: float, few: bool = False) -> Schedule:
+def stream_batch(rows: int) -> int:
+    """Rows of an update of `partial_fit`.
+
+    Examples
+    --------
+    >>> stream_batch(10), stream_batch(2_000), stream_batch(64_000)
+    (32, 32, 1000)
+    """
+    return max(_SMALLEST_OF_STREAMS, -(-rows // _UPDATES_OF_STREAMS))
+
+
+def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) -> None:
+    """Have accumulators forget what was before so many updates of a stream."""
+    base = _base(optimizer)
+    if isinstance(base, ScaledAdagrad):
+        least = base.initial_accumulator / np.square(state[1])
+        state[0] = np.maximum(state[0] * 0.5 ** (updates / _HALF_LIFE), least)
+
+
+def auto_schedule(
+    optimizer: Optimizer, scale: float, few: bool = False, partial: bool = False
+) -> Schedule:
     """The learning rate for an optimizer, where y (or a raw output) varies by `scale`.
 
     Parameters
@@ -163,6 +188,8 @@ def auto_schedule(optimizer: Optimizer, scale: float, few: bool = False) -> Sche
     scale : float
     few : bool
         Whether an update is of all rows, or nearly so.
+    partial : bool
+        Whether rows are part of a stream.
 
     Examples
     --------
@@ -170,7 +197,8 @@ def auto_schedule(optimizer: Optimizer, scale: float, few: bool = False) -> Sche
     Constant(rate=0.2)
     """
     if optimizer == _AUTO:
-        return Constant((_RATE_OF_FEW if few else _RATE) * scale)
+        rate = _RATE_OF_STREAMS if partial else _RATE_OF_FEW if few else _RATE
+        return Constant(rate * scale)
     if optimizer == _ADAM:
         return Constant(_RATE_OF_ADAM * scale)
     return optimizer.default_schedule

@@ -1,4 +1,8 @@
-"""Whether both parts of the rows count: those to train on, and those kept for validation."""
+"""Which rows are kept for validation, and whether they and those to train on count.
+
+A row is kept by chance, and of a label that few rows have a share of these: rows of one label are
+spread over partitions, each of which alone would keep none, or all.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.cluster.base import Cluster
-from dps.data.batches import held_out_rows
+from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
-from dps.data.targets import TargetEncoding
+from dps.data.targets import TargetEncoding, as_targets
 
 if TYPE_CHECKING:
     from dps.training.job import Job
 
 
-def check_held_out(job: Job, summary: DataSummary, cluster: Cluster) -> None:
-    """Raise unless some row that counts is trained on, and another one is kept for validation.
+#: Rows up to which a label has few: of more a share that is drawn row by row is near enough.
+_FEW = 1000
+#: Rows of such labels that are listed, of those with the fewest first.
+_LISTED = 1 << 17
+
+
+def hold_out(job: Job, summary: DataSummary, cluster: Cluster) -> HeldOut:
+    """Decide which rows are kept; some that count are, and others are trained on.
 
     Parameters
     ----------
@@ -30,15 +40,54 @@ def check_held_out(job: Job, summary: DataSummary, cluster: Cluster) -> None:
     ------
     ValueError
     """
+    first = len(summary.rows) if summary.validation else None
     if not job.validation_fraction:
-        return
+        return HeldOut(job.seed, 0.0, first=first)
+    held_out = HeldOut(job.seed, job.validation_fraction, _of_few(job, summary, cluster), first)
+    _check(job, summary, cluster, held_out)
+    return held_out
+
+
+def _of_few(
+    job: Job, summary: DataSummary, cluster: Cluster
+) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    """Of each partition rows of labels that few have, and whether each is kept."""
+    order = np.argsort(summary.class_rows, kind="stable")
+    rows = summary.class_rows[order]
+    few = np.sort(summary.classes[order[(rows <= _FEW) & (np.cumsum(rows) <= _LISTED)]])
+    if not len(few):
+        return {}
+    found = cluster.map(rows_of_labels, range(len(summary.rows)), labels=few)
+    partitions = np.repeat(np.arange(len(found)), [len(at) for _, at in found])
+    codes, at = (np.concatenate(each) for each in zip(*found, strict=True))
+    # By label, and of each by chance: the first ones are kept.
+    drawn = np.random.default_rng((job.seed, 1)).random(len(at))
+    order, counts = np.lexsort((drawn, codes)), np.bincount(codes, minlength=len(few))
+    place = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.zeros(len(at), bool)
+    kept[order] = place < np.repeat(np.round(job.validation_fraction * counts), counts)
+    known = ((int(number), partitions == number) for number in np.unique(partitions))
+    return {number: (at[here], kept[here]) for number, here in known}
+
+
+def rows_of_labels(
+    X: Any, y: Any, weight: Any, *, labels: NDArray[Any]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Which rows of a partition have some sorted labels: the label's number, and the row's."""
+    found = as_targets(y).ravel()
+    rows = np.flatnonzero(np.isin(found, labels))
+    return np.searchsorted(labels, found[rows]), rows
+
+
+def _check(job: Job, summary: DataSummary, cluster: Cluster, kept: HeldOut) -> None:
     factors = job.targets.class_weight or ()
     counting: list[NDArray[np.uint8] | None] = [None] * len(summary.rows)
     if summary.weightless or 0.0 in factors:  # else every row counts
         counting = cluster.map(rows_that_count, targets=job.targets, dtype=str(job.model.dtype))
     held_out = trained_on = 0
     for number, (rows, bits) in enumerate(zip(summary.rows, counting, strict=True)):
-        held = held_out_rows(job.seed, number, rows, job.validation_fraction)
+        held = kept.rows(number, rows)
+        assert held is not None
         counts = np.ones(rows, bool) if bits is None else np.unpackbits(bits, count=rows) > 0
         held_out += int(np.count_nonzero(counts & held))
         trained_on += int(np.count_nonzero(counts & ~held))

@@ -45,6 +45,7 @@ class StoppingRule:
     finishes: bool = False
     # Of the rows for validation; where these are monitored it is instead of their loss.
     score: Score | None = None
+    unit: float = 1.0  # losses are as many times those that ranks report
 
     def decide(
         self, epoch: int, previous: EpochRecord | None, reports: NDArray[np.float64]
@@ -79,10 +80,10 @@ class StoppingRule:
         # In rank order; Python's `sum` rounds otherwise from one version to the next.
         summed = EpochReport(*(functools.reduce(operator.add, ranks) for ranks in values))
         largest = EpochReport(*map(max, values))
-        loss = summed.loss_sum / summed.rows
+        loss = self.unit * summed.loss_sum / summed.rows
         validation = math.nan
         if summed.validation_weight:
-            validation = summed.validation_sum / summed.validation_weight
+            validation = self.unit * summed.validation_sum / summed.validation_weight
         score = math.nan
         if self.score is not None and summed.validation_weight:
             sums = self.score.joined(list(reports[:, width:]))

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from dps.cluster.base import Cluster
 from dps.data.exchange import count_rows
-from dps.data.held_out import HeldOut
 from dps.data.inspection import DataSummary
 from dps.data.partitions import Piece
 from dps.errors import ClusterError, ServerLostError, WindowError, WorkerLostError
@@ -21,7 +20,7 @@ from dps.server.session import Session
 from dps.training.checkpoints import Checkpoints
 from dps.training.choosing import Choosing
 from dps.training.fit_events import FitEvents
-from dps.training.holding_out import check_held_out
+from dps.training.holding_out import hold_out
 from dps.training.job import FitResult, Job
 from dps.training.joining import Joining
 from dps.training.launch import Launch, cut_rows
@@ -75,9 +74,8 @@ def train(
     if exchanged:
         summary = _exchange(job, summary, cluster)
 
-    check_held_out(job, summary, cluster)
+    held_out = hold_out(job, summary, cluster)
     first = len(summary.rows)
-    held_out = HeldOut(job.seed, job.validation_fraction, first if summary.validation else None)
 
     def count(piece: Piece) -> int:
         held = held_out.rows(piece.partition, summary.rows[piece.partition])

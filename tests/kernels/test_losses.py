@@ -33,8 +33,8 @@ RESIDUALS = {
     ),
     "epsilon_insensitive": lambda y, raw: np.maximum(0, np.abs(raw - y) - EPSILON),
     "quantile": lambda y, raw: np.where(y > raw, EPSILON, EPSILON - 1) * (y - raw),
-    "poisson": lambda y, raw: np.exp(raw) - y * raw,
-    "gamma": lambda y, raw: raw + y * np.exp(-raw),
+    "poisson": lambda y, raw: np.exp(raw) - y * (raw + EPSILON),
+    "gamma": lambda y, raw: raw + EPSILON + y * np.exp(-raw),
 }
 LOSSES = {**MARGINS, **RESIDUALS}
 

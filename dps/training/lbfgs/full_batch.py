@@ -160,9 +160,10 @@ class _Descent:
         self._rank, self._channel, self._best = rank, channel, best
         self.point = np.array(channel.pull())
         coordinates = _coordinates(model, channel, rows, how)
-        counted = np.zeros(len(self.point))
+        self._penalised = np.zeros(len(self.point), bool)
         for first, last, penalised in model.layout.segments(0, len(self.point)):
-            counted[first:last] = 1.0 if penalised else 0.0
+            self._penalised[first:last] = penalised
+        counted = self._penalised.astype(np.float64)
         precision = 4 * float(np.finfo(self.point.dtype).eps)
         self._search = Search(  # of rank 0 only
             self.point, coordinates, how.l2 * counted, how.tolerance, precision, how.least,
@@ -192,11 +193,11 @@ class _Descent:
     def search_some(self) -> None:
         """Minimise over ever more of the rows, while few of them say enough of each parameter.
 
-        Only where training starts from nothing: what was trained before knows better. The
+        Only where training starts from a constant: what was trained before knows better. The
         minimum over some rows is as far from that over all as chance has it, about the number
         of parameters over twice the rows, so that little is to be gained beyond.
         """
-        if self.point.any():
+        if self.point[self._penalised].any():
             return
         rows, rows_of_all, searched = self._rows, self._rows_of_all, False
         for share in _SHARES:

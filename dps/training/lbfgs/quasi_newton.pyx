@@ -21,7 +21,7 @@ cdef double SUFFICIENT = 1e-4   # Armijo's share of the decrease that the slope 
 cdef double AS_STEEP = 0.9      # of the slope at a step's end: it was much too short
 cdef double FARTHER = 4         # then the next one is so many times as long
 cdef double TRUSTED = 100       # gains of so many tolerances let a small promise be believed
-cdef double SMALL = 0.01        # of the tolerance: it is never less for a small value
+cdef double SMALL = 1e-4        # of the tolerance: it is never less for a small value
 cdef double CURVED = 1e-10      # cosine between step and change from which a pair counts
 cdef int TRIALS = 20            # points along a direction before it is given up
 
