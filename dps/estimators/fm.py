@@ -25,7 +25,6 @@ from dps.estimators.planned import (
     auto_batch,
     auto_epochs,
     averaged,
-    base_of,
     choose_outputs,
     dtype_of,
     hidden_units,
@@ -38,6 +37,7 @@ from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
 from dps.models import FactorizationMachine, Table
 from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule, get_optimizer
+from dps.training.defaults import base_of
 from dps.training.job import Job
 from dps.training.launch import touches_little
 from dps.training.state import TrainState, check_unchanged

@@ -24,7 +24,6 @@ from dps.estimators.planned import (
     auto_batch,
     auto_epochs,
     averaged,
-    base_of,
     check_passes,
     choose_outputs,
     dtype_of,
@@ -41,6 +40,7 @@ from dps.losses import Multilabel
 from dps.models import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.schedules import Schedule
+from dps.training.defaults import base_of
 from dps.training.job import Job
 from dps.training.state import check_unchanged
 from dps.training.stopping import StoppingRule

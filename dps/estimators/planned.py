@@ -109,11 +109,6 @@ def averaged(optimizer: Optimizer, rows: int, batch: int, total: int) -> Average
     return Averaged(optimizer, horizon=horizon)
 
 
-def base_of(optimizer: Optimizer) -> Optimizer:
-    """The optimizer whose parameters may be averaged."""
-    return optimizer.base if isinstance(optimizer, Averaged) else optimizer
-
-
 def auto_batch(rows: int) -> int:
     """Rows of an update: a fiftieth of all, as a power of two.
 

