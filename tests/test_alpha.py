@@ -13,6 +13,7 @@ import scipy.sparse
 from distributed import Client, LocalCluster
 from sklearn.base import clone
 from sklearn.linear_model import LassoCV, RidgeCV
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 import dps
@@ -42,9 +43,12 @@ def test_noise_asks_for_a_strong_penalty_and_its_absence_for_a_weak_one() -> Non
     assert abs(np.log10(noisy.alpha_ * ROWS / peers[0].alpha_)) <= 1.0
     assert peers[1].alpha_ <= 0.1
     for model in (noisy, clear):
-        losses = model.alpha_path_[:, 1]
-        assert model.alpha_ == model.alpha_path_[losses.argmin(), 0]
-        assert (np.diff(model.alpha_path_[:, 0]) < 0).all()
+        assert model.standardize_
+        path = model.alpha_path_[model.alpha_path_[:, 2] == 1]
+        # Of all that lose less than 1% more than the best, it is the nearest to "auto".
+        good = path[path[:, 1] <= 1.01 * path[:, 1].min(), 0]
+        assert model.alpha_ == good[np.abs(np.log10(good * ROWS)).argmin()]
+        assert (np.diff(path[:, 0]) < 0).all()
         assert 1.0 in strengths(model).round(9)
         # The model is that of all rows at that strength.
         same = (
@@ -127,9 +131,11 @@ def test_weights_several_targets_rare_classes_and_given_rows() -> None:
     model = dps.LinearClassifier(alpha="cv", class_weight="balanced", random_state=0)
     assert model.fit(X, rare).classes_.tolist() == [0, 1, 2]
     given = regressor().fit(X[:200], NOISY[:200], X_val=X[200:], y_val=NOISY[200:])
-    best = dps.LinearRegressor(alpha=given.alpha_, tol=1e-3).fit(X[:200], NOISY[:200])
+    best = dps.LinearRegressor(alpha=given.alpha_, tol=1e-2).fit(X[:200], NOISY[:200])
     missed = np.mean((best.predict(X[200:]) - NOISY[200:]) ** 2) / 2
-    assert given.alpha_path_[:, 1].min() == pytest.approx(missed, rel=1e-3)
+    assert given.alpha_path_[given.alpha_path_[:, 0] == given.alpha_, 1] == pytest.approx(
+        missed, rel=1e-3
+    )
 
 
 def test_what_was_seen_is_saved(tmp_path: Any) -> None:
@@ -137,6 +143,7 @@ def test_what_was_seen_is_saved(tmp_path: Any) -> None:
     model.save(tmp_path / "model")
     loaded = dps.load(tmp_path / "model")
     assert (loaded.alpha, loaded.alpha_) == ("cv", model.alpha_)
+    assert loaded.standardize_ is model.standardize_ is True
     np.testing.assert_array_equal(loaded.alpha_path_, model.alpha_path_)
 
 
@@ -149,3 +156,86 @@ def test_what_has_no_rows_or_no_penalty_to_choose_is_refused() -> None:
         regressor().fit(X[:9], NOISY[:9])
     with pytest.raises(ValueError, match="'alpha' parameter"):
         dps.LinearRegressor(alpha="best").fit(X, NOISY)
+
+
+def images(rows: int) -> tuple[Any, Any]:
+    """Columns in the same units, of which those that say nothing hardly vary."""
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(rows, 60)) * np.where(np.arange(60) < 6, 1.0, 0.02)
+    return values, (values[:, :6].sum(axis=1) + rng.logistic(size=rows) > 0).astype(int)
+
+
+@pytest.mark.parametrize("units", [1.0, 1e-6, 1e6])
+def test_columns_in_the_same_units_are_not_standardized(units: float) -> None:
+    values, labels = images(3000)
+    new, of_new = values[300:] * units, labels[300:]
+    values, labels = values[:300] * units, labels[:300]
+    model = dps.LinearClassifier(alpha="cv", random_state=0).fit(values, labels)
+    assert not model.standardize_
+    assert {*model.alpha_path_[:, 2]} == {0.0, 1.0}
+    same = clone(model).set_params(alpha=model.alpha_, standardize=False).fit(values, labels)
+    np.testing.assert_array_equal(same.coef_, model.coef_)
+    kinds = ("auto", True, False)
+    before = [dps.LinearClassifier(standardize=kind).fit(values, labels) for kind in kinds]
+    np.testing.assert_array_equal(before[0].coef_, before[1].coef_)
+    losses = [log_loss(of_new, one.predict_proba(new)) for one in (model, *before)]
+    assert losses[0] < 0.95 * losses[1]
+    asked = dps.LinearClassifier(alpha="cv", standardize=True, random_state=0).fit(values, labels)
+    assert asked.standardize_
+    assert {*asked.alpha_path_[:, 2]} == {1.0}
+
+
+def test_auto_stays_where_nothing_is_gained_for_certain() -> None:
+    rng = np.random.default_rng(2)
+    for rows in (12, 40, 4000):
+        values = rng.normal(size=(rows, 3))
+        target = values @ [1.0, -2.0, 0.5] + rng.normal(size=rows)
+        classifier = dps.LinearClassifier(alpha="cv", random_state=0)
+        for model, y in ((regressor(), target), (classifier, target > 0)):
+            model.fit(values, y)
+            assert np.isfinite(model.alpha_path_).all()
+            assert 1 / rows in model.alpha_path_[:, 0]
+            kept = model.alpha_ == pytest.approx(1 / rows) and model.standardize_
+            assert kept or rows < 4000
+
+
+def test_what_exact_predictions_lose_does_not_count() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(80, 40))
+    counts = rng.poisson(np.exp(4 + 0.02 * values[:, 0]))  # the best model loses -165 a row
+    model = regressor(loss="poisson").fit(values, counts)
+    assert model.alpha_ * 80 >= 10
+
+
+def test_numbers_of_encoded_frames_are_as_standardize_says() -> None:
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame({"large": 1e4 * rng.normal(size=300), "word": rng.choice(["a", "b"], 300)})
+    y = frame["large"] / 1e4 + rng.normal(size=300)
+    for flag, units in ((True, 1.0), (False, 1e8)):
+        model = regressor(standardize=flag).fit(frame, y)
+        assert model.standardize_ is flag
+        path = model.alpha_path_
+        strong = regressor().set_params(alpha=units, standardize=flag).fit(frame, y)
+        assert np.var(strong.predict(frame)) < 0.5 * np.var(y)  # a strength of these units
+        assert np.ptp(path[:, 1]) < 0.2 * path[0, 1] or path[0, 0] > units / 100
+
+
+def test_labels_that_few_rows_have_and_rows_without_weight() -> None:
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(160_000, 28)).astype(np.float32)  # a part is looked at
+    labels = (values[:, 0] + rng.logistic(size=len(values)) > 0).astype(int)
+    rare = rng.permutation(len(labels))[:6]
+    labels[rare] = np.arange(2, 8)
+    options = {"alpha": "cv", "random_state": 0, "tol": 1e-2}
+    weights = {label: 1.0 + label for label in range(8)}
+    model = dps.LinearClassifier(class_weight=weights, **options).fit(values, labels)
+    assert model.classes_.tolist() == list(range(8))
+    assert np.isfinite(model.alpha_path_).all()
+
+    weight = (np.arange(ROWS) % 3 > 0).astype(float)
+    some = weight > 0
+    wrong = np.where(some, NOISY, 1e6)
+    there, all_rows = regressor().fit(X[some], NOISY[some]), regressor().fit(X, wrong, weight)
+    np.testing.assert_allclose(all_rows.alpha_path_[:, 1:], there.alpha_path_[:, 1:], rtol=1e-3)
+    with pytest.raises(ValueError, match="holds 20% of the rows out, and there are 3: give X_val"):
+        regressor().fit(X, NOISY, np.where(np.arange(ROWS) < 3, 1.0, 0.0))

@@ -42,6 +42,7 @@ NAMES = (
     "staleness",
     "steps",
     "streaming",
+    "strength",
     "torch_modules",
     "wide",
 )
@@ -121,6 +122,12 @@ def test_checkpoint() -> None:
 def test_penalty() -> None:
     found = rows(run("penalty"))
     assert all(float(found[name][2]) < 1.02 for name in ("wine", "breast_cancer", "digits"))
+
+
+def test_strength() -> None:
+    found = rows(run("strength"))
+    assert float(found["strength: worst loss by that of auto"][0]) < 1.01
+    assert float(found["share of sets that are worse by 1%"][0]) == 0
 
 
 def test_defaults() -> None:

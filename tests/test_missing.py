@@ -114,7 +114,7 @@ def test_partial_fit_and_validation_rows_take_gaps() -> None:
         model = dps.LinearClassifier(early_stopping=True, random_state=0)
         model.fit(X, y, X_val=GAPS[:50], y_val=Y[:50])
         assert np.isfinite(model.history_[-1]["validation_loss"])
-    assert fitted(dps.LinearClassifier, GAPS, Y, alpha="cv").alpha_path_.shape[1] == 2
+    assert fitted(dps.LinearClassifier, GAPS, Y, alpha="cv").alpha_path_.shape[1] == 3
 
 
 def test_a_model_of_ones_own_keeps_its_columns() -> None:

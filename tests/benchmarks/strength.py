@@ -1,0 +1,114 @@
+"""`alpha="cv"` of linear models beside "auto" and scikit-learn's CV estimators: loss on new rows.
+
+    python tests/benchmarks/strength.py [--quick] [--others N] [--seed N]
+
+On the small sets of `small_sets.py`, by which the rule was chosen, or on N others. A quarter of the
+rows is new, in `--repeat` splits. The peer is a `StandardScaler` and `LogisticRegressionCV` of
+three folds, or `RidgeCV`, beside `LogisticRegression` or `Ridge`. Losses are log losses or mean
+squared errors, as a share of that of "auto", or of the peer without CV.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
+from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import dps
+from measure import bars, options, table
+from small_sets import others, sets
+
+OURS, PEER = "dps", "scikit-learn"
+
+
+def peer(model: Any) -> Any:
+    columns = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_exclude="number")),
+        (
+            make_pipeline(SimpleImputer(), StandardScaler()),
+            make_column_selector(dtype_include="number"),
+        ),
+    )
+    return make_pipeline(columns, model)
+
+
+def contenders(regression: bool) -> dict[str, tuple[Any, Any]]:
+    """Models with a fixed strength, and with a chosen one."""
+    if regression:
+        ours, theirs = dps.LinearRegressor, (Ridge(), RidgeCV(np.geomspace(1e-4, 1e4, 9)))
+    else:
+        ours = dps.LinearClassifier
+        theirs = LogisticRegression(max_iter=1000), LogisticRegressionCV(cv=3, max_iter=1000)
+    return {
+        OURS: (ours(random_state=0), ours(alpha="cv", random_state=0)),
+        PEER: (peer(theirs[0]), peer(theirs[1])),
+    }
+
+
+def look(X: Any, y: Any, regression: bool, seed: int) -> dict[str, tuple[float, float]]:
+    """Of each contender the loss and the seconds of the chosen strength, by those of the fixed."""
+    A, B, a, b = train_test_split(X, y, random_state=seed, stratify=None if regression else y)
+    found = {}
+    for name, models in contenders(regression).items():
+        losses, seconds = [], []
+        for model in models:
+            start = time.perf_counter()
+            model.fit(A, a)
+            seconds.append(time.perf_counter() - start)
+            if regression:
+                losses.append(mean_squared_error(b, model.predict(B)))
+            else:
+                losses.append(log_loss(b, model.predict_proba(B), labels=model.classes_))
+        found[name] = losses[1] / losses[0], seconds[1] / seconds[0]
+    return found
+
+
+def main() -> None:
+    asked = options(__doc__ or "", repeat=6, others=0, seed=0)
+    warnings.simplefilter("ignore")
+    problems = others(asked.others, asked.seed) if asked.others else sets()
+    rows, kinds = [], []
+    for name, X, y, regression in problems:
+        if asked.quick and "/" in name:
+            continue
+        if not regression and np.unique(y, return_counts=True)[1].min() < 4:
+            continue
+        splits = [look(X, y, regression, seed) for seed in range(asked.repeat)]
+        both = [[split[one] for split in splits] for one in (OURS, PEER)]
+        rows.append([np.exp(np.log(ratios).mean(axis=0)) for ratios in both])
+        kinds.append(regression)
+        (ours, slower), (theirs, _) = rows[-1]
+        print(f"{name} {len(y)} rows: {ours:.4f}, {slower:.1f} fits; peer {theirs:.4f}", flush=True)
+    found = np.array(rows)  # (sets, contenders, 2)
+    for kind in (False, True):
+        here = found[np.array(kinds) == kind]
+        lines = []
+        for title, of in SUMMARIES.items():
+            lines.append([title, *(f"{of(here[:, at]):.3f}" for at in (0, 1))])
+        print()
+        table((f"{len(here)} {'regressions' if kind else 'classifications'}", OURS, PEER), lines)
+    bars(("strength: worst loss by that of auto", found[:, 0, 0].max(), "<=", 1.01))
+
+
+SUMMARIES: dict[str, Callable[[Any], float]] = {
+    "geometric mean of losses": lambda of: float(np.exp(np.log(of[:, 0]).mean())),
+    "median": lambda of: float(np.median(of[:, 0])),
+    "worst": lambda of: float(of[:, 0].max()),
+    "share of sets that are worse by 1%": lambda of: float((of[:, 0] > 1.01).mean()),
+    "share of sets that are better by 1%": lambda of: float((of[:, 0] < 0.99).mean()),
+    "fits that it takes, median": lambda of: float(np.median(of[:, 1])),
+}
+
+
+if __name__ == "__main__":
+    main()
