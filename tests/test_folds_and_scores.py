@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score, make_scorer
 from dps import LinearClassifier, LinearRegressor
 from dps.model_selection import (
     GridSearchCV,
-    KFold,
+    PartitionKFold,
     cross_val_predict,
     cross_val_score,
     cross_validate,
@@ -196,7 +196,7 @@ def test_a_scorer_of_scikit_learn_gets_what_it_asks_for() -> None:
         for asks in (False, True):
             scorer = make_scorer(f1).set_score_request(sample_weight=asks)
             cross_val_score(
-                model, lazy(X), lazy(y), scoring=scorer, cv=KFold(2),
+                model, lazy(X), lazy(y), scoring=scorer, cv=PartitionKFold(2),
                 params={"sample_weight": lazy(WEIGHTS)},
             )  # fmt: skip
         assert seen == [False, False, True, True]

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from dps import LinearClassifier, LinearRegressor
 from dps.model_selection import (
     GridSearchCV,
-    KFold,
+    PartitionKFold,
     RandomizedSearchCV,
     cross_val_predict,
     cross_val_score,
@@ -135,20 +135,20 @@ def test_folds_of_partitions_are_runs_of_them() -> None:
         return 0.0
 
     model = LinearRegressor(max_iter=1, tol=None)
-    cross_val_score(model, X, X[:, 0], cv=KFold(2, by="partitions"), scoring=scoring)
+    cross_val_score(model, X, X[:, 0], cv=PartitionKFold(2, by="partitions"), scoring=scoring)
     assert scored == [list(range(8)), list(range(8, 20))]
     with pytest.raises(ValueError, match="X has 5 partitions, which cannot be 6 folds"):
-        cross_val_score(model, X, X[:, 0], cv=KFold(6, by="partitions"))
+        cross_val_score(model, X, X[:, 0], cv=PartitionKFold(6, by="partitions"))
 
 
 def test_folds_of_a_classifier_are_stratified() -> None:
-    folds = KFold(5, stratify=True)
+    folds = PartitionKFold(5, stratify=True)
     y = np.array(["common"] * 90 + ["rare"] * 10)
     for train, test in folds.split(np.zeros((100, 1)), y):
         assert (y[test] == "rare").sum() == 2
         assert sorted([*train, *test]) == list(range(100))
-    assert folds.assign(50, y[:50], 3).tolist() == folds.assign(50, y[:50], 3).tolist()
-    assert folds.assign(50, y[:50], 3).tolist() != folds.assign(50, y[:50], 4).tolist()
+    assert folds._assign(50, y[:50], 3).tolist() == folds._assign(50, y[:50], 3).tolist()
+    assert folds._assign(50, y[:50], 3).tolist() != folds._assign(50, y[:50], 4).tolist()
 
 
 def test_weights_are_cut_too_and_count_in_scores(client: Client) -> None:
@@ -212,7 +212,7 @@ def test_the_address_of_a_scheduler_is_a_client_for_the_while(client: Client) ->
 
 def test_what_cannot_split_is_refused() -> None:
     X, y = given("array")
-    with pytest.raises(ValueError, match=r"dps\.model_selection\.KFold"):
+    with pytest.raises(ValueError, match=r"dps\.model_selection\.PartitionKFold"):
         cross_val_score(LinearClassifier(), X, y, cv="five")
     with pytest.raises(ValueError, match="scoring='max_error' is not computed"):
         cross_val_score(LinearClassifier(), X, y, scoring="max_error")
@@ -222,7 +222,7 @@ def test_what_cannot_split_is_refused() -> None:
 
 def test_local_data_is_left_to_scikit_learn() -> None:
     frame, y = rows()
-    search = GridSearchCV(LinearClassifier(), ALPHAS, cv=KFold(3)).fit(frame, y)
+    search = GridSearchCV(LinearClassifier(), ALPHAS, cv=PartitionKFold(3)).fit(frame, y)
     assert search.best_params_ == {"alpha": 1e-3}
     assert cross_val_score(LinearClassifier(), frame, y, cv=2, scoring="f1_macro").min() > 0.9
 
@@ -244,7 +244,7 @@ def test_a_search_asks_for_targets() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "cv"),
-    [("array", 3), ("frame", KFold(3, by="partitions")), ("frame of text", "given")],
+    [("array", 3), ("frame", PartitionKFold(3, by="partitions")), ("frame of text", "given")],
 )
 def test_predictions_of_folds_lie_as_the_rows_do(kind: str, cv: Any, client: Client) -> None:
     X, y = given(kind)

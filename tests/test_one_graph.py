@@ -20,7 +20,7 @@ from sklearn.model_selection import GroupKFold
 
 from dps import FMClassifier, LinearClassifier, MLPClassifier
 from dps.metrics import accuracy_score, get_scorer
-from dps.model_selection import GridSearchCV, KFold, train_test_split
+from dps.model_selection import GridSearchCV, PartitionKFold, train_test_split
 
 ROWS, PARTS = 800, 4
 EACH = ROWS // PARTS
@@ -133,7 +133,7 @@ def test_a_score_reads_once_and_is_right(name: str, source: Source, where: Any) 
 
 
 @pytest.mark.parametrize("name", ["frame", "array"])
-@pytest.mark.parametrize("cv", [3, KFold(2, by="partitions"), GroupKFold(3)])
+@pytest.mark.parametrize("cv", [3, PartitionKFold(2, by="partitions"), GroupKFold(3)])
 def test_searches_and_folds_read_once(name: str, cv: Any, source: Source, where: Any) -> None:
     X, y, w, g = SOURCES[name](source)
     groups = {"groups": g} if isinstance(cv, GroupKFold) else {}

@@ -83,7 +83,7 @@ def test_groups_that_do_not_go_with_the_rows_or_the_splitter_are_refused() -> No
     data = lazy(X), lazy(Y)
     with pytest.raises(ValueError, match=r"groups has the shape \(7,\), and X has 240 rows"):
         cross_val_score(MODEL, *data, cv=GroupKFold(2), groups=np.arange(7))
-    with pytest.raises(ValueError, match="groups has no effect with cv=KFold"):
+    with pytest.raises(ValueError, match="groups has no effect with cv=PartitionKFold"):
         cross_val_score(MODEL, *data, groups=np.arange(ROWS))
     with pytest.raises(ValueError, match="GroupKFold with groups="):
         cross_val_score(MODEL, *data, cv=GroupKFold(2))

@@ -16,6 +16,9 @@ from dps.metrics.labels import (
 from dps.metrics.ranking import average_precision_score, roc_auc_score
 from dps.metrics.regression import (
     mean_absolute_error,
+    mean_gamma_deviance,
+    mean_pinball_loss,
+    mean_poisson_deviance,
     mean_squared_error,
     r2_score,
     root_mean_squared_error,
@@ -35,6 +38,9 @@ __all__ = [
     "get_scorer_names",
     "log_loss",
     "mean_absolute_error",
+    "mean_gamma_deviance",
+    "mean_pinball_loss",
+    "mean_poisson_deviance",
     "mean_squared_error",
     "precision_score",
     "r2_score",

@@ -17,14 +17,24 @@ from dps.scores.formulas import equal, negative_logs
 def _in_columns(y: Any, chances: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Probabilities of the second of two labels as those of both: scikit-learn takes names so."""
     chances = np.asarray(chances)
-    if chances.ndim == 1 and (options.get("labels") is not None or len(np.unique(y)) == 2):
+    named = options.get("pos_label") is not None
+    if (
+        chances.ndim == 1
+        and not named
+        and (options.get("labels") is not None or len(np.unique(y)) == 2)
+    ):
         chances = np.stack([1 - chances, chances], axis=1)
     return y, chances, options
 
 
 @Metric()
 def accuracy_score(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
+    y_true: Any,
+    y_pred: Any,
+    *,
+    normalize: bool = True,
+    sample_weight: Any = None,
+    client: Any = None,
 ) -> float:
     """Weighted share of rows whose label is predicted, or all of them where y has several columns.
 
@@ -33,6 +43,8 @@ def accuracy_score(
     y_true : array, series or frame, dask array, series or frame of shape (n,) or (n, n_labels)
     y_pred : likewise
         Labels; partition i belongs to partition i of `y_true`.
+    normalize : bool, default=True
+        Whether to divide by the weight of all rows.
     sample_weight : likewise, optional
     client : distributed.Client, cluster or address, optional
         Where to compute; by default wherever Dask does.
@@ -56,7 +68,7 @@ def accuracy_score(
     """
     found = of_partitions(_hits, of_labels, y_true, y_pred, sample_weight, client)
     hits, total = np.sum(found, axis=0)
-    return float(np.divide(hits, total))
+    return float(np.divide(hits, total) if normalize else hits)
 
 
 def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
@@ -67,8 +79,9 @@ def _hits(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, float]:
 @Metric()
 def log_loss(
     y_true: Any,
-    y_pred: Any,
+    y_proba: Any,
     *,
+    normalize: bool = True,
     sample_weight: Any = None,
     labels: Any = None,
     client: Any = None,
@@ -82,8 +95,10 @@ def log_loss(
     ----------
     y_true : array, series, dask array or dask series of shape (n,)
         Labels.
-    y_pred : array, dask array, dask series or dataframe of shape (n,) or (n, n_classes)
+    y_proba : array, dask array, dask series or dataframe of shape (n,) or (n, n_classes)
         Probabilities: of the second class, or of all, in the order of sorted labels.
+    normalize : bool, default=True
+        Whether to divide by the weight of all rows.
     sample_weight : vector of length n, optional
     labels : array of shape (n_classes,), optional
         All labels, if they do not all occur in `y_true`.
@@ -106,10 +121,10 @@ def log_loss(
     >>> round(log_loss(y, da.from_array([0.5, 0.5, 1.0], chunks=2)), 4)
     0.4621
     """
-    looked = of_partitions(_logs, of_scores, y_true, y_pred, sample_weight, client)
+    looked = of_partitions(_logs, of_scores, y_true, y_proba, sample_weight, client)
     _warn_unless_ones(looked)
     at_labels, _, weight = _by_label(looked, labels)
-    return float(np.divide(at_labels, weight))
+    return float(np.divide(at_labels, weight) if normalize else at_labels)
 
 
 @Metric(_in_columns)
@@ -118,6 +133,7 @@ def brier_score_loss(
     y_proba: Any,
     *,
     sample_weight: Any = None,
+    pos_label: Any = None,
     labels: Any = None,
     scale_by_half: bool | str = "auto",
     client: Any = None,
@@ -131,6 +147,8 @@ def brier_score_loss(
     y_proba : array, dask array, dask series or dataframe of shape (n,) or (n, n_classes)
         Probabilities: of the second class, or of all, in the order of sorted labels.
     sample_weight : vector of length n, optional
+    pos_label : label, optional
+        The class of probabilities of shape (n,), by default the second.
     labels : array of shape (n_classes,), optional
         All labels, if they do not all occur in `y_true`.
     scale_by_half : bool or "auto", default="auto"
@@ -156,7 +174,10 @@ def brier_score_loss(
     """
     looked = of_partitions(_chances, of_scores, y_true, y_proba, sample_weight, client)
     _warn_unless_ones(looked)
-    at_labels, of_all, weight = _by_label(looked, labels, one_will_do=looked[0].vector)
+    vector = looked[0].vector
+    if vector and pos_label is not None:
+        looked, labels = _of_second(looked, pos_label), [False, True]
+    at_labels, of_all, weight = _by_label(looked, labels, one_will_do=vector)
     labelled = sum(part.labelled for part in looked)
     found = (of_all.sum() - 2 * at_labels + labelled) / weight
     halved = len(of_all) == 2 if scale_by_half == "auto" else scale_by_half
@@ -198,6 +219,23 @@ def _warn_unless_ones(looked: Sequence[_Sums]) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+def _of_second(looked: Sequence[_Sums], label: Any) -> list[_Sums]:
+    """Whether each row has a label, in place of labels."""
+    found = np.unique(np.concatenate([part.classes for part in looked]))
+    if len(found) > 2 or (len(found) == 2 and label not in found):
+        raise ValueError(
+            f"pos_label={label!r} must be one of two labels, and y_true holds {found.tolist()}"
+        )
+    return [
+        part._replace(
+            classes=np.array([False, True]),
+            at_label=np.stack([part.at_label[side].sum(axis=0) for side in (~its, its)]),
+        )
+        for part in looked
+        for its in [part.classes == label]
+    ]
 
 
 def _by_label(

@@ -33,10 +33,11 @@ def _second_of_two(y: Any, scores: Any, options: dict[str, Any]) -> tuple[Any, A
 @Metric(_second_of_two)
 def roc_auc_score(
     y_true: Any,
-    y_pred: Any,
+    y_score: Any,
     *,
     average: str | None = "macro",
     sample_weight: Any = None,
+    max_fpr: float | None = None,
     multi_class: str = "raise",
     labels: Any = None,
     client: Any = None,
@@ -53,13 +54,15 @@ def roc_auc_score(
     ----------
     y_true : array, series, dask array, series or dataframe of shape (n,) or (n, n_labels)
         Labels of two classes or more; or a column of 0 and 1 for each label.
-    y_pred : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
+    y_score : array, series, dask array, series or dataframe of shape (n,), (n, 2) or (n, n_classes)
         Scores, from `decision_function` or `predict_proba`; of two columns the second. Of more
         than two classes probabilities, in the order of sorted labels.
     average : {"macro", "weighted"} or None, default="macro"
         Of several areas their mean, that by the weight of the rows of each class, or all of them,
         an array.
     sample_weight : vector of length n, optional
+    max_fpr : float, optional
+        The area up to that share of rows of the first class, standardised (McClish, 1989).
     multi_class : {"raise", "ovr", "ovo"}, default="raise"
         Of more than two classes the areas of each against the rest, or of each pair (Hand and
         Till, 2001; without weights).
@@ -90,13 +93,18 @@ def roc_auc_score(
         raise ValueError(f"average must be 'macro', 'weighted' or None, got {average!r}")
     if multi_class not in ("raise", "ovr", "ovo"):
         raise ValueError(f"multi_class must be 'raise', 'ovr' or 'ovo', got {multi_class!r}")
-    columns = merged(_look, _merge_columns, of_scores, y_true, y_pred, sample_weight, client)
+    columns = merged(_look, _merge_columns, of_scores, y_true, y_score, sample_weight, client)
     if not columns.several_classes:
-        areas = [_binary(counts) for counts in columns.counts]
+        areas = [_binary(counts, max_fpr) for counts in columns.counts]
         if len(areas) == 1:
             return areas[0]
         found = [counts.weights[:, counts.classes == 1].sum() for counts in columns.counts]
         return _averaged(areas, found, average)
+    if max_fpr not in (None, 1):
+        raise ValueError(
+            "Partial AUC computation not available in multiclass setting, 'max_fpr' must be set to "
+            f"`None`, received `max_fpr={max_fpr}` instead"
+        )
     n_columns, found = len(columns.counts), columns.counts[0].classes
     known = found if labels is None else _in_order(labels)
     if multi_class == "raise":
@@ -209,21 +217,23 @@ def average_precision_score(
     for counts, label in zip(columns.counts, wanted, strict=True):
         of_class = counts.weights[:, counts.classes == label].sum(axis=1)
         sides.append((of_class, counts.weights.sum(axis=1) - of_class))
-    areas = [_precision(*side) for side in sides]
+    areas = [_of_ranks("average_precision_score", *side) for side in sides]
     if len(areas) == 1:
         return areas[0]
     return _averaged(areas, [of_class.sum() for of_class, _ in sides], average)
 
 
-def _precision(found: NDArray[Any], others: NDArray[Any]) -> float:
-    """The average precision from the weights of rows that are to be found, and of others."""
+def _of_ranks(metric: str, found: NDArray[Any], others: NDArray[Any], **options: Any) -> float:
+    """scikit-learn's metric from the weights that rows to be found, and others, have in order."""
     from sklearn import metrics
 
     scores = np.tile(np.arange(len(found)), 2)
     of_class, weights = np.repeat([1, 0], len(found)), np.concatenate([found, others])
     some = weights > 0
     return float(
-        metrics.average_precision_score(of_class[some], scores[some], sample_weight=weights[some])
+        getattr(metrics, metric)(
+            of_class[some], scores[some], sample_weight=weights[some], **options
+        )
     )
 
 
@@ -259,7 +269,7 @@ def _in_order(labels: Any) -> NDArray[Any]:
     return known
 
 
-def _binary(counts: _Counts) -> float:
+def _binary(counts: _Counts, max_fpr: float | None) -> float:
     if len(counts.classes) > 2:
         raise ValueError(
             "`y_score` needs to be of shape `(n_samples, n_classes)`, since `y_true` contains "
@@ -267,6 +277,9 @@ def _binary(counts: _Counts) -> float:
         )
     if len(counts.classes) < 2:
         return _undefined()
+    if max_fpr not in (None, 1):
+        first, second = counts.weights.T
+        return _of_ranks("roc_auc_score", second, first, max_fpr=max_fpr)
     return _area(*counts.weights.T)
 
 

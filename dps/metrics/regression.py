@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,13 @@ from dps.scores import formulas
 
 @Metric()
 def mean_squared_error(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
-) -> float:
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
     """Weighted mean of squared errors; of several outputs, their mean.
 
     Parameters
@@ -25,12 +31,15 @@ def mean_squared_error(
     y_true, y_pred : arrays, series, dask arrays, series or dataframes, (n,) or (n, n_outputs)
         Partition i of one belongs to partition i of the other.
     sample_weight : vector of length n, optional
+    multioutput : {"uniform_average", "raw_values"} or array of shape (n_outputs,), \
+default="uniform_average"
+        The mean of several outputs, all of them, or their mean with such weights.
     client : distributed.Client, cluster or address, optional
         Where to compute; by default wherever Dask does.
 
     Returns
     -------
-    float
+    float, or array of shape (n_outputs,) with ``multioutput="raw_values"``
         In squared units of y.
 
     Raises
@@ -45,39 +54,116 @@ def mean_squared_error(
     >>> mean_squared_error(da.from_array([1.0, 2.0], chunks=1), da.from_array([1.0, 4.0], chunks=1))
     2.0
     """
-    return float(_mean(_squares, y_true, y_pred, sample_weight, client).mean())
+    return _of_outputs(_mean(_squares, y_true, y_pred, sample_weight, client), multioutput)
 
 
 @Metric()
 def root_mean_squared_error(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
-) -> float:
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
     """Root of the mean squared error of each output, and their mean; in units of y.
 
     Parameters
     ----------
-    y_true, y_pred, sample_weight, client
+    y_true, y_pred, sample_weight, multioutput, client
         As for `mean_squared_error`.
     """
-    return float(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)).mean())
+    return _of_outputs(np.sqrt(_mean(_squares, y_true, y_pred, sample_weight, client)), multioutput)
 
 
 @Metric()
 def mean_absolute_error(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
-) -> float:
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
     """Weighted mean of absolute errors; of several outputs, their mean. In units of y.
 
     Parameters
     ----------
-    y_true, y_pred, sample_weight, client
+    y_true, y_pred, sample_weight, multioutput, client
         As for `mean_squared_error`.
     """
-    return float(_mean(_distances, y_true, y_pred, sample_weight, client).mean())
+    return _of_outputs(_mean(_distances, y_true, y_pred, sample_weight, client), multioutput)
 
 
 @Metric()
-def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None) -> float:
+def mean_pinball_loss(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    alpha: float = 0.5,
+    multioutput: Any = "uniform_average",
+    client: Any = None,
+) -> Any:
+    """Weighted mean of the loss of quantiles; of several outputs, their mean. In units of y.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight, multioutput, client
+        As for `mean_squared_error`.
+    alpha : float, default=0.5
+        Which quantile is predicted.
+    """
+    look = partial(_of_sklearn, "mean_pinball_loss", alpha=alpha, multioutput="raw_values")
+    return _of_outputs(_mean(look, y_true, y_pred, sample_weight, client), multioutput)
+
+
+@Metric()
+def mean_poisson_deviance(
+    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
+) -> float:
+    """Weighted mean of the Poisson deviance, twice the loss "poisson" but for a constant.
+
+    Parameters
+    ----------
+    y_true : array, series, dask array or dask series of shape (n,)
+        Not negative.
+    y_pred : likewise
+        Positive.
+    sample_weight, client
+        As for `mean_squared_error`.
+    """
+    look = partial(_of_sklearn, "mean_poisson_deviance")
+    return float(_mean(look, y_true, y_pred, sample_weight, client))
+
+
+@Metric()
+def mean_gamma_deviance(
+    y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any = None
+) -> float:
+    """Weighted mean of the gamma deviance, twice the loss "gamma" but for a constant.
+
+    Parameters
+    ----------
+    y_true, y_pred : arrays, series, dask arrays or dask series of shape (n,)
+        Positive.
+    sample_weight, client
+        As for `mean_squared_error`.
+    """
+    look = partial(_of_sklearn, "mean_gamma_deviance")
+    return float(_mean(look, y_true, y_pred, sample_weight, client))
+
+
+@Metric()
+def r2_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    force_finite: bool = True,
+    client: Any = None,
+) -> Any:
     """Weighted coefficient of determination, with scikit-learn's values for a constant y.
 
     Of several outputs it is the mean; of a single row NaN.
@@ -86,6 +172,11 @@ def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any
     ----------
     y_true, y_pred, sample_weight, client
         As for `mean_squared_error`.
+    multioutput : {"uniform_average", "raw_values", "variance_weighted"} or array of shape \
+(n_outputs,), default="uniform_average"
+        "variance_weighted" weights outputs by the variance of y.
+    force_finite : bool, default=True
+        Whether it is 1 or 0 for a constant y, and not NaN or infinite.
     """
     parts = of_partitions(_moments, of_numbers, y_true, y_pred, sample_weight, client)
     if sum(part[0] for part in parts) < 2:
@@ -95,7 +186,22 @@ def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None, client: Any
             stacklevel=3,
         )
         return float("nan")
-    return float(formulas.r2(formulas.joined([part[1:] for part in parts])).mean())
+    found = formulas.joined([part[1:] for part in parts])
+    if isinstance(multioutput, str) and multioutput == "variance_weighted":
+        variances = np.split(found[1:], 3)[1]
+        multioutput = variances if variances.any() else "uniform_average"
+    return _of_outputs(formulas.r2(found, force_finite), multioutput)
+
+
+def _of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
+    """What is made of the scores of several outputs."""
+    if not isinstance(multioutput, str):
+        return float(np.average(values, weights=multioutput))
+    if multioutput == "raw_values":
+        return values
+    if multioutput != "uniform_average":
+        raise ValueError(f"multioutput={multioutput!r} is not possible with this metric")
+    return float(values.mean())
 
 
 def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> NDArray[np.float64]:
@@ -113,6 +219,21 @@ def _squares(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDAr
 def _distances(predicted: Any, y: Any, weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
     same_shape(predicted, y)
     return float(weights.sum()), weights @ formulas.absolute(y, predicted)
+
+
+def _of_sklearn(
+    metric: str, predicted: Any, y: Any, weights: NDArray[Any], **options: Any
+) -> tuple[float, Any]:
+    """Sums from a mean of scikit-learn's."""
+    from sklearn import metrics
+
+    same_shape(predicted, y)
+    total = float(weights.sum())
+    # Without weight there is no mean, but what is wrong with values is an error all the same.
+    found = getattr(metrics, metric)(
+        y, predicted, sample_weight=weights if total else None, **options
+    )
+    return total, total * np.asarray(found)
 
 
 def _moments(predicted: Any, y: Any, weights: NDArray[Any]) -> NDArray[np.float64]:

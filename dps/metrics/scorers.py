@@ -18,6 +18,8 @@ from dps.metrics.labels import balanced_accuracy_score, f1_score, precision_scor
 from dps.metrics.ranking import average_precision_score, roc_auc_score
 from dps.metrics.regression import (
     mean_absolute_error,
+    mean_gamma_deviance,
+    mean_poisson_deviance,
     mean_squared_error,
     r2_score,
     root_mean_squared_error,
@@ -200,17 +202,19 @@ _SCORERS = {
         Scorer("neg_mean_squared_error", mean_squared_error, "predict", -1),
         Scorer("neg_root_mean_squared_error", root_mean_squared_error, "predict", -1),
         Scorer("neg_mean_absolute_error", mean_absolute_error, "predict", -1),
+        Scorer("neg_mean_poisson_deviance", mean_poisson_deviance, "predict", -1),
+        Scorer("neg_mean_gamma_deviance", mean_gamma_deviance, "predict", -1),
     )
 }
 
 
-def get_scorer(scoring: str | Sequence[str]) -> Any:
+def get_scorer(scoring: str | Sequence[str] | Callable[..., Any]) -> Any:
     """The scorer of a name, as scikit-learn's `get_scorer`; it takes data of Dask as well.
 
     Parameters
     ----------
-    scoring : str or sequence of str
-        One of `get_scorer_names`, or several.
+    scoring : str, sequence of str or callable
+        One of `get_scorer_names`, or several; a callable is returned as it is.
 
     Returns
     -------
@@ -233,14 +237,20 @@ def get_scorer(scoring: str | Sequence[str]) -> Any:
     >>> sorted(get_scorer(["accuracy", "roc_auc", "neg_log_loss"])(model, X, y))
     ['accuracy', 'neg_log_loss', 'roc_auc']
     """
+    if callable(scoring):
+        return scoring
     if not isinstance(scoring, str):
-        return Scorers(tuple(get_scorer(name) for name in scoring))
-    if scoring not in _SCORERS:
+        return Scorers(tuple(map(_named, scoring)))
+    return _named(scoring)
+
+
+def _named(name: str) -> Scorer:
+    if name not in _SCORERS:
         raise ValueError(
-            f"scoring={scoring!r} is not computed on data of Dask: take one of "
+            f"scoring={name!r} is not computed on data of Dask: take one of "
             f"{get_scorer_names()}, or give a callable (estimator, X, y) -> float"
         )
-    return _SCORERS[scoring]
+    return _SCORERS[name]
 
 
 def get_scorer_names() -> list[str]:

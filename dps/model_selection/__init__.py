@@ -5,7 +5,7 @@ Named as in scikit-learn, whose own classes do the work for local data.
 
 from __future__ import annotations
 
-from dps.model_selection.folds import KFold
+from dps.model_selection.folds import PartitionKFold
 from dps.model_selection.search import (
     GridSearchCV,
     RandomizedSearchCV,
@@ -17,7 +17,7 @@ from dps.model_selection.train_test import train_test_split
 
 __all__ = [
     "GridSearchCV",
-    "KFold",
+    "PartitionKFold",
     "RandomizedSearchCV",
     "cross_val_predict",
     "cross_val_score",

@@ -30,7 +30,7 @@ _OTHER = ("X_val", "y_val", "sample_weight_val")
 
 
 @dataclass(frozen=True)
-class KFold:
+class PartitionKFold:
     """Folds of equal size, of rows or of whole partitions.
 
     Parameters
@@ -73,11 +73,11 @@ class KFold:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Numbers of the rows to train on, and of those to score on, of local data in one piece."""
         X, y = indexable(X, y)
-        folds = self.assign(X.shape[0] if hasattr(X, "shape") else len(X), y, 0)
+        folds = self._assign(X.shape[0] if hasattr(X, "shape") else len(X), y, 0)
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 
-    def assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
+    def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
         """The fold of each row of a partition.
 
         Parameters
@@ -101,7 +101,7 @@ class Folds:
 
     Parameters
     ----------
-    cv : KFold, splitter of scikit-learn's or iterable of pairs
+    cv : PartitionKFold, splitter of scikit-learn's or iterable of pairs
         The latter number rows over all partitions.
     client : distributed.Client or None
     X : dask array or dataframe, or list of Delayed objects or Futures
@@ -124,7 +124,7 @@ class Folds:
         self._client = client
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        if groups is not None and (isinstance(cv, KFold) or not hasattr(cv, "split")):
+        if groups is not None and (isinstance(cv, PartitionKFold) or not hasattr(cv, "split")):
             raise ValueError(
                 f"groups has no effect with cv={cv!r}: give a splitter that keeps groups together, "
                 "such as sklearn.model_selection.GroupKFold"
@@ -142,7 +142,7 @@ class Folds:
         parts = [[part.X for part in aligned], [part.y for part in aligned]]
         for values in of_rows.values():
             parts.append([part.weight for part in partitions_of(X, y, values, multi_output=True)])
-        if isinstance(cv, KFold):
+        if isinstance(cv, PartitionKFold):
             n = cv.n_splits
             roles = np.full((n, n), TRAIN, np.int8)
             np.fill_diagonal(roles, TEST)
@@ -161,7 +161,7 @@ class Folds:
             given = Given.of(pairs, n)
             roles, by = given.roles, [*given.cut(lengths)]
         self._roles = roles
-        self._whole = isinstance(cv, KFold) and cv.by == "partitions"
+        self._whole = isinstance(cv, PartitionKFold) and cv.by == "partitions"
         #: Of each piece its partitions of all that is named, and, where these are cut, their rows.
         self._pieces = (_dealt if self._whole else _cut_up)(client, parts, by, len(self._roles))
 
@@ -308,7 +308,7 @@ def _cut(by: Any, n_pieces: int, number: int, *parts: Any) -> list[Any]:
             f"X in partition {number} has {rows_of(parts[0])} rows, what goes with it "
             f"{[rows_of(part) for part in parts[1:]]}: they must be cut at the same rows"
         )
-    pieces = by.assign(rows_of(parts[0]), parts[1], number)
+    pieces = by._assign(rows_of(parts[0]), parts[1], number)
     which = [np.flatnonzero(pieces == piece) for piece in range(n_pieces)]
     return [piece for rows in which for piece in (*(take(part, rows) for part in parts), rows)]
 

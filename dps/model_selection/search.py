@@ -20,7 +20,7 @@ from dps.cluster.choice import client_of
 from dps.data.partitions import as_pandas, is_dask
 from dps.model_selection.columns import in_all_columns
 from dps.model_selection.evaluation import Routes, evaluate, of_second_class, scorer_of
-from dps.model_selection.folds import Folds, KFold
+from dps.model_selection.folds import Folds, PartitionKFold
 
 _TIMEOUT = 60.0
 
@@ -117,11 +117,11 @@ class GridSearchCV(_OnDask, model_selection.GridSearchCV):
 
     Parameters
     ----------
-    cv : int, KFold, splitter or iterable, default=None
+    cv : int, PartitionKFold, splitter or iterable, default=None
         For data of Dask. A number of folds, 5 by default, of rows, dealt out within each
-        partition, stratified for a classifier; `dps.model_selection.KFold`; or row numbers over
-        all partitions: pairs of those to train on and those to score on, or a splitter of
-        scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
+        partition, stratified for a classifier; `dps.model_selection.PartitionKFold`; or row
+        numbers over all partitions: pairs of those to train on and those to score on, or a splitter
+        of scikit-learn's that makes them of numbers alone, such as `PredefinedSplit` or
         `TimeSeriesSplit`, of numbers and ``fit(..., groups=)``, such as `GroupKFold`, or of
         labels too, such as `StratifiedGroupKFold`: groups and labels come to this process. Where
         lengths are unknown, rows are counted first.
@@ -224,7 +224,7 @@ def cross_validate(
         to this process.
     scoring : str, callable, list, tuple or dict, optional
         As for `GridSearchCV`; by default the estimator's own `score`.
-    cv : int, KFold, splitter or iterable, optional
+    cv : int, PartitionKFold, splitter or iterable, optional
         Likewise.
     n_jobs : int, optional
         Fits at once.
@@ -364,7 +364,7 @@ def cross_val_predict(
 
 def _folds_for(cv: Any, estimator: Any) -> Any:
     if cv is None or isinstance(cv, int | np.integer):
-        return KFold(5 if cv is None else int(cv), stratify=is_classifier(estimator))
+        return PartitionKFold(5 if cv is None else int(cv), stratify=is_classifier(estimator))
     return cv
 
 

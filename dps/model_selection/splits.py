@@ -25,8 +25,8 @@ class Assigned:
 
     pieces: NDArray[np.int64]  # (rows,)
 
-    def assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
-        """The piece of each row of a partition, see `KFold.assign`.
+    def _assign(self, rows: int, y: Any, number: int) -> NDArray[np.int64]:
+        """The piece of each row of a partition, see `PartitionKFold`.
 
         Raises
         ------
@@ -123,9 +123,9 @@ def pairs_of(cv: Any, n_rows: int, groups: Any = None, labels: Any = None) -> li
         It is neither, or asks for more than this.
     """
     remedy = (
-        "give a number of folds, dps.model_selection.KFold, pairs of row numbers to train on and "
-        "to score on, or a splitter of scikit-learn's, such as PredefinedSplit, StratifiedKFold, "
-        "or GroupKFold with groups="
+        "give a number of folds, dps.model_selection.PartitionKFold, pairs of row numbers to train "
+        "on and to score on, or a splitter of scikit-learn's, such as PredefinedSplit, "
+        "StratifiedKFold, or GroupKFold with groups="
     )
     try:
         split = cv

@@ -64,9 +64,12 @@ def joined(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.concatenate([[total], mean, total * variance, errors.sum(axis=0)])
 
 
-def r2(found: NDArray[np.float64]) -> NDArray[np.float64]:
+def r2(found: NDArray[np.float64], force_finite: bool = True) -> NDArray[np.float64]:
     """The coefficient of determination of each output, with scikit-learn's of a constant y."""
     _, about, errors = np.split(found[1:], 3)
+    if not force_finite:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1.0 - errors / about)
     varying = about != 0
     constant = np.where(errors == 0, 1.0, 0.0)
     return np.where(varying, 1.0 - errors / np.where(varying, about, 1.0), constant)

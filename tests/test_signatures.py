@@ -1,0 +1,121 @@
+"""Metrics have scikit-learn's parameters, which mean the same on data of Dask."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn import metrics as known
+
+from dps import LinearRegressor, metrics
+
+#: What differs: of metrics parameters with another default, or none.
+REASONS: dict[str, str] = {
+    # Names of probabilities there depend on the version, and have defaults for that reason alone.
+    "log_loss": "y_proba y_pred",
+}
+METRICS = sorted(name for name in metrics.__all__ if hasattr(known, name))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_parameters_are_those_of_scikit_learn(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(of, name)).parameters for of in (metrics, known))
+    excused = REASONS.get(name, "").split()
+    shared = [each for each in theirs if each not in excused]
+    assert [each for each in ours if each not in ("client", *excused)] == shared
+    for each in shared:
+        assert ours[each].kind == theirs[each].kind
+        assert ours[each].default == theirs[each].default or name == "log_loss"
+
+
+RNG = np.random.default_rng(0)
+ROWS = 300
+Y = RNG.integers(0, 2, ROWS)
+WORDS = np.where(Y > 0, "yes", "no")
+CHANCE = np.clip(0.3 + 0.4 * Y + 0.3 * RNG.normal(size=ROWS), 0.01, 0.99)
+WEIGHT = RNG.integers(0, 3, ROWS).astype(float)
+T = RNG.gamma(2.0, size=(ROWS, 2))
+P = T * np.exp(0.2 * RNG.normal(size=T.shape))
+CONSTANT = np.c_[T[:, 0], np.ones(ROWS)]
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in divide")  # scikit-learn's own
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize(
+    ("name", "y", "predicted", "options"),
+    [
+        ("accuracy_score", Y, CHANCE > 0.5, {"normalize": False}),
+        ("log_loss", WORDS, CHANCE, {"normalize": False}),
+        ("brier_score_loss", WORDS, CHANCE, {"pos_label": "yes"}),
+        ("brier_score_loss", WORDS, CHANCE, {"pos_label": "no", "scale_by_half": False}),
+        ("brier_score_loss", Y, CHANCE, {"pos_label": 0}),
+        ("brier_score_loss", Y, np.c_[1 - CHANCE, CHANCE], {"pos_label": 0}),
+        ("brier_score_loss", np.ones(ROWS, int), CHANCE, {"pos_label": 0}),
+        ("roc_auc_score", Y, CHANCE, {"max_fpr": 0.2}),
+        ("roc_auc_score", np.c_[Y, 1 - Y], np.c_[CHANCE, CHANCE], {"max_fpr": 0.2}),
+        ("mean_squared_error", T, P, {"multioutput": "raw_values"}),
+        ("mean_squared_error", T, P, {"multioutput": [0.3, 0.7]}),
+        ("root_mean_squared_error", T, P, {"multioutput": "raw_values"}),
+        ("mean_absolute_error", T, P, {"multioutput": [1, 3]}),
+        ("r2_score", T, P, {"multioutput": "raw_values"}),
+        ("r2_score", T, P, {"multioutput": "variance_weighted"}),
+        ("r2_score", CONSTANT, P, {"multioutput": "raw_values", "force_finite": False}),
+        ("r2_score", CONSTANT, CONSTANT, {"multioutput": "raw_values", "force_finite": False}),
+        ("r2_score", CONSTANT, P, {"multioutput": "variance_weighted"}),
+        ("mean_pinball_loss", T, P, {"alpha": 0.9}),
+        ("mean_pinball_loss", T, P, {"alpha": 0.2, "multioutput": "raw_values"}),
+        ("mean_poisson_deviance", T[:, 0], P[:, 0], {}),
+        ("mean_poisson_deviance", np.floor(T[:, 0]), P[:, 0], {}),
+        ("mean_gamma_deviance", T[:, 0], P[:, 0], {}),
+    ],
+)
+def test_parameters_mean_the_same(
+    name: str, y: Any, predicted: Any, options: dict[str, Any], weight: Any
+) -> None:
+    metric, peer = (getattr(of, name) for of in (metrics, known))
+    given = [y, predicted.astype(int) if predicted.dtype == bool else predicted]
+    expected = peer(*given, sample_weight=weight, **options)
+    local = metric(*given, sample_weight=weight, **options)
+    np.testing.assert_allclose(local, expected, rtol=1e-12)
+    cut = [da.from_array(each, chunks=(70, *each.shape[1:])) for each in given]
+    weights = None if weight is None else da.from_array(weight, chunks=70)
+    found = metric(*cut, sample_weight=weights, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert type(found) is type(expected)
+
+
+def test_domains_of_deviances_are_those_of_scikit_learn() -> None:
+    y, predicted = (da.from_array(values, chunks=70) for values in (T[:, 0], P[:, 0]))
+    with pytest.raises(ValueError, match="Mean Tweedie deviance error with power=2"):
+        metrics.mean_gamma_deviance(y - 0.5, predicted)
+    with pytest.raises(ValueError, match="Mean Tweedie deviance error with power=1"):
+        metrics.mean_poisson_deviance(y, -predicted)
+    with pytest.raises(ValueError, match=r"'no' must be one of two labels|is not a valid label"):
+        metrics.brier_score_loss(da.from_array(Y, chunks=70), predicted / 100, pos_label="no")
+    with pytest.raises(ValueError, match="multioutput='variance_weighted' is not possible"):
+        metrics.mean_squared_error(y, predicted, multioutput="variance_weighted")
+    classes = da.from_array(RNG.integers(0, 3, ROWS), chunks=70)
+    chances = da.from_array(np.full((ROWS, 3), 1 / 3), chunks=(70, 3))
+    with pytest.raises(ValueError, match="Partial AUC computation not available in multiclass"):
+        metrics.roc_auc_score(classes, chances, max_fpr=0.5, multi_class="ovr")
+
+
+def test_deviances_and_functions_are_scorers() -> None:
+    X = RNG.normal(size=(ROWS, 2))
+    y = RNG.poisson(np.exp(X[:, 0]))
+    model = LinearRegressor(loss="poisson").fit(X, y)
+    lazy, targets = da.from_array(X, chunks=(70, 2)), da.from_array(y, chunks=70)
+    for name in ("neg_mean_poisson_deviance", "neg_mean_gamma_deviance"):
+        positive = targets + (name == "neg_mean_gamma_deviance")
+        expected = known.get_scorer(name)(model, X, positive.compute())
+        assert metrics.get_scorer(name)(model, lazy, positive) == pytest.approx(expected)
+
+    def score(estimator: Any, X: Any, y: Any) -> float:
+        return 3.0
+
+    assert metrics.get_scorer(score) is score
+    scorer = known.make_scorer(known.mean_squared_error)
+    assert metrics.get_scorer(scorer) is scorer
