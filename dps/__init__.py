@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 #: Where what users import is; and estimators that need PyTorch, which files may name.
-HOMES = {
+_HOMES = {
     "Checkpoint": "dps.training.checkpoint",
     "FMClassifier": "dps.estimators.fm",
     "FMRegressor": "dps.estimators.fm",
@@ -80,14 +80,16 @@ _PACKAGES = (
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        try:
-            return importlib.import_module(f"dps.{name}")
-        except ImportError as error:  # whoever looks at all that there is does not ask for it
-            raise AttributeError(str(error)) from error
-    if name not in HOMES:
+    home = _HOMES.get(name, f"dps.{name}")
+    if name not in _PACKAGES and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(HOMES[name]), name)
+    try:
+        module = importlib.import_module(home)
+    except ImportError as error:
+        if home != "dps.torch":
+            raise
+        raise AttributeError(str(error)) from error  # so that `hasattr` is False without PyTorch
+    found = globals()[name] = module if name in _PACKAGES else getattr(module, name)
     return found
 
 

@@ -3,7 +3,8 @@
 Owns the sentence of scikit-learn's parameter errors. It must not know what the parameters mean.
 """
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -21,9 +22,38 @@ class Configuration:
         Parameters
         ----------
         deep : bool, default=True
-            As in scikit-learn; there is nothing below.
+            Whether to add those of fields that are configurations, as ``base__momentum``.
         """
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        if deep:
+            for name, value in list(found.items()):
+                if isinstance(value, Configuration):
+                    inner = value.get_params()
+                    found |= {f"{name}__{each}": inner[each] for each in inner}
+        return found
+
+    def _with(self, params: Mapping[str, Any]) -> Self:
+        """A copy with other fields, named as by `get_params`."""
+        known, changes, inner = self.get_params(deep=False), {}, dict[str, dict[str, Any]]()
+        for name, value in params.items():
+            outer, nested, rest = name.partition("__")
+            if outer not in known:
+                raise ValueError(
+                    f"Invalid parameter {outer!r} for {type(self).__name__}. Valid parameters are: "
+                    f"{sorted(known)}."
+                )
+            if nested:
+                inner.setdefault(outer, {})[rest] = value
+            else:
+                changes[name] = value
+        for outer, given in inner.items():
+            value = changes.get(outer, known[outer])
+            if not isinstance(value, Configuration):
+                raise ValueError(
+                    f"{type(self).__name__}({outer}={value!r}) has no parameter {min(given)!r}"
+                )
+            changes[outer] = value._with(given)
+        return replace(self, **changes)
 
     def __sklearn_clone__(self) -> Self:
         return self

@@ -71,7 +71,7 @@ def gradient_at(params: Any, number: int) -> Any:
 @pytest.mark.parametrize(("n_shards", "far"), WAYS)
 @pairs(
     how=MODES,
-    optimizer=[SGD(), Momentum(0.8), Adagrad()],
+    optimizer=[SGD(), Momentum(momentum=0.8), Adagrad()],
     dtype=["float64", "float32"],
 )
 def test_updates_follow_the_formula(

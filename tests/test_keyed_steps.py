@@ -20,7 +20,7 @@ ROWS, COLUMNS = 600, 2000
 MODES = {"sync": dps.Sync, "async": dps.Async, "allreduce": dps.AllReduce}
 OPTIMIZERS = {
     "sgd": (SGD(), 1.0),
-    "momentum": (Momentum(0.8), 0.3),
+    "momentum": (Momentum(momentum=0.8), 0.3),
     "adagrad": (Adagrad(), 0.5),
 }
 
@@ -144,7 +144,7 @@ class Ramp(Schedule):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_schedule_is_asked_within_the_fit_only(mode, data, monkeypatch):
-    options = {"mode": mode, "optimizer": Momentum(0.95), "learning_rate": Ramp(0.05)}
+    options = {"mode": mode, "optimizer": Momentum(momentum=0.95), "learning_rate": Ramp(0.05)}
     options["n_replicas"] = 1 if mode == "async" else 2
     dense = fit(data, False, monkeypatch, **options)
     by_keys = fit(data, True, monkeypatch, **options)

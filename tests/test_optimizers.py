@@ -97,7 +97,9 @@ def test_adam_walks_as_algorithm_1():
 def test_momentum_and_adagrad_start_as_published():
     params, state = np.zeros(1), np.zeros((1, 1))
     for step in (1, 2, 3):
-        Momentum(0.5, True).update(params, np.ones(1), state, step=step, lr=1.0, **NO_PENALTY)
+        Momentum(momentum=0.5, nesterov=True).update(
+            params, np.ones(1), state, step=step, lr=1.0, **NO_PENALTY
+        )
     assert params[0] == -(1.5 + 1.75 + 1.875)
     params, state = np.zeros(1), np.empty((1, 1))
     Adagrad().initialize(state)
@@ -108,7 +110,7 @@ def test_momentum_and_adagrad_start_as_published():
 @pytest.mark.parametrize("start", [0, 3, 20])
 def test_averaged_reports_the_mean_after_start(start):
     rng = np.random.default_rng(0)
-    optimizer, walk = Averaged(SGD(), start), []
+    optimizer, walk = Averaged(SGD(), start=start), []
     params, state = rng.normal(size=5), np.empty((1, 5))
     optimizer.initialize(state)
     np.testing.assert_array_equal(optimizer.result(params, state), params)
@@ -122,7 +124,7 @@ def test_averaged_reports_the_mean_after_start(start):
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_configuration_travels(optimizer):
     assert pickle.loads(pickle.dumps(optimizer)) == optimizer
-    assert type(optimizer)(**optimizer.get_params()) == optimizer
+    assert type(optimizer)(**optimizer.get_params(deep=False)) == optimizer
     assert optimizer.default_schedule(0.0) > 0
     assert get_optimizer(optimizer) is optimizer
 
@@ -155,13 +157,13 @@ def test_optimizers_are_found_by_name_and_others_are_listed():
             "Got 'small' instead.",
         ),
         (
-            lambda: Adagrad(0),
+            lambda: Adagrad(initial_accumulator=0),
             ValueError,
             "The 'initial_accumulator' parameter of Adagrad must be a float in the range "
             "(0.0, inf). Got 0 instead.",
         ),
         (
-            lambda: Momentum(float("nan")),
+            lambda: Momentum(momentum=float("nan")),
             ValueError,
             "The 'momentum' parameter of Momentum must be a float in the range [0.0, 1.0). "
             "Got nan instead.",

@@ -171,7 +171,7 @@ def test_an_unfitted_estimator_comes_back_with_all_of_its_parameters(tmp_path: P
     assert not hasattr(loaded, "coef_")
     for regressor in (
         dps.LinearRegressor(Quantile(0.9)),
-        dps.MLPRegressor(hidden_layer_sizes=(5, 3), optimizer=Momentum(0.5)),
+        dps.MLPRegressor(hidden_layer_sizes=(5, 3), optimizer=Momentum(momentum=0.5)),
     ):
         regressor.save(tmp_path / "other")
         assert repr(dps.load(tmp_path / "other")) == repr(regressor)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, get_type_hints
+from difflib import get_close_matches
+from typing import Any, Literal, get_type_hints
 
 from dps._checks import check_of
 
@@ -29,6 +31,7 @@ class Options:
     silence: float = 2.0  # seconds without any answer after which another host is gone
     grace: float = 2.0  # seconds in which workers may end what runs, and say that they are there
     fruitless_losses: int = 3  # losses in a row without progress that a fit survives
+    monitor: bool = True  # whether fits report to the dashboard
 
     @classmethod
     def now(cls) -> Options:
@@ -37,13 +40,19 @@ class Options:
         Raises
         ------
         ValueError
-            One is not what it may be.
+            There is another option, or one is not what it may be.
         """
         config = sys.modules.get("dask.config")
-        if config is None:
-            return cls()
-        return cls(**{each.name: config.get(f"dps.{each.name}", each.default)
-                      for each in fields(cls)})  # fmt: skip
+        given: Any = {} if config is None else config.get("dps", {})
+        if not isinstance(given, Mapping):
+            raise ValueError(f"dps of dask.config must be a mapping of options, got {given!r}")
+        given = {str(name).replace("-", "_"): value for name, value in given.items()}
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name, known, 1) or [", ".join(known)]
+                raise ValueError(f"dps has no option dps.{name} of dask.config: use {near[0]}")
+        return cls(**given)
 
     def __post_init__(self) -> None:
         wanted = {
@@ -54,6 +63,7 @@ class Options:
             "silence": "seconds above 0",
             "grace": "seconds above 0",
             "fruitless_losses": "a number from 0 on",
+            "monitor": "True or False",
         }
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)

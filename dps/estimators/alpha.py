@@ -94,7 +94,7 @@ def choose_alpha(
         stops = {"X_val": X, "y_val": y, "sample_weight_val": weight}
         with in_this_process(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the final fit warns
-            model.fit(*train, **(stops if estimator.early_stopping else {}))
+            model.fit(*train, **(stops if estimator._stops_early else {}))
             return _losses(model._apply(X, np.ascontiguousarray), y, weight, targets)
 
     race = Race(losses_of, n_folds, stronger_first=starts)

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dps import metrics
+from dps._parameters import Configuration
 from dps.cluster.choice import client_of, here
 from dps.cluster.options import Options
 from dps.data.alignment import in_memory
@@ -27,6 +28,7 @@ from dps.data.partitions import as_pandas, is_dask, meta_of
 from dps.estimators.callbacks import CallbackSupportMixin, with_callbacks
 from dps.estimators.encoding import select
 from dps.estimators.fitting import fit
+from dps.estimators.habits import refuse_unknown
 from dps.estimators.inputs import plain
 from dps.estimators.prediction import (
     EncodedPredictor,
@@ -42,13 +44,21 @@ from dps.estimators.resuming import Resumption
 from dps.estimators.survey import Survey
 from dps.estimators.validation import ValidationData
 from dps.losses import Loss
-from dps.modes import Mode
+from dps.modes import Mode, get_mode
+from dps.optimizers import get_optimizer
 from dps.preprocessing import FrameEncoder
 from dps.scores.validation import Score
 from dps.training.checkpoint import Checkpoint
 from dps.training.job import Job
 from dps.training.report import FitReport
 from dps.training.state import TrainState
+
+#: Parameters of `fit` by name.
+_OF_FIT = ("X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val", "resume")
+#: Parameters that are configurations, and what makes one from a name.
+_CONFIGURED: dict[str, Any] = {
+    "optimizer": get_optimizer, "mode": get_mode, "loss": None, "learning_rate": None,
+}  # fmt: skip
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -96,7 +106,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "shuffle": ["boolean", StrOptions({"global"})],
         "random_state": ["random_state"],
-        "early_stopping": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "scoring": [str, Score, callable],  # of a function the error says how
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
@@ -135,6 +145,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     @abstractmethod
     def _loss(self) -> Loss:
         """The loss as the user gave it."""
+
+    @property
+    def _stops_early(self) -> bool:
+        """Whether that is asked for; where "auto" is more than that it does not, plans know."""
+        return self.early_stopping != "auto" and bool(self.early_stopping)
 
     @property
     def _most_epochs(self) -> int:
@@ -209,6 +224,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         y_val: Any = None,
         sample_weight_val: Any = None,
         resume: bool = False,
+        **unknown: Any,
     ) -> Self:
         """Train to the stopping rule.
 
@@ -252,6 +268,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         dps.errors.DPSError
             The cluster failed.
         """
+        refuse_unknown(f"{type(self).__name__}.fit()", unknown, _OF_FIT)
         self._validate_params()
         start, classes = self._warm() if self.warm_start else None, None
         if start is not None:
@@ -367,6 +384,27 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         with client_of(self.client, Options.now().timeout) as client:
             score = getattr(metrics, metric)
             return float(score(y, predicted, sample_weight=weight, client=client))
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, also those of the optimizer, mode, loss and schedule.
+
+        ``set_params(optimizer__momentum=0.8)`` replaces the optimizer by one with that momentum. It
+        may have been a name: ``set_params(optimizer="momentum", optimizer__momentum=0.8)``.
+        """
+        inner: dict[str, dict[str, Any]] = {}
+        for name in list(params):
+            outer, nested, rest = name.partition("__")
+            if nested and outer in _CONFIGURED and hasattr(self, outer):
+                inner.setdefault(outer, {})[rest] = params.pop(name)
+        super().set_params(**params)
+        for outer, given in inner.items():
+            value = getattr(self, outer)
+            if isinstance(value, str) and outer != "learning_rate":
+                value = self._loss() if outer == "loss" else _CONFIGURED[outer](value)
+            if not isinstance(value, Configuration):
+                raise ValueError(f"{outer}={value!r} has no parameter {min(given)!r}")
+            setattr(self, outer, value._with(given))
+        return self
 
     # A client holds a connection and an event loop, a server memory of others: they are shared,
     # never copied. In a pickle there is the server's name, by which it is found again.

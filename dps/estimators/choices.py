@@ -37,16 +37,16 @@ _WORTH = 4
 
 def choose_optimizer(estimator: Any, loss: Loss) -> Optimizer | None:
     """The optimizer of stochastic steps, None for "auto", checked against other parameters."""
-    check_known(estimator.optimizer)
+    check_known(estimator.optimizer, "auto", "lbfgs")
     if estimator.optimizer != "lbfgs":
         return None if estimator.optimizer == "auto" else get_optimizer(estimator.optimizer)
     refuse_passes(*_obstacles(estimator, loss))
     return SGD()  # of which no step is taken
 
 
-def check_known(given: Any) -> None:
-    """Raise where this is no optimizer, and no name of one, "auto" or "lbfgs"."""
-    names = ["auto", "lbfgs", *sorted(OPTIMIZERS)]
+def check_known(given: Any, *others: str) -> None:
+    """Raise where this is no optimizer, and no name of one, nor another that is allowed."""
+    names = [*others, *sorted(OPTIMIZERS)]
     if isinstance(given, Optimizer) or (isinstance(given, str) and given in names):
         return
     theirs = getattr(given, "__name__", type(given).__name__).lower()
@@ -74,7 +74,7 @@ def _obstacles(estimator: Any, loss: Loss) -> Iterator[str]:
 
 def asks_for_steps(estimator: Any) -> Iterator[str]:
     """Parameters that only stochastic steps can honour."""
-    if estimator.early_stopping and estimator.early_stopping != "auto":
+    if estimator._stops_early:
         yield f"early_stopping={estimator.early_stopping!r}"
     for name in ("learning_rate", "batch_size"):
         if (given := getattr(estimator, name, "auto")) != "auto":
@@ -200,12 +200,32 @@ def choose_schedule(
     return schedule_of(estimator, auto_schedule(optimizer, scale, few, partial))
 
 
+def rate_of(estimator: Any) -> Any:
+    """The learning rate as the estimator or its optimizer has it, else "auto".
+
+    Raises
+    ------
+    ValueError
+        Both have one.
+    """
+    given, optimizer = estimator.learning_rate, estimator.optimizer
+    own = optimizer.learning_rate if isinstance(optimizer, Optimizer) else "auto"
+    if isinstance(own, str) and own == "auto":
+        return given
+    if isinstance(given, str) and given == "auto":
+        return own
+    raise ValueError(
+        f"learning_rate={given!r} and optimizer={optimizer!r} both give the learning rate: leave "
+        "one of them out"
+    )
+
+
 def schedule_of(estimator: Any, automatic: Schedule) -> Schedule:
     """The learning rate, from a number, a schedule, a schedule's name or "auto".
 
     A schedule of a name starts from where the automatic one does.
     """
-    rate = estimator.learning_rate
+    rate = rate_of(estimator)
     if isinstance(rate, Schedule):
         return rate
     if not isinstance(rate, str):

@@ -138,7 +138,7 @@ class Stepped(Maker, DistributedEstimator):
 
     def _check(self, survey: Survey) -> None:
         """Names must be known, and L-BFGS honours some parameters only."""
-        check_known(self.optimizer)
+        check_known(self.optimizer, "auto", "lbfgs")
         if self.optimizer == "lbfgs":
             refuse_passes(*self._obstacles(survey))
         self._how()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.choices import check_known, rate_of
 from dps.estimators.constants import machine_goes_on
 from dps.estimators.factors import inputs_of, row_names
 from dps.estimators.lookups import Part
@@ -111,7 +112,8 @@ optimizer : str or Optimizer, default="auto"
     of many rows, as lazy steps are of Adagrad.
 learning_rate : float, Schedule or str, default="auto"
     A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
-    a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant.
+    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
+    in `partial_fit` constant.
 average : bool or "auto", default="auto"
     Whether the parameters are those of an exponential mean over the last two epochs. "auto" is so
     unless batches touch little of many rows.
@@ -177,7 +179,6 @@ class _Factorization(Planned):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean", StrOptions({"auto"})],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
@@ -194,6 +195,7 @@ class _Factorization(Planned):
     def _check(self, survey: Survey) -> None:
         """A loss needs a kernel, and parameters must go together."""
         super()._check(survey)
+        check_known(self.optimizer, "auto")
         if self.max_embeddings is not None:
             self._check_table(survey)
         for name, given in ("min_count", self.min_count > 1), ("expire_after", self.expire_after):
@@ -278,7 +280,7 @@ class _Factorization(Planned):
         rate = base.default_schedule.rate
         if self.optimizer == "auto":
             rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
-        return planned_schedule(self.learning_rate, rate, epochs)
+        return planned_schedule(rate_of(self), rate, epochs)
 
     def _machine(self, survey: Survey, outputs: Outputs) -> FactorizationMachine:
         before = None if survey.start is None else survey.start.model

@@ -30,9 +30,11 @@ from dps.estimators.choices import (
     choose_replicas,
     choose_schedule,
     l1_ratio,
+    rate_of,
     takes_steps,
 )
 from dps.estimators.constants import linear_goes_on
+from dps.estimators.docs import LINEAR
 from dps.estimators.encoding import coefficient_names, index_of
 from dps.estimators.plain import plain_linear
 from dps.estimators.prediction import LinearRaw
@@ -56,58 +58,6 @@ from dps.training.job import Job
 from dps.training.launch import touches_little
 from dps.training.plan import batch_rows
 from dps.training.state import TrainState, starting_state
-
-_LINEAR = """
-penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
-    L-BFGS ends with the zeros of L1; stochastic steps leave some of them small.
-alpha : float, "auto" or "cv", default="auto"
-    Strength of the penalty; "auto" is 1 / (sum of sample weights), or 1 / rows. "cv" multiplies
-    it by powers of ten if that lowers the loss of held-out rows by 1% and two standard errors.
-    These are `X_val`, or up to five folds of a sample of at most 2^21 stored values.
-standardize : bool or "auto", default="auto"
-    Whether numbers count as those of deviation one, as in glmnet and Spark: in the penalty, and
-    in steps of SGD, momentum, Adagrad and Adam. "auto" is True, but ``alpha="cv"`` also tries
-    False on dense arrays, for columns in the same units (pixels). Numbers are the columns of dense
-    arrays and the numeric columns of dataframes; categories, and columns of sparse matrices,
-    count as they are. `coef_` is of the features as they are. Deviations are of all rows (of
-    partitions with more than 2^19 stored values of a sample), with `sample_weight` and without
-    `class_weight`; `partial_fit` keeps those of its first call.
-l1_ratio : float, default=0.15
-    Share of L1 in the elastic net.
-fit_intercept : bool, default=True
-max_iter : int, default=1000
-    Epochs at the most.
-tol : float or None, default=1e-4
-    An epoch of stochastic steps that does not lower the loss by this share of the loss of the best
-    constant counts as bad (a `scoring`, and a loss in Python, by this much). L-BFGS ends when a
-    step promises less than a hundredth of it, or when
-    `n_iter_no_change` passes in a row each gain less than a tenth; in a regression
-    times the squared derivative of the loss at a standard deviation of y, and of the
-    objective where that is less. With L1, or where a loss has a kink, it is stricter.
-n_iter_no_change : int, default=5
-    Bad epochs in a row that end the fit.
-early_stopping : bool, default=False
-    Whether the loss of rows that are held out, or given to `fit` as `X_val`, decides when to
-    stop, and which epoch is kept.
-warm_start : bool, default=False
-    Whether `fit` starts from the coefficients that are there.
-average : bool or int, default=False
-    Whether the parameters are averaged over updates; a number starts when so many
-    rows have been seen.
-optimizer : str or Optimizer, default="auto"
-    One of "auto", "lbfgs", "sgd", "momentum", "adagrad", "scaled_adagrad", "adam" and "adamw".
-    "lbfgs" takes its steps from the gradient of all rows, in coordinates in which
-    features vary alike; features need not be scaled. "auto" is L-BFGS, unless something
-    was asked for that only stochastic steps have: `learning_rate`, `batch_size`,
-    `average`, `early_stopping`, ``tol=None``. Then it is scaled Adagrad, for which
-    features need not be scaled, either; for the others scale sparse ones. In async it is scaled
-    Adagrad until that gains little, and then L-BFGS, for whose passes replicas wait for
-    each other. Where sparse rows say little of each column (text) and `alpha` is small,
-    it is Adagrad in every mode. In `partial_fit` its accumulators forget half in 128 updates, so
-    that it follows what drifts; "scaled_adagrad" itself never forgets.
-learning_rate : float, Schedule, {"constant", "invscaling", "step", "cosine"} or "auto", \
-default="auto"
-"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -194,7 +144,7 @@ class _Linear(DistributedEstimator):
         batch_size = choose_batch_size(self, summary, wide, survey.partial)
         batch = batch_rows(batch_size, summary.total)
         optimizer = choose_optimizer(self, loss)
-        of_values = wide and optimizer is None and self.learning_rate == "auto"
+        of_values = wide and optimizer is None and rate_of(self) == "auto"
         if of_values:
             optimizer, schedule = wide_steps(summary)
         else:
@@ -268,10 +218,12 @@ class _Linear(DistributedEstimator):
         # The scale makes weights sum to the rows, so this is one over their sum.
         unit = survey.targets.scale / survey.summary.total
         alpha = unit * times if isinstance(self.alpha, str) else float(self.alpha)
+        if self.penalty is None:
+            alpha = 0.0
         survey.attributes |= {"alpha_": alpha, "standardize_": standardize}
         if tried:
             survey.attributes["alpha_path_"] = np.array(tried) * [unit, 1.0, 1.0]
-        return alpha if self.penalty is not None else 0.0, standardize
+        return alpha, standardize
 
     def _initial(self, model: LinearModel, survey: Survey) -> NDArray[np.floating]:
         if (start := survey.start) is not None:
@@ -418,7 +370,7 @@ class _Linear(DistributedEstimator):
         return pd.DataFrame(coef.T, index=names, columns=columns)
 
 
-@estimator(model=LinearModel, linear=_LINEAR)
+@estimator(model=LinearModel, linear=LINEAR)
 class LinearClassifier(_Linear, Classifier):
     """A linear classifier, trained where its data lies.
 
@@ -462,7 +414,7 @@ class LinearClassifier(_Linear, Classifier):
     """
 
 
-@estimator(model=LinearModel, linear=_LINEAR)
+@estimator(model=LinearModel, linear=LINEAR)
 class LinearRegressor(_Linear, Regressor):
     """A linear regression, trained where its data lies.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from dps.estimators.choices import rate_of
 from dps.estimators.constants import network_goes_on, scaling_of
 from dps.estimators.plain_network import plain_network
 from dps.estimators.planned import (
@@ -73,9 +74,9 @@ optimizer : str or Optimizer, default="auto"
     `dropout`, `average`, early stopping or learning rate.
 learning_rate : float, Schedule or str, default="auto"
     A number is a constant rate; names are "cosine", "constant", "invscaling" and "step". "auto" is
-    a cosine over `max_iter` epochs after a short warm-up; in `partial_fit` constant. Layers are
-    scaled by the root of their inputs and targets by their deviation, so that one rate suits all
-    widths and all units of y.
+    that of `optimizer`, if it has one, else a cosine over `max_iter` epochs after a short warm-up;
+    in `partial_fit` constant. Layers are scaled by the root of their inputs and targets by their
+    deviation, so that one rate suits all widths and all units of y.
 average : bool, default=True
     Whether the parameters are those of an exponential mean over the last two epochs.
 max_iter : int or "auto", default="auto"
@@ -133,7 +134,6 @@ class _Perceptron(Planned):
         "learning_rate": [Interval(Real, 0, None, closed="neither"), str, Schedule],
         "average": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
@@ -143,7 +143,7 @@ class _Perceptron(Planned):
         optimizer_of(self.optimizer)
         if self.optimizer == "lbfgs":
             check_passes(self, survey.partial)
-        planned_schedule(self.learning_rate, 1.0, 1)
+        planned_schedule(rate_of(self), 1.0, 1)
         hidden_units(self.hidden_layer_sizes)
 
     def plan(self, survey: Survey) -> Job:
@@ -172,7 +172,7 @@ class _Perceptron(Planned):
         return survey.job(
             self._network(survey, outputs),
             optimizer,
-            planned_schedule(self.learning_rate, float(rate), None if survey.partial else epochs),
+            planned_schedule(rate_of(self), float(rate), None if survey.partial else epochs),
             l2=alpha / (1 if isinstance(base_of(optimizer), AdamW) else summary.total),
             stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
             batch_size=batch,

@@ -261,7 +261,7 @@ def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
         return adamw(slope)
     if given == "lbfgs":
         return SGD()  # of which no step is taken
-    check_known(given)
+    check_known(given, "auto", "lbfgs")
     return get_optimizer(given)
 
 
@@ -272,7 +272,12 @@ def check_passes(estimator: Any, partial: bool) -> None:
     ------
     ValueError
     """
-    refuse_passes(*["partial_fit"] * partial, *asks_for_steps(estimator))
+    dropout = estimator.dropout
+    refuse_passes(
+        *["partial_fit"] * partial,
+        *asks_for_steps(estimator),
+        *[f"dropout={dropout!r}"] * (dropout not in (0, type(estimator).dropout)),
+    )
 
 
 def passes(l2: float, summary: DataSummary, tol: float | None, patience: int) -> FullBatch:

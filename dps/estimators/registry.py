@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import dps
 from dps.estimators.docs import SHARED
+from dps.estimators.habits import checks_names
 from dps.estimators.making import Maker, takes_options
 
 _Class = TypeVar("_Class", bound=type)
@@ -40,7 +42,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
 
     def made(cls: _Class) -> _Class:
         known = ESTIMATORS.get(cls.__name__)
-        place = dps.HOMES.get(cls.__name__) if known is None else known.__module__
+        place = dps._HOMES.get(cls.__name__) if known is None else known.__module__
         if place not in (None, cls.__module__) and not cls.__module__.startswith("dps."):
             raise ValueError(f"{place} has a {cls.__name__}: use another name")
         text = inspect.cleandoc(cls.__doc__ or "")  # a dataclass without one makes its own
@@ -52,6 +54,7 @@ def estimator(model: type | None = None, **pieces: str) -> Callable[[_Class], _C
         new.__doc__ = text
         if model is not None:
             new._model_type = model
+        checks_names(new)
         if issubclass(new, Maker):
             takes_options(new)
         ESTIMATORS[cls.__name__] = new
@@ -68,8 +71,8 @@ def find(name: Any) -> Any:
     ValueError
         There is none.
     """
-    if isinstance(name, str) and name in dps.HOMES:
-        getattr(dps, name)
+    if isinstance(name, str) and name in dps._HOMES:
+        importlib.import_module(dps._HOMES[name])
     if not isinstance(name, str) or name not in ESTIMATORS:
         raise ValueError(f"it is a {name!r}, and there are {sorted(ESTIMATORS)}")
     return ESTIMATORS[name]

@@ -140,7 +140,7 @@ class Survey:
             state, _ = starting_state(start, optimizer, model)
         if stopping is None:
             stopping = StoppingRule(
-                self.max_iter, self.tol, estimator.n_iter_no_change, estimator.early_stopping,
+                self.max_iter, self.tol, estimator.n_iter_no_change, estimator._stops_early,
                 finishes=finish is not None,
             )  # fmt: skip
         if stopping.tol:

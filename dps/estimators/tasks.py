@@ -19,6 +19,7 @@ from dps.data.inspection import DataSummary
 from dps.data.partitions import is_dask
 from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
+from dps.estimators.habits import refuse_unknown
 from dps.estimators.prediction import Finish
 from dps.losses import Loss, MarginLoss, Multilabel, get_loss
 
@@ -120,8 +121,9 @@ class AnyClassifier(ClassifierMixin, DistributedEstimator):
         """Names of columns: Parquet takes texts only."""
         return [str(label) for label in self.classes_]
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, **unknown: Any) -> Any:
         """Labels, (n,), or of a y of several columns 0 and 1 for each. Lazy for Dask input."""
+        refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
         check_is_fitted(self)
         if self.multilabel_:
             return self._apply(X, _indicators, self._class_names())
@@ -203,11 +205,12 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
         start = None if first else self._carry
         return self._run(X, y, sample_weight, start=start, partial=True, reset=first)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, **unknown: Any) -> Any:
         """Predicted values, (n,), or (n, n_outputs) if y had several columns.
 
         Lazy for Dask input.
         """
+        refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
         check_is_fitted(self)
         n_outputs = self._several()
         if n_outputs is None:

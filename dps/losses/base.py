@@ -13,6 +13,7 @@ import numpy as np
 
 from dps._kernels.losses import LossKernel
 from dps._native import written_in_python
+from dps._parameters import Configuration
 
 Task = Literal["classification", "regression"]
 
@@ -88,7 +89,7 @@ def _bend_of(loss: "Loss") -> float:
 
 
 @dataclass(frozen=True)
-class Loss(ABC):
+class Loss(Configuration, ABC):
     """A loss of a raw model output, summed over rows with weights.
 
     Attributes

@@ -58,7 +58,7 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     Examples
     --------
     >>> get_optimizer("momentum")
-    Momentum(momentum=0.9, nesterov=False)
+    Momentum(learning_rate='auto', momentum=0.9, nesterov=False)
     """
     if isinstance(optimizer, Optimizer):
         return optimizer

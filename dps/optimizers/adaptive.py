@@ -11,7 +11,7 @@ from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Constant, InvScaling, Schedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
     r"""Adagrad (Duchi, Hazan and Singer, 2011), in TensorFlow's form.
 
@@ -23,6 +23,8 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
     initial_accumulator : float, default=0.1
         :math:`G` before the first update; positive.
 
@@ -40,6 +42,7 @@ class Adagrad(Optimizer):
     initial_accumulator: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_real(self, "initial_accumulator", 0.0, float("inf"), closed="neither")
 
     @property
@@ -57,7 +60,7 @@ class Adagrad(Optimizer):
         return UpdateKernel("adagrad")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScaledAdagrad(Adagrad):
     r"""Adagrad whose steps are in units of their coordinates.
 
@@ -71,6 +74,8 @@ class ScaledAdagrad(Adagrad):
 
     Parameters
     ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
     initial_accumulator : float, default=1e-6
         :math:`G u^2` before the first update; positive.
 
@@ -123,7 +128,7 @@ class ScaledAdagrad(Adagrad):
         return UpdateKernel("scaled_adagrad")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Moments(Optimizer):
     """What Adam and AdamW share."""
 
@@ -133,6 +138,7 @@ class _Moments(Optimizer):
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_real(self, "beta1", 0.0, 1.0, closed="left")
         check_real(self, "beta2", 0.0, 1.0, closed="left")
         check_real(self, "epsilon", 0.0, float("inf"))
@@ -143,7 +149,7 @@ class _Moments(Optimizer):
         return InvScaling(0.02)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adam(_Moments):
     r"""Adam, Algorithm 1 of Kingma and Ba (2015), as in PyTorch.
 
@@ -159,6 +165,8 @@ class Adam(_Moments):
 
     Parameters
     ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
     beta1, beta2 : float, default=0.9, 0.999
         Decay of the two moments, in [0, 1).
     epsilon : float, default=1e-8
@@ -199,7 +207,7 @@ class Adam(_Moments):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdamW(_Moments):
     r"""Adam whose penalty is decoupled from the gradient (Loshchilov and Hutter, 2019).
 
@@ -210,6 +218,8 @@ class AdamW(_Moments):
 
     Parameters
     ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
     beta1, beta2 : float, default=0.9, 0.999
         Decay of the two moments, in [0, 1).
     epsilon : float, default=1e-8

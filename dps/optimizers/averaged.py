@@ -1,6 +1,6 @@
 """The running mean of another optimizer's parameters. It must not know which optimizer that is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +17,8 @@ class Averaged(Optimizer):
 
     .. math:: \bar p \leftarrow \bar p + (p - \bar p) / (t - s) \quad \text{for updates } t > s
 
-    The updates themselves are those of ``base``. The mean is one more state row; it is NaN before
-    the first update and follows the parameters up to update ``start``.
+    The updates and the learning rate are those of ``base``. The mean is one more state row; it is
+    NaN before the first update and follows the parameters up to update ``start``.
 
     Parameters
     ----------
@@ -43,9 +43,10 @@ class Averaged(Optimizer):
     """
 
     reports_a_mean: ClassVar[bool] = True
+    learning_rate: float | Schedule | str = field(default="auto", init=False, repr=False)
     base: Optimizer
-    start: int = 0
-    horizon: int = 0
+    start: int = field(default=0, kw_only=True)
+    horizon: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Optimizer):
@@ -54,6 +55,7 @@ class Averaged(Optimizer):
             )
         check_integer(self, "start", 0)
         check_integer(self, "horizon", 0)
+        object.__setattr__(self, "learning_rate", self.base.learning_rate)
 
     @property
     def state_rows(self) -> int:  # type: ignore[override]

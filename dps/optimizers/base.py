@@ -10,13 +10,19 @@ from typing import Any, ClassVar
 
 from dps._kernels.optimizers import UpdateKernel
 from dps._native import written_in_python
-from dps._parameters import Configuration
+from dps._parameters import Configuration, check_real
 from dps.optimizers.schedules import Schedule
 
 
 @dataclass(frozen=True)
 class Optimizer(Configuration, ABC):
     """Turns the mean gradient of a batch into new parameters.
+
+    Parameters
+    ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        For estimators and parameter servers whose own `learning_rate` is not given. "auto" depends
+        on where it is used. Other parameters are given by name.
 
     Attributes
     ----------
@@ -34,14 +40,20 @@ class Optimizer(Configuration, ABC):
     --------
     >>> from dps.optimizers import Adam
     >>> Adam(beta1=0.8).get_params()
-    {'beta1': 0.8, 'beta2': 0.999, 'epsilon': 1e-08, 'lazy': False}
+    {'learning_rate': 'auto', 'beta1': 0.8, 'beta2': 0.999, 'epsilon': 1e-08, 'lazy': False}
     """
+
+    learning_rate: float | Schedule | str = "auto"
 
     state_rows: ClassVar[int] = 0
     kernel: ClassVar[UpdateKernel | None] = None
     always_lazy: ClassVar[bool] = False
     reports_a_mean: ClassVar[bool] = False
     _in_python: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.learning_rate, Schedule | str):
+            check_real(self, "learning_rate", 0.0, float("inf"), closed="neither")
 
     @property
     @abstractmethod

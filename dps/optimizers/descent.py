@@ -15,6 +15,11 @@ class SGD(Optimizer):
 
     The proximal step of the penalty has the step size :math:`\eta`.
 
+    Parameters
+    ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
+
     Examples
     --------
     >>> import numpy as np
@@ -36,7 +41,7 @@ class SGD(Optimizer):
         return UpdateKernel("sgd")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Momentum(Optimizer):
     r"""Gradient descent with (heavy ball or Nesterov) momentum, in PyTorch's form.
 
@@ -48,6 +53,8 @@ class Momentum(Optimizer):
 
     Parameters
     ----------
+    learning_rate : float, Schedule, name of a schedule or "auto", default="auto"
+        See `Optimizer`.
     momentum : float, default=0.9
         :math:`\mu`, in [0, 1).
     nesterov : bool, default=False
@@ -67,6 +74,7 @@ class Momentum(Optimizer):
     nesterov: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_real(self, "momentum", 0.0, 1.0, closed="left")
 
     @property

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import cos, floor, pi
 
-from dps._parameters import check_real
+from dps._parameters import Configuration, check_real
 
 _INFINITY = float("inf")
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule(Configuration, ABC):
     """A learning rate that follows the epochs done.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.optimizers import Optimizer
+from dps.optimizers import Averaged, Optimizer
 from dps.parameter_server.table import Table
 from dps.server.tensors import Rule, TensorSpec, parts_of, table_parts
 
@@ -48,19 +48,38 @@ def initial_values(tensors: Any) -> Initial:
     return made
 
 
-def learning_rate_of(optimizer: Optimizer, given: float | None) -> float:
-    """A number, or what the optimizer has by default."""
-    rate = optimizer.default_schedule(0.0) if given is None else given
+def learning_rate_of(optimizer: Optimizer, given: Any) -> float:
+    """The number that is given, else that of the optimizer, else its default.
+
+    Raises
+    ------
+    ValueError
+        It is no positive number, or both are given.
+    """
+    own = optimizer.learning_rate
+    if own != "auto" and given is not None:
+        raise ValueError(
+            f"learning_rate={given!r} and optimizer={optimizer!r} both give the learning rate: "
+            "leave one of them out"
+        )
+    if given is None:
+        given = optimizer.default_schedule(0.0) if own == "auto" else own
     if (
-        isinstance(rate, bool)
-        or not isinstance(rate, int | float | np.number)
-        or not (0 < rate < float("inf"))
+        isinstance(given, bool)
+        or not isinstance(given, int | float | np.number)
+        or not (0 < given < float("inf"))
     ):
         raise ValueError(
             "The 'learning_rate' parameter of ParameterServer must be a float in the range "
             f"(0.0, inf) or None. Got {given!r} instead."
         )
-    return float(rate)
+    return float(given)
+
+
+def without_rate(optimizer: Optimizer) -> Optimizer:
+    """The optimizer of a server, which knows the rate itself."""
+    name = "base__learning_rate" if isinstance(optimizer, Averaged) else "learning_rate"
+    return optimizer._with({name: "auto"})
 
 
 def check_name(name: Any) -> None:

@@ -24,6 +24,7 @@ from dps.parameter_server.arguments import (
     initial_values,
     learning_rate_of,
     specs_of,
+    without_rate,
 )
 from dps.parameter_server.named import NamedTensors
 from dps.parameter_server.reports import report
@@ -144,6 +145,7 @@ class ParameterServer(NamedTensors):
         wanted = check_shards(n_shards)
         check_mirror(mirror)
         rate = learning_rate_of(optimizer, learning_rate)
+        optimizer = without_rate(optimizer)
         found = places.client_for(client)
         nbytes = sum(value.nbytes for value in given.values())
         homes = places.shards_for(found, wanted, nbytes, workers, mirror, timeout)
@@ -366,7 +368,8 @@ class ParameterServer(NamedTensors):
         saved = read_server(path)
         chosen = saved.optimizer if optimizer is None else get_optimizer(optimizer)
         whole = saved.whole if type(chosen) is type(saved.optimizer) else saved.without_state
-        rate = saved.rate if learning_rate is None else learning_rate
+        asked = learning_rate is not None or chosen.learning_rate != "auto"
+        rate = learning_rate if asked else saved.rate
         made = cls.__new__(cls)
         made._make(
             saved.tensors, whole, chosen, rate, name, n_shards, placement, workers, mirror, client,

@@ -157,7 +157,7 @@ def auto_optimizer() -> Optimizer:
     Examples
     --------
     >>> auto_optimizer()
-    ScaledAdagrad(initial_accumulator=1e-06)
+    ScaledAdagrad(learning_rate='auto', initial_accumulator=1e-06)
     """
     return _AUTO
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import dask
 import numpy as np
 from distributed import Client, Future
 from distributed.client import _wait
@@ -28,6 +27,7 @@ from dps.cluster.dask.replicas import ReplicaTasks, run_replica_task
 from dps.cluster.dask.sending import EventSender
 from dps.cluster.dask.wish import Wish
 from dps.cluster.dask.work import FitWork
+from dps.cluster.options import Options
 from dps.data.disk import forget_files
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Counted, Partition
@@ -91,7 +91,7 @@ class DaskCluster:
         self._near: set[str] = set()  # workers of shards that are known to be on this host
         self._running: ReplicaTasks | None = None
         self.lost: list[tuple[str, float]] = []
-        self.watched = bool(dask.config.get("dps.monitor", True))
+        self.watched = Options.now().monitor
         self._sender = EventSender(client)
         self._wish = Wish(self._work)
         if self.watched:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import dask
 from distributed import Client, Future, Worker, get_client, get_worker
 from distributed.protocol import pickle
 
@@ -31,6 +30,7 @@ from dps.cluster.dask.calls import (
     reaching,
     shared_memory,
 )
+from dps.cluster.options import Options
 from dps.data.sealed import sealed
 from dps.errors import ClusterError, ServerLostError, WorkerLostError
 from dps.monitor.dashboard import show_fits
@@ -148,7 +148,7 @@ def start(
     everybody = {worker for places in workers for worker in places}
     check_versions(client, everybody, timeout)
     kind: type[TensorShard] = TensorShard
-    if dask.config.get("dps.monitor", True):
+    if Options.now().monitor:
         kind = ReportingTensorShard
         show_fits(client, timeout)
 

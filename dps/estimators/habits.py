@@ -1,0 +1,79 @@
+"""Errors that say what a parameter of other libraries is called here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+#: Of estimators.
+_PARAMETERS = {
+    "C": "alpha=1 / (C * rows)",
+    "callbacks": "set_callbacks()",
+    "epochs": "max_iter=",
+    "epsilon": "loss=dps.losses.Huber(...) or dps.losses.EpsilonInsensitive(...)",
+    "eta0": "learning_rate=",
+    "learning_rate_init": "learning_rate=",
+    "lr": "learning_rate=",
+    "max_epochs": "max_iter=",
+    "n_epochs": "max_iter=",
+    "n_jobs": "n_replicas=",
+    "patience": "n_iter_no_change=",
+    "quantile": "loss=dps.losses.Quantile(...)",
+    "seed": "random_state=",
+    "solver": "optimizer=",
+    "weight_decay": "alpha=",
+}
+#: Of `fit` and `predict`.
+METHODS = {
+    "batch_size": "batch_size= of the estimator",
+    "callbacks": "set_callbacks()",
+    "classes": "partial_fit(X, y, classes)",
+    "early_stopping_rounds": "early_stopping=True and n_iter_no_change= of the estimator",
+    "epochs": "max_iter= of the estimator",
+    "eval_set": "X_val=, y_val=",
+    "output_margin": "decision_function(X)",
+    "validation_data": "X_val=, y_val=",
+    "verbose": "verbose= of the estimator",
+}
+
+
+def refuse_unknown(
+    where: str, given: Iterable[str], known: Iterable[str], synonyms: Mapping[str, str] = METHODS
+) -> None:
+    """Raise if there is a parameter that is not known.
+
+    Examples
+    --------
+    >>> refuse_unknown("fit()", ["eval_set"], ["X", "y"])
+    Traceback (most recent call last):
+    ...
+    TypeError: fit() got an unexpected keyword argument 'eval_set': use X_val=, y_val=
+    >>> refuse_unknown("fit()", ["sample_weights"], ["sample_weight"])
+    Traceback (most recent call last):
+    ...
+    TypeError: fit() got an unexpected keyword argument 'sample_weights': use sample_weight=
+    """
+    known = list(known)
+    for name in given:
+        if name in known:
+            continue
+        near = get_close_matches(name, known, 1, 0.8)
+        use = synonyms.get(name, f"{near[0]}=" if near else "")
+        raise TypeError(
+            f"{where} got an unexpected keyword argument {name!r}{': use ' * bool(use)}{use}"
+        )
+
+
+def checks_names(cls: Any) -> None:
+    """Have the constructor of a dataclass say so; its signature stays."""
+    plain, known = cls.__init__, [each.name for each in fields(cls) if each.init]
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        refuse_unknown(f"{cls.__name__}()", given, known, _PARAMETERS)
+        plain(self, *args, **given)
+
+    cls.__init__ = __init__
