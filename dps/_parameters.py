@@ -22,7 +22,7 @@ class Configuration:
         Parameters
         ----------
         deep : bool, default=True
-            Whether to add those of fields that are configurations, as ``base__momentum``.
+            Whether to include parameters of nested configurations, as ``base__momentum``.
         """
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         if deep:

@@ -79,7 +79,10 @@ def test_machines_name_the_optimizers_that_they_have() -> None:
 )  # fmt: skip
 def test_parameters_by_habit(habit: str, said: str) -> None:
     for kind in (dps.LinearRegressor, dps.MLPClassifier, dps.FMRegressor, dps.ModelRegressor):
-        name = rf"{kind.__name__}\(\) got an unexpected keyword argument '{habit}': use {said}"
+        # The one has other losses, the other none.
+        lossless = kind in (dps.MLPClassifier, dps.ModelRegressor)
+        use = "$" if lossless and habit in ("quantile", "epsilon") else f": use {said}"
+        name = rf"{kind.__name__}\(\) got an unexpected keyword argument '{habit}'{use}"
         with pytest.raises(TypeError, match=name):
             kind(**{habit: 1})
 
@@ -100,6 +103,12 @@ def test_arguments_by_habit(method: str, habit: str, said: str) -> None:
     name = rf"LinearClassifier\.{method}\(\) got an unexpected .* '{habit}': use {said}"
     with pytest.raises(TypeError, match=name):
         getattr(model, method)(*given, **{habit: 1})
+
+
+def test_regressors_have_no_margin() -> None:
+    model = dps.LinearRegressor().fit(X, Y)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'output_margin'$"):
+        model.predict(X, output_margin=True)
 
 
 def test_constructors_are_as_they_were() -> None:

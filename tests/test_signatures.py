@@ -87,12 +87,15 @@ def test_parameters_mean_the_same(
     assert type(found) is type(expected)
 
 
-def test_domains_of_deviances_are_those_of_scikit_learn() -> None:
+def test_values_that_a_metric_excludes_are_named_with_their_place() -> None:
     y, predicted = (da.from_array(values, chunks=70) for values in (T[:, 0], P[:, 0]))
-    with pytest.raises(ValueError, match="Mean Tweedie deviance error with power=2"):
-        metrics.mean_gamma_deviance(y - 0.5, predicted)
-    with pytest.raises(ValueError, match="Mean Tweedie deviance error with power=1"):
-        metrics.mean_poisson_deviance(y, -predicted)
+    for metric in (metrics.mean_poisson_deviance, metrics.mean_gamma_deviance):
+        with pytest.raises(ValueError, match=r"y_true in partition \d has a -\S+, which"):
+            metric(-y, predicted)
+        with pytest.raises(ValueError, match=r"y_pred in partition \d has a -\S+, which"):
+            metric(y, -predicted)
+    with pytest.raises(ValueError, match=r"y_true in partition \d has a 0, which the gamma"):
+        metrics.mean_gamma_deviance(y * 0, predicted)
     with pytest.raises(ValueError, match=r"'no' must be one of two labels|is not a valid label"):
         metrics.brier_score_loss(da.from_array(Y, chunks=70), predicted / 100, pos_label="no")
     with pytest.raises(ValueError, match="multioutput='variance_weighted' is not possible"):

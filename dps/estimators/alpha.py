@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from dps.cluster.base import Cluster
 from dps.cluster.choice import in_this_process
@@ -93,7 +94,7 @@ def choose_alpha(
         model.standardize, model._alpha_times = penalty.standardize and not sparse, times(penalty)
         stops = {"X_val": X, "y_val": y, "sample_weight_val": weight}
         with in_this_process(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the final fit warns
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the final fit warns
             model.fit(*train, **(stops if estimator._stops_early else {}))
             return _losses(model._apply(X, np.ascontiguousarray), y, weight, targets)
 
@@ -183,7 +184,7 @@ def _gathered(cluster: Cluster, numbers: Sequence[int], share: float) -> Rows:
 
 
 def some_rows(X: Any, y: Any, weight: Any, *, share: float) -> Rows | None:
-    """Sample a share of a partition's rows, without those of weight zero; None if it is empty."""
+    """Sample a share of a partition's rows, without rows of weight zero; None if empty."""
     X = as_rows(X)
     rows = X.shape[0]
     if not rows:

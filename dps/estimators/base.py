@@ -148,7 +148,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     @property
     def _stops_early(self) -> bool:
-        """Whether that is asked for; where "auto" is more than that it does not, plans know."""
+        """Whether early stopping is asked for; networks and machines decide "auto" themselves."""
         return self.early_stopping != "auto" and bool(self.early_stopping)
 
     @property
@@ -386,7 +386,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
             return float(score(y, predicted, sample_weight=weight, client=client))
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also those of the optimizer, mode, loss and schedule.
+        """Set parameters, including nested ones of the optimizer, mode, loss and schedule.
 
         ``set_params(optimizer__momentum=0.8)`` replaces the optimizer by one with that momentum. It
         may have been a name: ``set_params(optimizer="momentum", optimizer__momentum=0.8)``.

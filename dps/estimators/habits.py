@@ -8,7 +8,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-#: Of estimators.
+#: Parameters of estimators; a hint is given where the estimator has what it names.
 _PARAMETERS = {
     "C": "alpha=1 / (C * rows)",
     "callbacks": "set_callbacks()",
@@ -26,7 +26,9 @@ _PARAMETERS = {
     "solver": "optimizer=",
     "weight_decay": "alpha=",
 }
-#: Of `fit` and `predict`.
+#: Parameters of regressors only.
+_OF_NUMBERS = {"epsilon", "quantile"}
+#: Arguments of `fit` and `predict`.
 METHODS = {
     "batch_size": "batch_size= of the estimator",
     "callbacks": "set_callbacks()",
@@ -68,12 +70,17 @@ def refuse_unknown(
 
 
 def checks_names(cls: Any) -> None:
-    """Have the constructor of a dataclass say so; its signature stays."""
+    """Have the constructor of an estimator raise such errors; its signature stays."""
     plain, known = cls.__init__, [each.name for each in fields(cls) if each.init]
+    hints = {
+        name: use for name, use in _PARAMETERS.items()
+        if (use.partition("=")[0] in known or hasattr(cls, use.removesuffix("()")))
+        and not (name in _OF_NUMBERS and cls._classification)
+    }  # fmt: skip
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        refuse_unknown(f"{cls.__name__}()", given, known, _PARAMETERS)
+        refuse_unknown(f"{cls.__name__}()", given, known, hints)
         plain(self, *args, **given)
 
     cls.__init__ = __init__

@@ -398,7 +398,7 @@ class LinearClassifier(_Linear, Classifier):
     alpha_ : float
         The strength of the penalty.
     standardize_ : bool
-        Whether numbers count as those of deviation one.
+        Whether numbers are standardized.
     alpha_path_ : array of shape (n, 3)
         With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
         whether numbers were standardized.
@@ -439,7 +439,7 @@ class LinearRegressor(_Linear, Regressor):
     alpha_ : float
         The strength of the penalty.
     standardize_ : bool
-        Whether numbers count as those of deviation one.
+        Whether numbers are standardized.
     alpha_path_ : array of shape (n, 3)
         With ``alpha="cv"``: strengths that were tried, the loss on held-out rows of each, and
         whether numbers were standardized.

@@ -210,7 +210,7 @@ class AnyRegressor(RegressorMixin, DistributedEstimator):
 
         Lazy for Dask input.
         """
-        refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"])
+        refuse_unknown(f"{type(self).__name__}.predict()", unknown, ["X"], {})
         check_is_fitted(self)
         n_outputs = self._several()
         if n_outputs is None:

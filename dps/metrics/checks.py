@@ -48,6 +48,31 @@ def of_numbers(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
     check_numbers(predicted, "y_pred", place)
 
 
+def of_counts(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+    """Raise unless no y is negative, and predictions are positive.
+
+    Raises
+    ------
+    ValueError
+    """
+    of_numbers(predicted, y, place)
+    for name, values, low in ("y_true", y, y < 0), ("y_pred", predicted, predicted <= 0):
+        if low.any():
+            raise ValueError(f"{name}{place} has a {values[low][0]}, which the deviance excludes")
+
+
+def of_positive(predicted: NDArray[Any], y: NDArray[Any], place: str) -> None:
+    """Raise unless y and predictions are positive.
+
+    Raises
+    ------
+    ValueError
+    """
+    of_counts(predicted, y, place)
+    if (y == 0).any():
+        raise ValueError(f"y_true{place} has a 0, which the gamma deviance excludes")
+
+
 def check_numbers(values: NDArray[Any], name: str, place: str, infinite: bool = False) -> None:
     """Raise unless values are finite numbers.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
-from dps.metrics.checks import of_numbers
+from dps.metrics.checks import Check, of_counts, of_numbers, of_positive
 from dps.metrics.sums import Metric, of_partitions, same_shape
 from dps.scores import formulas
 
@@ -134,7 +134,7 @@ def mean_poisson_deviance(
         As for `mean_squared_error`.
     """
     look = partial(_of_sklearn, "mean_poisson_deviance")
-    return float(_mean(look, y_true, y_pred, sample_weight, client))
+    return float(_mean(look, y_true, y_pred, sample_weight, client, of_counts))
 
 
 @Metric()
@@ -151,7 +151,7 @@ def mean_gamma_deviance(
         As for `mean_squared_error`.
     """
     look = partial(_of_sklearn, "mean_gamma_deviance")
-    return float(_mean(look, y_true, y_pred, sample_weight, client))
+    return float(_mean(look, y_true, y_pred, sample_weight, client, of_positive))
 
 
 @Metric()
@@ -194,7 +194,7 @@ def r2_score(
 
 
 def _of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
-    """What is made of the scores of several outputs."""
+    """Combine the scores of several outputs."""
     if not isinstance(multioutput, str):
         return float(np.average(values, weights=multioutput))
     if multioutput == "raw_values":
@@ -204,9 +204,11 @@ def _of_outputs(values: NDArray[np.float64], multioutput: Any) -> Any:
     return float(values.mean())
 
 
-def _mean(function: Any, y: Any, predicted: Any, weight: Any, client: Any) -> NDArray[np.float64]:
+def _mean(
+    function: Any, y: Any, predicted: Any, weight: Any, client: Any, check: Check = of_numbers
+) -> NDArray[np.float64]:
     """A mean for each output."""
-    sums = of_partitions(function, of_numbers, y, predicted, weight, client)
+    sums = of_partitions(function, check, y, predicted, weight, client)
     total = sum(weight for weight, _ in sums)
     return np.asarray(np.divide(np.sum([errors for _, errors in sums], axis=0), total))
 
@@ -229,7 +231,7 @@ def _of_sklearn(
 
     same_shape(predicted, y)
     total = float(weights.sum())
-    # Without weight there is no mean, but what is wrong with values is an error all the same.
+    # Rows without weight have no mean, but bad values among them are still errors.
     found = getattr(metrics, metric)(
         y, predicted, sample_weight=weights if total else None, **options
     )

@@ -17,8 +17,8 @@ class Averaged(Optimizer):
 
     .. math:: \bar p \leftarrow \bar p + (p - \bar p) / (t - s) \quad \text{for updates } t > s
 
-    The updates and the learning rate are those of ``base``. The mean is one more state row; it is
-    NaN before the first update and follows the parameters up to update ``start``.
+    ``base`` makes the updates, at its learning rate. The mean is one more state row; it is NaN
+    before the first update and follows the parameters up to update ``start``.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def contenders(regression: bool) -> dict[str, tuple[Any, Any]]:
 
 
 def look(X: Any, y: Any, regression: bool, seed: int) -> dict[str, tuple[float, float]]:
-    """Of each contender the loss and the seconds of the chosen strength, by those of the fixed."""
+    """Ratios of loss and of seconds, chosen strength over fixed strength, for each contender."""
     A, B, a, b = train_test_split(X, y, random_state=seed, stratify=None if regression else y)
     found = {}
     for name, models in contenders(regression).items():
