@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dps.estimators.mlp import MLPClassifier, MLPRegressor
     from dps.estimators.saving import load
     from dps.estimators.serving import ServedModel
-    from dps.parameter_server import ParameterServer, Table
+    from dps.parameter_server import EmbeddingTable, ParameterServer
     from dps.training.checkpoint import Checkpoint
 
 __version__ = "0.1.0"
@@ -30,6 +30,7 @@ __all__ = [
     "AllReduce",
     "Async",
     "Checkpoint",
+    "EmbeddingTable",
     "FMClassifier",
     "FMRegressor",
     "Hybrid",
@@ -42,7 +43,6 @@ __all__ = [
     "ParameterServer",
     "ServedModel",
     "Sync",
-    "Table",
     "__version__",
     "load",
 ]
@@ -60,7 +60,7 @@ _HOMES = {
     "ModelRegressor": "dps.estimators.custom",
     "ParameterServer": "dps.parameter_server",
     "ServedModel": "dps.estimators.serving",
-    "Table": "dps.parameter_server",
+    "EmbeddingTable": "dps.parameter_server",
     "TorchClassifier": "dps.torch",
     "TorchRegressor": "dps.torch",
     "load": "dps.estimators.saving",

@@ -26,6 +26,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class DPSError(Exception):
     """Base of all failures of a training run.
 

@@ -23,7 +23,7 @@ from dps._runtime.activity import COMPUTE, LOAD, PULL, PUSH, STALENESS, WAIT, WI
 from dps._runtime.loop import StepLoop
 from dps.data.blocks import Block, features_of
 from dps.losses import LogLoss
-from dps.models import LinearModel
+from dps.models.linear import LinearModel
 from dps.modes import Async
 from dps.monitor import events
 from dps.monitor.events import bucket

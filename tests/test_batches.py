@@ -18,7 +18,8 @@ from dps.data.batches import Batches, held_out_rows
 from dps.data.blocks import Block, features_of
 from dps.data.sources import LoadedCut, Source
 from dps.losses import SquaredError
-from dps.models import CSRRows, LinearModel
+from dps.models.base import CSRRows
+from dps.models.linear import LinearModel
 from dps.modes import Sync
 from dps.optimizers import Constant
 from dps.training.plan import make_plan

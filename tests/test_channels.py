@@ -85,7 +85,7 @@ def test_a_viewer_that_fails_at_the_end_hides_no_error(monkeypatch: pytest.Monke
         (watch.Watcher, "_result"),
         (fit_events.FitEvents, "ended"),
         (ThreadCluster, "close"),
-        (dps.LinearClassifier, "fitted"),
+        (dps.LinearClassifier, "_fitted"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )

@@ -20,14 +20,15 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 import dps
-from dps.losses import LOSSES
-from dps.optimizers import OPTIMIZERS, Constant, Momentum, Optimizer, Schedule
+from dps.losses.names import LOSSES
+from dps.optimizers import Constant, Momentum, Optimizer, Schedule
+from dps.optimizers.names import OPTIMIZERS
 from dps.training.lbfgs import full_batch
 
 ALPHA, L1_RATIO, EPSILON = 0.02, 0.4, 0.1
 ROWS, FEATURES = 60, 3
 NAMES = [name for name in LOSSES if name != "softmax"]
-#: The penalty of AdamW is none of the objective.
+#: Weight decay, which AdamW adds to Adam, is not part of the objective.
 EVERY_OPTIMIZER = [
     *(kind() for name, kind in OPTIMIZERS.items() if name != "adamw"), Momentum(nesterov=True),
 ]  # fmt: skip

@@ -37,7 +37,7 @@ def test_what_one_creates_all_others_find(way: dict[str, Any]) -> None:
         early = dps.ParameterServer.connect("grows", **way)
         assert server.versions == {}
         w = np.arange(12.0).reshape(6, 2)
-        server.create({"w": w, "t": dps.Table(dim=2)})
+        server.create({"w": w, "t": dps.EmbeddingTable(dim=2)})
         np.testing.assert_array_equal(early.pull("w"), w)
         early.push("w", np.ones((6, 2)))
         before = early.pull("w")
@@ -116,9 +116,9 @@ def test_notes_are_kept_beside_tensors_and_in_files(way: dict[str, Any], tmp_pat
 def test_a_name_is_created_once_whoever_else_has_heard_of_it(way: dict[str, Any]) -> None:
     with dps.ParameterServer(name="twice", n_shards=2, **way) as server:
         other = dps.ParameterServer.connect("twice", **way)
-        server.create({"w": np.zeros(4), "t": dps.Table(dim=2)})
+        server.create({"w": np.zeros(4), "t": dps.EmbeddingTable(dim=2)})
         server.add("w", 1.0)
-        for name, value in {"w": np.zeros(4), "t": dps.Table(dim=2)}.items():
+        for name, value in {"w": np.zeros(4), "t": dps.EmbeddingTable(dim=2)}.items():
             with pytest.raises(ValueError, match=f"there is a tensor '{name}' on server 'twice'"):
                 other.create({name: value, "more": np.zeros(2)})
         assert other.pull("w").tolist() == [1, 1, 1, 1]
@@ -221,14 +221,14 @@ def test_a_creator_that_dies_at_any_point_leaves_all_or_nothing(
             method(patch, "discard", dies)
             calls.clear()
             with pytest.raises(Killed):
-                server.create({"w": np.arange(4.0), "t": dps.Table(dim=2)})
+                server.create({"w": np.arange(4.0), "t": dps.EmbeddingTable(dim=2)})
         if point == "extend" and nth == 2:  # the first shard has it
             assert other.pull("w").tolist() == [0, 1, 2, 3]
             with pytest.raises(ValueError, match="there is a tensor 'w'"):
                 other.create({"w": np.zeros(4)})
         else:
             assert other.names() == []
-            other.create({"w": np.ones(4), "t": dps.Table(dim=2)})
+            other.create({"w": np.ones(4), "t": dps.EmbeddingTable(dim=2)})
             assert other.pull("w").tolist() == [1] * 4
         other.add("t", np.ones((1, 2)), [3])
         other.create({"later": np.ones(2)})

@@ -24,7 +24,8 @@ from sklearn.model_selection import GridSearchCV
 import dps
 from dps import AllReduce, ModelClassifier, ModelRegressor, Sync
 from dps.models import Batch, Layout, Tensor, check
-from dps.optimizers import OPTIMIZERS, SGD, AdamW, Averaged
+from dps.optimizers import SGD, AdamW, Averaged
+from dps.optimizers.names import OPTIMIZERS
 from dps.optimizers.update import Update
 from dps.preprocessing import FrameEncoder
 
@@ -128,7 +129,7 @@ BAD = {
 def test_check_says_what_is_wrong(kind, message):
     X, y = example()
     with pytest.raises(ValueError, match=message):
-        check(kind(6, 3), X, y, rows=40)
+        check(kind(6, 3), X, y, n_samples=40)
 
 
 def test_mistakes_without_a_check_are_errors_as_well():

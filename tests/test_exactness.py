@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -21,17 +22,12 @@ from distributed import Client
 import dps
 from dps.data.spread import combine_spreads, spread_of
 from dps.group import Channel
-from dps.losses import LogLoss, Softmax
-from dps.models import CSRRows, DenseRows, LinearModel
-from dps.optimizers import (
-    OPTIMIZERS,
-    SGD,
-    Adagrad,
-    InvScaling,
-    Momentum,
-    Optimizer,
-    ScaledAdagrad,
-)
+from dps.losses import LogLoss
+from dps.losses.classification import Softmax
+from dps.models.base import CSRRows, DenseRows
+from dps.models.linear import LinearModel
+from dps.optimizers import SGD, Adagrad, AdamW, InvScaling, Momentum, Optimizer, ScaledAdagrad
+from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
 from dps.training import launch
 
@@ -119,8 +115,14 @@ class Sequential:
 
     def update(self, mean: Any, rate: float) -> None:
         self.updates += 1
-        for part, l2 in ((slice(0, self.n_coef), self.l2), (slice(self.n_coef, None), 0.0)):
-            self.optimizer.update(
+        free = self.optimizer
+        if isinstance(free, AdamW):
+            free = replace(free, weight_decay=0.0)
+        for optimizer, part, l2 in (
+            (self.optimizer, slice(0, self.n_coef), self.l2),
+            (free, slice(self.n_coef, None), 0.0),
+        ):
+            optimizer.update(
                 self.params[part], mean[part], self.state[:, part],
                 step=self.updates, lr=rate, l1=0.0, l2=l2,
             )  # fmt: skip

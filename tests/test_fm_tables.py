@@ -18,6 +18,7 @@ import dps
 from dps import FMClassifier, FMRegressor, LinearClassifier
 from dps.errors import TableFullError
 from dps.estimators import lookups
+from dps.models.base import CSRRows
 from dps.preprocessing import FrameEncoder
 from dps.server import snapshots
 from dps.training import launch
@@ -197,7 +198,7 @@ def test_what_cannot_be_is_said_before_or_where_it_happens() -> None:
 
 def test_a_table_that_is_on_the_shards_is_not_taken_for_one_that_is_here() -> None:
     model = FMClassifier(**OPTIONS).fit(SPARSE, LIKED)
-    machine, rows = carry_of(model).model, dps.models.CSRRows(
+    machine, rows = carry_of(model).model, CSRRows(
         SPARSE.data, SPARSE.indices, SPARSE.indptr, SPARSE.shape[1]
     )  # fmt: skip
     params = carry_of(model).params

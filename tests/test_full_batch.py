@@ -17,7 +17,7 @@ from dps.data.blocks import Block, features_of
 from dps.errors import NonFiniteError
 from dps.group import Channel
 from dps.losses import LogLoss, SquaredError
-from dps.models import LinearModel
+from dps.models.linear import LinearModel
 from dps.training.lbfgs import full_batch
 from dps.training.lbfgs.full_batch import FullBatch, _Descent
 from dps.training.lbfgs.passes import GradientSum, Pass

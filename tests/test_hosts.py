@@ -29,7 +29,7 @@ from ranks import MODES
 from uneven import Slow, uneven
 
 from dps import AllReduce, FMClassifier, LinearClassifier, MLPClassifier, Sync
-from dps.parameter_server import ParameterServer, Table
+from dps.parameter_server import EmbeddingTable, ParameterServer
 from dps.transport.callers import RemoteAccess
 from namespaces import ClusterOfHosts, cluster_of_hosts, network, why_not
 
@@ -133,7 +133,11 @@ def push_to(server: ParameterServer, number: int) -> list[bool | None]:
 
 def test_a_parameter_server_on_two_hosts_has_the_bits_of_one(pair: ClusterOfHosts) -> None:
     options = {
-        "tensors": {"w": np.ones(101), "emb": Table(dim=3, init="normal"), "n": np.zeros(7)},
+        "tensors": {
+            "w": np.ones(101),
+            "emb": EmbeddingTable(dim=3, init="normal"),
+            "n": np.zeros(7),
+        },
         "optimizer": "adam",
     }
 
@@ -173,7 +177,7 @@ def test_what_is_small_has_one_shard_and_what_is_large_has_one_a_host(
     for tensors, n_shards in (
         ({"w": np.zeros(10)}, 1),
         ({"w": np.zeros(1_000_000)}, 2),
-        ({"rows": Table(dim=64)}, 2),
+        ({"rows": EmbeddingTable(dim=64)}, 2),
         ({}, 2),  # which are to come
     ):
         with ParameterServer(tensors, client=pair.client) as server:

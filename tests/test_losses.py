@@ -7,19 +7,17 @@ import pytest
 from sklearn.linear_model import SGDClassifier
 
 from dps.losses import (
-    LOSSES,
     EpsilonInsensitive,
     Gamma,
     Hinge,
     Huber,
     LogLoss,
     ModifiedHuber,
-    OneVsRest,
     Poisson,
-    Softmax,
     SquaredError,
-    get_loss,
 )
+from dps.losses.classification import OneVsRest, Softmax
+from dps.losses.names import LOSSES, get_loss
 
 ALL = [*(kind() for kind in LOSSES.values()), OneVsRest(Hinge()), OneVsRest(ModifiedHuber())]
 ALL += [Huber(1.3), EpsilonInsensitive(0.0)]

@@ -81,7 +81,7 @@ def test_a_mirror_has_every_bit_of_its_shard(
         monkeypatch.setattr(callers, "map_parts", lambda *args: None)
     first = np.random.default_rng(0).normal(size=(60, 3))
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 2}
-    later = {"t": dps.Table(dim=2, rows=400, init="normal"), "n": 1.0}
+    later = {"t": dps.EmbeddingTable(dim=2, capacity=400, init="normal"), "n": 1.0}
     mirrored = dps.ParameterServer({"w": first}, name="kept", mirror=True, client=three, **options)
     with dps.ParameterServer({"w": first}, **options) as alone:
         for server in (mirrored, alone):
@@ -109,8 +109,8 @@ def test_twenty_callers_go_on_when_a_shard_is_killed_and_no_write_is_lost_or_don
     three: Client,
 ) -> None:
     with dps.ParameterServer(
-        {"c": np.zeros(20), "t": dps.Table(dim=1, rows=100)}, learning_rate=1.0, n_shards=1,
-        mirror=True, client=three,
+        {"c": np.zeros(20), "t": dps.EmbeddingTable(dim=1, capacity=100)},
+        learning_rate=1.0, n_shards=1, mirror=True, client=three,
     ) as server:  # fmt: skip
         done, longest, errors = [0] * 20, [0.0] * 20, []
         ending = threading.Event()
@@ -178,7 +178,11 @@ def _shut_wires(key: str, dask_worker: Any) -> int:
 
 def test_a_mirror_that_was_cut_off_gets_all_that_it_lacks(three: Client) -> None:
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 1}
-    tensors = {"w": np.ones((60, 3)), "t": dps.Table(dim=2, rows=400, init="normal"), "n": 1.0}
+    tensors = {
+        "w": np.ones((60, 3)),
+        "t": dps.EmbeddingTable(dim=2, capacity=400, init="normal"),
+        "n": 1.0,
+    }
     with (
         dps.ParameterServer(tensors, mirror=True, client=three, **options) as server,
         dps.ParameterServer(tensors, **options) as alone,
@@ -219,7 +223,11 @@ def test_a_shard_whose_mirror_has_taken_over_answers_no_write(three: Client) -> 
 
 
 def test_a_server_with_a_name_outlives_one_shard_after_another(three: Client) -> None:
-    tensors = {"w": np.ones((60, 3)), "t": dps.Table(dim=2, rows=900, init="normal"), "n": 1.0}
+    tensors = {
+        "w": np.ones((60, 3)),
+        "t": dps.EmbeddingTable(dim=2, capacity=900, init="normal"),
+        "n": 1.0,
+    }
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.1, "n_shards": 1}
     server = dps.ParameterServer(tensors, mirror=True, name="long", client=three, **options)
     with dps.ParameterServer(tensors, **options) as alone:
@@ -273,7 +281,7 @@ def test_a_server_that_is_only_read_or_at_rest_gets_another_mirror(
 ) -> None:
     """Nobody writes: each side looks whether the other one lives."""
     with dps.ParameterServer(
-        {"w": np.zeros(4), "t": dps.Table(dim=2)}, name="read", mirror=True, n_shards=1,
+        {"w": np.zeros(4), "t": dps.EmbeddingTable(dim=2)}, name="read", mirror=True, n_shards=1,
         timeout=10, client=three, optimizer="adam",
     ) as server:  # fmt: skip
         server.push("w", np.ones(4))
@@ -332,7 +340,10 @@ def test_writes_go_on_while_a_new_mirror_gets_what_is_there(
     """All that is written meanwhile is in the mirror, bit by bit, which then leads."""
     size = 300_000
     options: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "n_shards": 1}
-    tensors = {"w": np.zeros((size, 2)), "t": dps.Table(dim=3, rows=20_000, init="normal")}
+    tensors = {
+        "w": np.zeros((size, 2)),
+        "t": dps.EmbeddingTable(dim=3, capacity=20_000, init="normal"),
+    }
     rng = np.random.default_rng(0)
     mirrored = dps.ParameterServer(tensors, name="copied", mirror=True, client=three, **options)
     with mirrored, dps.ParameterServer(tensors, **options) as alone:
@@ -360,7 +371,7 @@ def test_a_save_goes_on_with_the_mirror_where_the_shard_dies_that_is_being_read(
     three: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dps.parameter_server.whole._PIECE", 100)
-    tensors = {"w": np.arange(1000.0), "t": dps.Table(dim=2, rows=100)}
+    tensors = {"w": np.arange(1000.0), "t": dps.EmbeddingTable(dim=2, capacity=100)}
     with dps.ParameterServer(tensors, n_shards=1, mirror=True, client=three) as server:
         server.push("t", np.ones((50, 2)), np.arange(50))
         expected = server.pull("t", np.arange(50))

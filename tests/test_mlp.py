@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sklearn.utils import check_random_state
 
 import dps
 from dps.data.batches import held_out_rows
-from dps.optimizers import Constant
+from dps.optimizers import AdamW, Constant
 from memory import measure_network
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -300,20 +301,43 @@ def test_a_network_of_few_rows_is_not_over_confident() -> None:
 
 
 def test_the_decay_follows_from_the_rows_of_labels() -> None:
+    def close(make: Any, fit: Callable[[Any], Any], decay: float) -> bool:
+        """Whether a fit by default has that decay, to the epsilon of its AdamW."""
+        given = [AdamW(beta2=0.95, weight_decay=factor * decay) for factor in (1, 1.05)]
+        models = [fit(make(**QUICK, optimizer=each)) for each in ("auto", *given)]
+        auto, same, other = (np.concatenate([w.ravel() for w in m.coefs_]) for m in models)
+        return bool(100 * np.abs(auto - same).max() < np.abs(auto - other).max())
+
     for rows in (60, 600):  # of which 60 are all trained on
-        trained = rows if rows < 100 else 510
-        decay = min(0.7, 300 / trained)
-        auto = dps.MLPClassifier(**QUICK).fit(X[:rows], LABELS[:rows])
-        assert bits(auto) == bits(
-            dps.MLPClassifier(**QUICK, alpha=decay).fit(X[:rows], LABELS[:rows])
-        )
-    stream, given = (
-        dps.MLPClassifier(**QUICK, **kw).partial_fit(X[:60], LABELS[:60], classes=["high", "low"])
-        for kw in ({}, {"alpha": 0.02})
-    )
-    assert bits(stream) == bits(given)
-    auto, given = (dps.MLPRegressor(**QUICK, **kw).fit(X, Y) for kw in ({}, {"alpha": 0.02}))
-    assert bits(auto) == bits(given)
+        data, trained = (X[:rows], LABELS[:rows]), rows if rows < 100 else 510
+        assert close(dps.MLPClassifier, lambda m, data=data: m.fit(*data), min(0.7, 300 / trained))
+    names = ["high", "low"]
+    few = X[:60], LABELS[:60]
+    assert close(dps.MLPClassifier, lambda model: model.partial_fit(*few, classes=names), 0.02)
+    assert close(dps.MLPRegressor, lambda model: model.fit(X, Y), 0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["auto", "adam", "adamw", "sgd"])
+@pytest.mark.parametrize("rows", [200, 400])
+def test_alpha_is_the_l2_penalty_of_a_row_whatever_the_optimizer(optimizer: str, rows: int) -> None:
+    """At the optimum of a network without hidden layers, which is a ridge regression."""
+    alpha, data = 0.5, (X[:rows], Y[:rows])
+    options: dict[str, Any] = {
+        "hidden_layer_sizes": (), "embedding_size": 0, "early_stopping": False, "tol": None,
+        "dropout": 0.0, "max_iter": 300, "random_state": 0,
+    }  # fmt: skip
+    exact = dps.MLPRegressor(**options | {"optimizer": "lbfgs", "alpha": alpha}).fit(*data)
+    free = dps.MLPRegressor(**options | {"optimizer": "lbfgs", "alpha": 0.0}).fit(*data)
+    model = dps.MLPRegressor(**options, optimizer=optimizer, alpha=alpha).fit(*data)
+    assert np.linalg.norm(exact.coefs_[0]) < 0.8 * np.linalg.norm(free.coefs_[0])
+    np.testing.assert_allclose(model.coefs_[0], exact.coefs_[0], atol=0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["auto", "adam", "adamw"])
+def test_the_l2_penalty_does_not_end_units_without_a_gradient(optimizer: str) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    model = dps.MLPClassifier(optimizer=optimizer, alpha=1e-4, random_state=0).fit(X, y)
+    assert model.loss_ < 0.1  # of which a constant has 0.66
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])

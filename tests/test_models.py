@@ -11,8 +11,12 @@ import scipy.sparse
 from cases import pairs
 
 from dps import LinearRegressor
-from dps.losses import LOSSES, Hinge, OneVsRest, SquaredError
-from dps.models import CSRRows, DenseRows, Layout, LinearModel, Tensor
+from dps.losses import Hinge, SquaredError
+from dps.losses.classification import OneVsRest
+from dps.losses.names import LOSSES
+from dps.models import Layout, Tensor
+from dps.models.base import CSRRows, DenseRows
+from dps.models.linear import LinearModel
 
 LOSS_CASES = [*(kind() for kind in LOSSES.values()), OneVsRest(Hinge())]
 ROWS = {

@@ -22,7 +22,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from own_models import Softmax
 
 import dps
-from dps.losses import LOSSES, MarginLoss, Multilabel
+from dps.losses.classification import MarginLoss, Multilabel
+from dps.losses.names import LOSSES
 from dps.metrics import RowScore
 from dps.model_selection import GridSearchCV
 

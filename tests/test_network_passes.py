@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import mean_squared_error
 
 import dps
-from dps.models import DenseRows
+from dps.models.base import DenseRows
 
 # They end where a test has them end.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -26,7 +26,7 @@ X = RNG.normal(size=(400, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 5.0, 1.0, 0.0]
 Y = np.sin(X[:, 0]) + X[:, 1] / 100 + 0.1 * RNG.normal(size=400)
 LABELS = Y > 0
 OPTIONS: dict[str, Any] = {
-    "optimizer": "lbfgs", "hidden_layer_sizes": (8,), "alpha": 0.02, "random_state": 0,
+    "optimizer": "lbfgs", "hidden_layer_sizes": (8,), "alpha": 0.02 / 400, "random_state": 0,
 }  # fmt: skip
 
 
@@ -38,13 +38,13 @@ def objective(model: Any, y: Any, params: Any) -> tuple[float, Any]:
     gradient /= len(X)
     for first, last, penalised in network.layout.segments(0, len(params)):
         if penalised:
-            loss += model.alpha / len(X) * (params[first:last] ** 2).sum() / 2
-            gradient[first:last] += model.alpha / len(X) * params[first:last]
+            loss += model.alpha * (params[first:last] ** 2).sum() / 2
+            gradient[first:last] += model.alpha * params[first:last]
     return float(loss), gradient
 
 
 def test_without_hidden_layers_it_ends_at_the_optimum() -> None:
-    options = OPTIONS | {"hidden_layer_sizes": (), "embedding_size": 0, "alpha": 1.0}
+    options = OPTIONS | {"hidden_layer_sizes": (), "embedding_size": 0, "alpha": 1.0 / 400}
     model = dps.MLPRegressor(**options).fit(X, Y)
     start = np.asarray(params_of(model), np.float64)
     best = scipy.optimize.minimize(

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from cases import pairs
 
+from dps import LinearRegressor, ParameterServer
 from dps.optimizers import (
-    OPTIMIZERS,
-    SCHEDULES,
     SGD,
     Adagrad,
     Adam,
@@ -22,8 +21,9 @@ from dps.optimizers import (
     Momentum,
     ScaledAdagrad,
     Step,
-    get_optimizer,
 )
+from dps.optimizers.names import OPTIMIZERS, get_optimizer
+from dps.optimizers.schedules import SCHEDULES
 
 ALL = [
     *(kind() for kind in OPTIMIZERS.values()),
@@ -63,10 +63,11 @@ def test_slices_are_updated_as_the_whole_bit_for_bit(optimizer, dtype, penalty):
     assert cut_reported.tobytes() == reported.tobytes()
 
 
-PROXIMAL = [optimizer for optimizer in ALL if not isinstance(optimizer, AdamW)]
+#: Whose limit weight decay does not move.
+UNDECAYED = [AdamW(weight_decay=0.0) if isinstance(each, AdamW) else each for each in ALL]
 
 
-@pytest.mark.parametrize("optimizer", PROXIMAL, ids=repr)
+@pytest.mark.parametrize("optimizer", UNDECAYED, ids=repr)
 def test_the_lasso_limit_does_not_depend_on_the_optimizer(optimizer):
     # minimise (p - c)^2 / 2 * curvature + l1 |p| + l2 p^2 / 2, element by element
     center, curvature = np.array([2.0, -1.0, 0.1, 0.0]), np.array([1.0, 4.0, 1.0, 0.5])
@@ -92,6 +93,43 @@ def test_adam_walks_as_algorithm_1():
         p -= 0.1 * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
         Adam().update(params, np.array([g]), state, step=t, lr=0.1, **NO_PENALTY)
     assert params[0] == pytest.approx(p, rel=1e-12)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_weight_decay_shrinks_by_the_rate_behind_adam_s_step(averaged):
+    rng = np.random.default_rng(0)
+    plain, decayed = Adam(), AdamW(weight_decay=0.3)
+    if averaged:
+        plain, decayed = Averaged(plain), Averaged(decayed)
+    params = rng.normal(size=5)
+    state, expected = np.zeros((plain.state_rows, 5)), params.copy()
+    own = state.copy()
+    for step in range(1, 9):
+        grad = rng.normal(size=5)
+        plain.update(expected, grad, state, step=step, lr=0.1, **NO_PENALTY)
+        expected /= 1 + 0.1 * 0.3
+        decayed.update(params, grad, own, step=step, lr=0.1, **NO_PENALTY)
+        np.testing.assert_allclose(params, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"'weight_decay' parameter of AdamW must be .* Got -1"):
+        AdamW(weight_decay=-1)
+
+
+def test_weight_decay_leaves_intercepts_alone():
+    X, y = np.random.default_rng(0).normal(size=(300, 2)), np.full(300, 5.0)
+    y += 2 * X[:, 0]
+    options = {"learning_rate": 0.1, "max_iter": 200, "tol": None, "penalty": None}
+    for average in (False, True):
+        model = LinearRegressor(optimizer=AdamW(weight_decay=50.0), average=average, **options)
+        model.fit(X, y)
+        assert np.abs(model.coef_).max() < 0.1
+        np.testing.assert_allclose(model.intercept_, y.mean(), atol=0.05)
+
+
+def test_a_parameter_server_decays_its_tensors():
+    optimizer = AdamW(weight_decay=0.5)
+    with ParameterServer({"w": np.ones(4)}, optimizer=optimizer, learning_rate=0.1) as server:
+        server.push("w", np.zeros(4))
+        np.testing.assert_allclose(server.pull("w"), 1 / 1.05)
 
 
 def test_momentum_and_adagrad_start_as_published():

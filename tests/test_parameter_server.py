@@ -46,6 +46,7 @@ from dps.errors import (
 )
 from dps.modes import Async
 from dps.optimizers import SGD, Adagrad, Adam, Constant, Momentum, Optimizer
+from dps.optimizers.names import get_optimizer
 from dps.optimizers.update import Rates
 from dps.server.holding import Holding
 from dps.server.memory import folder
@@ -96,7 +97,7 @@ def test_pushes_are_the_optimizer_s_updates_on_any_number_of_shards(
     for number in range(12):
         rows = np.arange(7) if number % 3 == 0 else rng.permutation(7)[:3]
         pushes.append((rows, rng.normal(size=(len(rows), 4))))
-    made = dps.optimizers.get_optimizer(optimizer)
+    made = get_optimizer(optimizer)
     with dps.ParameterServer(
         {"w": first, "other": np.zeros(2)}, optimizer=optimizer, learning_rate=0.1,
         n_shards=n_shards,
@@ -149,7 +150,7 @@ def test_the_same_pushes_by_keys_give_equal_bits_in_a_fit_and_on_a_server(
 def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
     w = np.arange(24.0).reshape(6, 4)
     with dps.ParameterServer(
-        {"w": w, "one": 3.0, "emb": dps.Table(dim=2, init="normal", scale=1.0)},
+        {"w": w, "one": 3.0, "emb": dps.EmbeddingTable(dim=2, init="normal", scale=1.0)},
         optimizer=SGD(), learning_rate=1.0, n_shards=2, **way,
     ) as server:  # fmt: skip
         assert server.pull("w", slice(1, 5)).tolist() == w[1:5].tolist()
@@ -191,7 +192,7 @@ def test_all_ways_to_a_shard_do_the_same(way: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("n_shards", [1, 3])
 def test_rows_of_tables_follow_from_their_ids_alone(n_shards: int) -> None:
-    table = dps.Table(dim=3, init="normal", scale=2.0, rows=20_000, seed=5)
+    table = dps.EmbeddingTable(dim=3, init="normal", scale=2.0, capacity=20_000, random_state=5)
     rng = np.random.default_rng(1)
     ids = rng.choice(1 << 40, 10_000, replace=False)
     with dps.ParameterServer({"t": table}, optimizer="adagrad", n_shards=n_shards) as server:
@@ -212,7 +213,7 @@ def test_rows_of_tables_follow_from_their_ids_alone(n_shards: int) -> None:
 
 def test_what_is_wrong_is_refused_in_words_and_nothing_is_applied(way: dict[str, Any]) -> None:
     with dps.ParameterServer(
-        {"w": np.zeros((4, 2)), "t": dps.Table(dim=2, rows=8)}, n_shards=2, **way
+        {"w": np.zeros((4, 2)), "t": dps.EmbeddingTable(dim=2, capacity=8)}, n_shards=2, **way
     ) as server:
         bad = np.zeros((4, 2))
         bad[3, 1] = np.nan
@@ -227,7 +228,7 @@ def test_what_is_wrong_is_refused_in_words_and_nothing_is_applied(way: dict[str,
             (TypeError, "must be integers", lambda: server.pull("w", [0.5])),
             (ValueError, "'t' is a table", lambda: server.pull("t")),
             (ValueError, "rows must be", lambda: server.push("w", np.zeros((4, 2)), rows=0)),
-            (TableFullError, "'t', ids of part . of 2 on shard .*more than rows=8",
+            (TableFullError, "'t', ids of part . of 2 on shard .*more than capacity=8",
              lambda: server.add("t", 1.0, np.arange(1000))),
             (ZeroDivisionError, "division", lambda: server.apply("w", lambda values: 1 / 0)),
             (NonFiniteError, r"w\[0:2\]", lambda: server.apply("w", lambda v: v.fill(np.inf))),
@@ -260,8 +261,8 @@ def test_what_a_server_is_made_of_is_checked() -> None:
     ]:
         with pytest.raises(ValueError, match=words):
             make({"w": np.zeros(3)}, **options)
-    with pytest.raises(ValueError, match="'init' parameter of Table"):
-        dps.Table(dim=2, init="ones")
+    with pytest.raises(ValueError, match="'init' parameter of EmbeddingTable"):
+        dps.EmbeddingTable(dim=2, init="ones")
     with make({"w": [1, 2]}, name="here"), pytest.raises(ValueError, match="name='here'"):
         make({"w": [1, 2]}, name="here")
     with pytest.raises(LookupError, match=r"name='here' in this process; there are \[\]"):
@@ -480,7 +481,7 @@ def test_counts_of_fifty_clients_are_exact_while_one_is_killed(
 ) -> None:
     """They are read and saved meanwhile; only the one that is killed has an error."""
     with dps.ParameterServer(
-        {"n": np.zeros(5000), "t": dps.Table(dim=4)}, name="counts", client=client
+        {"n": np.zeros(5000), "t": dps.EmbeddingTable(dim=4)}, name="counts", client=client
     ) as server:
         address = client.scheduler.address
         pushers = [start(PUSHER, address, "16", "60") for _ in range(3)]
@@ -521,7 +522,7 @@ def test_counts_of_fifty_clients_are_exact_while_one_is_killed(
 def test_what_is_saved_goes_on_on_any_number_of_shards(n_shards: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     first = {"w": rng.normal(size=(5, 3)).astype(np.float32), "b": 1.5,
-             "t": dps.Table(dim=3, init="uniform", seed=9)}  # fmt: skip
+             "t": dps.EmbeddingTable(dim=3, init="uniform", random_state=9)}  # fmt: skip
     ids = rng.integers(0, 1 << 50, 40)
     steps = [(rng.normal(size=(5, 3)), rng.normal(size=(40, 3))) for _ in range(6)]
 
@@ -577,7 +578,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("forged", [None, -1, 2**70, 1.5, "x", [1], {"kind": "array"}])
 def test_a_forged_file_is_refused_or_loads(forged: Any, tmp_path: Path) -> None:
-    tensors = {"w": np.ones((3, 2)), "one": 1.0, "t": dps.Table(dim=2, rows=50)}
+    tensors = {"w": np.ones((3, 2)), "one": 1.0, "t": dps.EmbeddingTable(dim=2, capacity=50)}
     with dps.ParameterServer(tensors, optimizer="adam") as server:
         server.push("t", np.ones((3, 2)), [4, 5, 6])
         server.put_note("n", b"abc")
@@ -599,15 +600,20 @@ def test_a_forged_file_is_refused_or_loads(forged: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rows": 1 << 60}, {"dim": 1 << 30, "rows": 1 << 30}, {"seed": 1 << 70}, {"seed": -1}],
+    [
+        {"capacity": 1 << 60},
+        {"dim": 1 << 30, "capacity": 1 << 30},
+        {"random_state": 1 << 70},
+        {"random_state": -1},
+    ],
 )
 def test_a_table_that_cannot_be_is_refused_when_it_is_described(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"'(rows|seed)' parameter of Table must be an int"):
-        dps.Table(**{"dim": 2, **wrong})
+    with pytest.raises(ValueError, match=r"'(capacity|random_state)' parameter of Embedding"):
+        dps.EmbeddingTable(**{"dim": 2, **wrong})
 
 
 def test_wrong_keys_and_rows_are_named_as_they_were_given() -> None:
-    with dps.ParameterServer({"w": np.zeros(4), "t": dps.Table(dim=1)}) as server:
+    with dps.ParameterServer({"w": np.zeros(4), "t": dps.EmbeddingTable(dim=1)}) as server:
         large = np.uint64(2**63 + 5)
         for name in ("w", "t"):
             with pytest.raises(IndexError, match=f"key {large} of '{name}' is outside"):
@@ -717,7 +723,9 @@ def test_clients_take_turns_by_waiting_for_writes(way: dict[str, Any]) -> None:
 
 def test_a_server_tells_its_names_and_takes_texts_as_keys(way: dict[str, Any]) -> None:
     words = np.array(["the", "of", "the", "\u00e9t\u00e9"])
-    with dps.ParameterServer({"n": dps.Table(dim=1, rows=100)}, n_shards=2, **way) as server:
+    with dps.ParameterServer(
+        {"n": dps.EmbeddingTable(dim=1, capacity=100)}, n_shards=2, **way
+    ) as server:
         assert server.names() == list(server) == ["n"]
         server.create({"w": np.zeros(2)})
         assert "w" in server
@@ -759,8 +767,8 @@ def test_a_lost_shard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         )  # fmt: skip
         assert {shard["worker"] for shard in server.stats()["shards"]} == set(workers)
         cut = dps.ParameterServer(
-            {"w": np.arange(10.0), "emb": dps.Table(dim=2, rows=100)}, optimizer="adagrad",
-            n_shards=2, workers=workers, name="cut", client=client, timeout=20,
+            {"w": np.arange(10.0), "emb": dps.EmbeddingTable(dim=2, capacity=100)},
+            optimizer="adagrad", n_shards=2, workers=workers, name="cut", client=client, timeout=20,
         )  # fmt: skip
         cut.add("emb", np.ones((50, 2)), np.arange(50))
         cut.put_note("what", b"kept")
@@ -956,7 +964,9 @@ def test_a_request_to_a_mailbox_that_nobody_reads_any_more_is_refused() -> None:
 
 
 def test_a_refused_write_takes_no_room(way: Any) -> None:
-    with dps.ParameterServer({"e": dps.Table(dim=1, rows=100)}, n_shards=1, **way) as server:
+    with dps.ParameterServer(
+        {"e": dps.EmbeddingTable(dim=1, capacity=100)}, n_shards=1, **way
+    ) as server:
         with pytest.raises(TableFullError):
             server.assign("e", 1.0, np.arange(1000))
         assert server.stats()["tensors"]["e"]["rows"] == 0
@@ -974,7 +984,9 @@ def test_a_refused_write_takes_no_room(way: Any) -> None:
 def test_a_table_that_took_more_rows_than_it_was_made_for_is_loaded_on_any_shards(
     rows: int, n_shards: int, tmp_path: Path
 ) -> None:
-    with dps.ParameterServer({"e": dps.Table(dim=1, rows=rows)}, n_shards=n_shards) as server:
+    with dps.ParameterServer(
+        {"e": dps.EmbeddingTable(dim=1, capacity=rows)}, n_shards=n_shards
+    ) as server:
         held = 0
         with contextlib.suppress(TableFullError):
             for held in itertools.count():

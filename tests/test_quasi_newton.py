@@ -11,8 +11,10 @@ from scipy.optimize import check_grad, minimize
 from scipy.special import expit
 
 from dps._kernels.coordinates import Coordinates, Standardised
-from dps.losses import LOSSES, SquaredError
-from dps.models import DenseRows, LinearModel
+from dps.losses import SquaredError
+from dps.losses.names import LOSSES
+from dps.models.base import DenseRows
+from dps.models.linear import LinearModel
 from dps.training.lbfgs.descent import Search
 from dps.training.lbfgs.quasi_newton import LBFGS
 

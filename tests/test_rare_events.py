@@ -6,20 +6,9 @@ import pytest
 from sklearn.metrics import log_loss
 
 import dps
-from dps.losses import (
-    Hinge,
-    LogLoss,
-    ModifiedHuber,
-    Multilabel,
-    OneVsRest,
-    Poisson,
-    Quantile,
-    Softmax,
-    SquaredError,
-    SquaredHinge,
-    best_constant,
-    loss_of_mean,
-)
+from dps.losses import Hinge, LogLoss, ModifiedHuber, Poisson, Quantile, SquaredError, SquaredHinge
+from dps.losses.classification import Multilabel, OneVsRest, Softmax
+from dps.losses.constants import best_constant, loss_of_mean
 
 
 def events(shift, rows=60_000):

@@ -204,7 +204,9 @@ def test_the_tensors_of_another_model_are_refused() -> None:
             classifier(server="taken").fit(X.astype(np.float32), Y)
         np.testing.assert_array_equal(server.pull("coef_"), before)
     with (
-        dps.ParameterServer({"coef_": dps.Table(rows=1, dim=30, dtype="float64")}) as server,
+        dps.ParameterServer(
+            {"coef_": dps.EmbeddingTable(capacity=1, dim=30, dtype="float64")}
+        ) as server,
         pytest.raises(ValueError, match="of a server without a name is table of float64"),
     ):
         classifier(server=server).fit(X, Y)
@@ -249,6 +251,9 @@ def test_of_two_fits_at_once_one_is_served() -> None:
 
         def train(epoch: int) -> None:
             if not hasattr(second, "coef_"):
+                for thread in threading.enumerate():  # what the first has begun to write
+                    if thread.name == "dps-publisher":
+                        thread.join()
                 second.fit(X, Y)
 
         first = classifier(server=server, max_iter=7)

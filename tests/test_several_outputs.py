@@ -13,7 +13,7 @@ import scipy.sparse
 from sklearn.linear_model import Ridge
 
 import dps
-from dps.models import LinearModel
+from dps.models.linear import LinearModel
 
 LENGTHS, NAMES = (30, 0, 7, 83), ["a", "b", "c", "d"]
 ROWS = sum(LENGTHS)

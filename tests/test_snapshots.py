@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import dps
 from dps.errors import TableFullError
-from dps.models import Table
+from dps.models import TableSpec
 from dps.optimizers import SGD
 from dps.optimizers.update import Update
 from dps.server import snapshots
@@ -26,7 +26,7 @@ WIDTH, ROWS, BEHIND, VERSION = 3, 200, 6, 5
 
 
 def store(spilled: bool, rows: int = ROWS, folder: Any = None) -> Store:
-    table = Table(rows, WIDTH, zeros=1, scale=1.0, expire=2)
+    table = TableSpec(rows, WIDTH, zeros=1, scale=1.0, expire=2)
     arena = Arena(table, rows, 40, 7, (0.5,))
     spec = StoreSpec(
         "f00d", 0, rows * WIDTH + BEHIND, "float64", 1, key_width=WIDTH, arena=arena,
@@ -98,7 +98,7 @@ def test_rows_that_have_gone_are_in_no_later_snapshot() -> None:
 
 
 def test_rows_are_admitted_that_were_before_and_are_up_to_date() -> None:
-    table = Table(ROWS, WIDTH, min_count=9)
+    table = TableSpec(ROWS, WIDTH, min_count=9)
     spec = StoreSpec(
         "f00d", 0, ROWS * WIDTH, "float32", 1, key_width=WIDTH,
         arena=Arena(table, ROWS, ROWS, 7, (0.5,)),

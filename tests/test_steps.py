@@ -20,10 +20,13 @@ import dps
 from dps._runtime.loop import shares
 from dps.errors import NonFiniteError
 from dps.group import Channel
-from dps.losses import LOSSES, LogLoss, Softmax
-from dps.models import LinearModel
+from dps.losses import LogLoss
+from dps.losses.classification import Softmax
+from dps.losses.names import LOSSES
+from dps.models.linear import LinearModel
 from dps.modes import Mode
-from dps.optimizers import OPTIMIZERS, Momentum, Optimizer
+from dps.optimizers import Momentum, Optimizer
+from dps.optimizers.names import OPTIMIZERS
 from dps.server.placement import PLACEMENTS
 from dps.training import replica
 

@@ -12,7 +12,7 @@ from dps._runtime.python import PythonGradient
 from dps.data.blocks import Block, features_of
 from dps.errors import StoppedError
 from dps.losses import LogLoss
-from dps.models import LinearModel
+from dps.models.linear import LinearModel
 from dps.training.lbfgs.passes import GradientSum, Pass, StreamedPass
 from dps.training.steps import gradient_of
 

@@ -14,7 +14,8 @@ from dps.data.blocks import Block, features_of
 from dps.errors import TableFullError
 from dps.group import Channel
 from dps.losses import SquaredError
-from dps.models import LinearModel, Table
+from dps.models import TableSpec
+from dps.models.linear import LinearModel
 from dps.modes import Async, Hybrid, Mode, Sync
 from dps.optimizers import SGD, Adagrad, Constant, Optimizer
 from dps.optimizers.update import Rates
@@ -23,15 +24,15 @@ from dps.server.window import ABORTED
 
 COLUMNS, OUTPUTS, STEPS, BATCH = 600, 3, 8, 10
 SIZE = (COLUMNS + 1) * OUTPUTS
-TABLE = Table(COLUMNS, OUTPUTS, zeros=OUTPUTS)
+TABLE = TableSpec(COLUMNS, OUTPUTS, zeros=OUTPUTS)
 
 
-def rates(table: Table | None, steps: int = STEPS) -> Rates:
+def rates(table: TableSpec | None, steps: int = STEPS) -> Rates:
     rows = 0 if table is None else table.rows
     return Rates(Constant(0.1), steps, 0, 0, 1, width=OUTPUTS, table_rows=rows)
 
 
-def steps(channel: Channel, rank: int, table: Table | None) -> None:
+def steps(channel: Channel, rank: int, table: TableSpec | None) -> None:
     """An epoch on rows that touch some columns, of which others have none."""
     rng, columns = np.random.default_rng(rank), table.rows if table else COLUMNS
     shape = BATCH * STEPS, columns
@@ -69,7 +70,7 @@ def held(group: Group, placement: Placement) -> tuple[Any, Any, Any]:
 
 def trained(
     mode: Mode,
-    table: Table | None,
+    table: TableSpec | None,
     n_ranks: int = 2,
     optimizer: Optimizer | None = None,
     **options: Any,
@@ -133,7 +134,7 @@ def test_in_async_ranks_make_rows_at_once() -> None:
 
 
 def test_an_id_without_a_row_reads_as_the_row_that_it_will_have() -> None:
-    table = Table(COLUMNS, OUTPUTS, zeros=1, scale=2.0)
+    table = TableSpec(COLUMNS, OUTPUTS, zeros=1, scale=2.0)
     nowhere = np.arange(COLUMNS, dtype=np.int64)
     with Group(n_ranks=1, size=SIZE, table=table, keyed=rates(table)) as group:
         (channel,) = group.channels
@@ -153,7 +154,7 @@ def test_an_id_without_a_row_reads_as_the_row_that_it_will_have() -> None:
 
 
 def test_ids_that_are_seldom_touched_get_no_row_and_change_nothing() -> None:
-    table = Table(COLUMNS, OUTPUTS, zeros=OUTPUTS, min_count=3)
+    table = TableSpec(COLUMNS, OUTPUTS, zeros=OUTPUTS, min_count=3)
     params, _, ids = trained(Sync(), table)
     _, _, all_ids = trained(Sync(), TABLE)
     assert 0 < (ids > 0).sum() < (all_ids > 0).sum()
@@ -163,7 +164,7 @@ def test_ids_that_are_seldom_touched_get_no_row_and_change_nothing() -> None:
 @pytest.mark.parametrize("mode", [Sync(), Async()], ids=["sync", "async"])
 @pytest.mark.parametrize("far", [(), [(0, 0), (1, 0)]], ids=["mapped", "far"])
 def test_a_table_that_is_full_is_an_error_that_says_what_to_do(mode: Mode, far: Any) -> None:
-    table = Table(40, OUTPUTS, zeros=OUTPUTS)
+    table = TableSpec(40, OUTPUTS, zeros=OUTPUTS)
     size = (table.rows + 1) * OUTPUTS
 
     def work(channel: Channel, rank: int) -> None:

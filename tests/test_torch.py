@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dps
-from dps.models import Padded
+from dps.models.columns import Padded
 from dps.preprocessing import FrameEncoder
 
 torch = pytest.importorskip("torch")

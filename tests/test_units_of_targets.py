@@ -7,15 +7,8 @@ from sklearn.datasets import load_diabetes
 
 from dps import FMRegressor, MLPRegressor
 from dps.data.spread import merged
-from dps.losses import (
-    EpsilonInsensitive,
-    Gamma,
-    Huber,
-    Poisson,
-    Quantile,
-    SquaredError,
-    units_of,
-)
+from dps.losses import EpsilonInsensitive, Gamma, Huber, Poisson, Quantile, SquaredError
+from dps.losses.units import units_of
 
 MODELS = {
     "network": MLPRegressor(random_state=0, max_iter=20),

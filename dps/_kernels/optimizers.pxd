@@ -12,11 +12,11 @@ cdef extern from "update_spec.h":
     ctypedef struct UpdateSpec "dps_update_spec":
         int kind
         bint nesterov
-        bint decoupled
         double momentum
         double beta1
         double beta2
         double epsilon
+        double decay
         int state_rows
         int64_t averaged_from
         int64_t horizon

@@ -62,7 +62,7 @@ cdef class UpdateKernel:
 
     def __init__(
         self, str name, *, double momentum=0.0, bint nesterov=False, double beta1=0.9,
-        double beta2=0.999, double epsilon=1e-8, bint lazy=False, bint decoupled=False,
+        double beta2=0.999, double epsilon=1e-8, bint lazy=False, double decay=0.0,
     ):
         if name not in KINDS:
             raise ValueError(f"there is no optimizer {name!r}, only {sorted(KINDS)}")
@@ -75,7 +75,7 @@ cdef class UpdateKernel:
         self.spec.epsilon = epsilon
         self.spec.averaged_from = -1
         self.spec.horizon = 0
-        self.spec.decoupled = decoupled
+        self.spec.decay = decay
         self.lazy = lazy or self.spec.kind in (
             SGD, MOMENTUM, ADAGRAD, SCALED_ADAGRAD
         )

@@ -11,7 +11,7 @@ typedef struct {
     DPS_T lr, l1, l2;
     DPS_T momentum, settled; /* settled = lr / (1 - momentum), the step of a gradient that stays */
     DPS_T beta1, rest1, beta2, rest2, epsilon;
-    int decoupled;
+    DPS_T grown; /* 1 + lr * decay */
     DPS_T unbiased, root_scale; /* lr / (1 - beta1^step), 1 / sqrt(1 - beta2^step) */
 } DPS_RATES;
 
@@ -71,15 +71,23 @@ DPS_ELEMENT(scaled_adagrad)
     return p - step * g;
 }
 
+/* The L2 penalty counts in v: one without a gradient then shrinks it by a step, not to zero. */
 DPS_ELEMENT(adam)
 {
+    DPS_T all = g + r.l2 * p;
     DPS_T m = r.beta1 * *first + r.rest1 * g;
-    DPS_T v = r.beta2 * *second + r.rest2 * (g * g);
+    DPS_T v = r.beta2 * *second + r.rest2 * (all * all);
     DPS_T denominator = DPS_MATH(sqrt)(v) * r.root_scale + r.epsilon;
     *first = m;
     *second = v;
-    *size = r.decoupled ? r.lr : r.lr / denominator;
+    *size = r.lr / denominator;
     return p - r.unbiased * m / denominator;
+}
+
+/* Weight decay, in its implicit form. */
+DPS_ELEMENT(adamw)
+{
+    return DPS_TYPED(dps_adam_element)(p, g, first, second, size, r) / r.grown;
 }
 
 /* The loop over n elements; returns whether all parameters are finite after it. Without penalties the
@@ -114,6 +122,7 @@ DPS_LOOP(nesterov)
 DPS_LOOP(adagrad)
 DPS_LOOP(scaled_adagrad)
 DPS_LOOP(adam)
+DPS_LOOP(adamw)
 
 DPS_CLONES static void DPS_TYPED(dps_average)(DPS_T *mean, const DPS_T *p, ptrdiff_t n, DPS_T count)
 {
@@ -146,7 +155,6 @@ static int DPS_TYPED(dps_update)(
         finite = DPS_TYPED(dps_scaled_adagrad)(p, g, state, second, n, r);
         break;
     case DPS_ADAM:
-        r.decoupled = spec->decoupled;
         r.beta1 = spec->beta1;
         r.rest1 = 1 - spec->beta1;
         r.beta2 = spec->beta2;
@@ -154,7 +162,9 @@ static int DPS_TYPED(dps_update)(
         r.epsilon = spec->epsilon;
         r.unbiased = lr / (1 - pow(spec->beta1, (double)step));
         r.root_scale = 1 / sqrt(1 - pow(spec->beta2, (double)step));
-        finite = DPS_TYPED(dps_adam)(p, g, state, second, n, r);
+        r.grown = 1 + r.lr * (DPS_T)spec->decay;
+        finite = spec->decay ? DPS_TYPED(dps_adamw)(p, g, state, second, n, r)
+                             : DPS_TYPED(dps_adam)(p, g, state, second, n, r);
         break;
     }
     if (spec->averaged_from >= 0) {

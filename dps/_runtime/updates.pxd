@@ -14,6 +14,7 @@ cdef class BoundUpdate:
 
 cdef class NativeUpdate(BoundUpdate):
     cdef UpdateSpec spec
+    cdef UpdateSpec free            # without weight decay
     cdef double l1
     cdef double l2
     cdef bint single

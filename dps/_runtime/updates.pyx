@@ -37,8 +37,8 @@ cdef class BoundUpdate:
 
 
 cdef bint _apply(
-    const UpdateSpec* spec, const int64_t* runs, Py_ssize_t count, double l1, double l2,
-    floating* params, const floating* mean, floating* state, Py_ssize_t stride, Py_ssize_t start,
+    const UpdateSpec* spec, const UpdateSpec* free, const int64_t* runs, Py_ssize_t count,
+    double l1, double l2, floating* params, const floating* mean, floating* state, Py_ssize_t stride, Py_ssize_t start,
     Py_ssize_t stop, int64_t step, double rate,
 ) noexcept nogil:
     cdef Py_ssize_t i, a, b
@@ -51,7 +51,8 @@ cdef bint _apply(
             finite &= change(params + a, mean + (a - start), b - a)
         elif a < b:
             finite &= update(
-                spec, params + a, mean + (a - start), state + a, stride, b - a, step, rate,
+                spec if penalised else free, params + a, mean + (a - start), state + a, stride,
+                b - a, step, rate,
                 l1 if penalised else 0.0, l2 if penalised else 0.0,
             )
     return finite
@@ -62,6 +63,7 @@ cdef class NativeUpdate(BoundUpdate):
 
     def __init__(self, how, bint single):
         self.spec = (<UpdateKernel?> how.optimizer.native).spec
+        self.free = (<UpdateKernel?> how.optimizer._undecayed.native).spec
         self.l1, self.l2 = how.l1, how.l2
         self.single = single
         self.most = BLOCK
@@ -75,11 +77,12 @@ cdef class NativeUpdate(BoundUpdate):
     ) except -1 nogil:
         if self.single:
             return _apply(
-                &self.spec, self.runs, self.count, self.l1, self.l2, <float*> params,
-                <const float*> mean, <float*> state, stride, start, stop, step, rate,
+                &self.spec, &self.free, self.runs, self.count, self.l1, self.l2,
+                <float*> params, <const float*> mean, <float*> state, stride, start, stop, step,
+                rate,
             )
         return _apply(
-            &self.spec, self.runs, self.count, self.l1, self.l2, <double*> params,
+            &self.spec, &self.free, self.runs, self.count, self.l1, self.l2, <double*> params,
             <const double*> mean, <double*> state, stride, start, stop, step, rate,
         )
 

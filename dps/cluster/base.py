@@ -17,7 +17,7 @@ from dps.cluster.options import Options
 from dps.data.exchange import RandomSplit
 from dps.data.partitions import Counted, Partition, Piece
 from dps.errors import WorkerLostError
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.server.placement import Placement
 from dps.server.session import Session
 from dps.server.shard import GroupSpec, ShardSpec
@@ -77,7 +77,7 @@ class ShardPlan:
     rows: Kept | None = None  # rows of a table that the shard begins with
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> TableSpec | None:
         """The table of which the shard has a part."""
         arena = self.shard.store.arena
         return None if arena is None else arena.table

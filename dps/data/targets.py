@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.data.partitions import unmasked
-from dps.losses import Loss, Multilabel, Units
+from dps.losses import Loss
+from dps.losses.classification import Multilabel
+from dps.losses.units import Units
 
 
 def as_targets(y: Any) -> NDArray[Any]:

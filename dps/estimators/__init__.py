@@ -10,3 +10,7 @@ from dps.estimators.registry import estimator
 from dps.estimators.tasks import Classifier, Regressor
 
 __all__ = ["Classifier", "Regressor", "estimator"]
+
+
+def __dir__() -> list[str]:
+    return __all__

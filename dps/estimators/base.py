@@ -45,7 +45,7 @@ from dps.estimators.survey import Survey
 from dps.estimators.validation import ValidationData
 from dps.losses import Loss
 from dps.modes import Mode, get_mode
-from dps.optimizers import get_optimizer
+from dps.optimizers.names import get_optimizer
 from dps.preprocessing import FrameEncoder
 from dps.scores.validation import Score
 from dps.training.checkpoint import Checkpoint
@@ -66,7 +66,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
     """Base of the estimators: parameters, places to run, and what a fit leaves.
 
     Parameters of a subclass are fields of a dataclass, so that each is declared once. It says how
-    its model is trained, in `plan`, and what users see of it, in `fitted`; all else (inputs,
+    its model is trained, in `_plan`, and what users see of it, in `_fitted`; all else (inputs,
     encoders, clusters, modes, predictions, files) is here and the same for all.
     """
 
@@ -132,14 +132,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
         cls._parameter_constraints |= own
 
     @abstractmethod
-    def plan(self, survey: Survey) -> Job:
+    def _plan(self, survey: Survey) -> Job:
         """How to train on such data: what :meth:`Survey.job` makes of a model and an optimizer.
 
         It is called in each fit once rows have been looked at, and leaves the estimator as it is.
         """
 
     @abstractmethod
-    def fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+    def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """The fitted attributes that parameters (n,) of that model make, by their names."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMet
 
     def _attributes(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
         """What a fit leaves of its model, which predictions, warm starts and files need."""
-        found = self.fitted(model, params)
+        found = self._fitted(model, params)
         return found | {"_model": model, "_params": params} if "_params" in self._saved else found
 
     def _raw(self) -> Raw:

@@ -14,8 +14,9 @@ import numpy as np
 from dps.data.inspection import DataSummary
 from dps.losses import Loss
 from dps.modes import Mode, get_mode
-from dps.optimizers import OPTIMIZERS, SCHEDULES, SGD, Cosine, Optimizer, get_optimizer
-from dps.optimizers.schedules import Constant, Schedule
+from dps.optimizers import SGD, Cosine, Optimizer
+from dps.optimizers.names import OPTIMIZERS, get_optimizer
+from dps.optimizers.schedules import SCHEDULES, Constant, Schedule
 from dps.training.defaults import (
     GAIN_THAT_COUNTS,
     KINK_ERROR,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from dps.data.inspection import DataSummary
 from dps.data.quantiles import Points
 from dps.data.spread import far_means
-from dps.models import FactorInputs, FactorizationMachine, LinearModel, Network
-from dps.models.network import TINY
+from dps.models.factorization import FactorInputs, FactorizationMachine
+from dps.models.linear import LinearModel
+from dps.models.network import TINY, Network
 from dps.training.state import TrainState
 
 #: How far from the one value of a column its other knots lie until it varies.

@@ -29,8 +29,11 @@ from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import AnyClassifier, AnyRegressor
 from dps.losses import Loss
-from dps.models import Arrays, Columns, CustomModel
-from dps.optimizers import Adam, AdamW, Constant, Optimizer, get_optimizer
+from dps.models.arrays import Arrays
+from dps.models.columns import Columns
+from dps.models.custom import CustomModel
+from dps.optimizers import Adam, AdamW, Constant, Optimizer
+from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.job import Job
 from dps.training.state import check_unchanged
@@ -158,7 +161,7 @@ class Stepped(Maker, DistributedEstimator):
         automatic = Constant(_ADAM) if published else optimizer.default_schedule
         return optimizer, schedule_of(self, automatic)
 
-    def plan(self, survey: Survey) -> Job:
+    def _plan(self, survey: Survey) -> Job:
         """Steps of the optimizer, from the model's own start or from where it was left."""
         n_features = survey.summary.n_features
         columns: Columns | Arrays | None = self._arrays
@@ -201,8 +204,8 @@ class Stepped(Maker, DistributedEstimator):
         asked_for_none = self.optimizer == "auto" and not self._obstacles(survey)
         return asked_for_none and survey.tol is not None and fit
 
-    def fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
-        """How many outputs there are; see `DistributedEstimator.fitted`."""
+    def _fitted(self, model: Any, params: NDArray[np.floating]) -> dict[str, Any]:
+        """How many outputs there are; see `DistributedEstimator._fitted`."""
         return {} if self._classification else {"n_outputs_": model.n_outputs}
 
 
@@ -261,10 +264,10 @@ class _Custom(Stepped):
         model.shape = shape
         return model
 
-    def fitted(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The model, and its tensors by name; see `DistributedEstimator.fitted`."""
+    def _fitted(self, model: CustomModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The model, and its tensors by name; see `DistributedEstimator._fitted`."""
         tensors = {name: each.copy() for name, each in model.layout.views(params).items()}
-        return {**super().fitted(model, params), "model_": model.model, "params_": tensors}
+        return {**super()._fitted(model, params), "model_": model.model, "params_": tensors}
 
 
 @estimator(model=CustomModel, own=_MODEL, fitted=_FITTED)

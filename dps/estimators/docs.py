@@ -34,7 +34,8 @@ default="auto"
     "auto" is that of `optimizer`, if it has one, else 0.001 for Adam and AdamW, as published, or
     the default of the others.
 alpha : float, default=0.0
-    Strength of the L2 penalty, of tensors of two dimensions or more unless a layout says otherwise.
+    Strength of the L2 penalty of tensors of two dimensions or more, or as the layout says:
+    ``alpha / 2 * |w|**2`` is added to the mean loss of a row.
 max_iter : int, default=100
     Epochs at the most.
 tol : float or None, default=1e-4

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dps.estimators.constants import knots_of_constant
 from dps.estimators.encoding import Encoding, coefficient_names, index_of
 from dps.estimators.survey import Survey
-from dps.models import FactorInputs
+from dps.models.factorization import FactorInputs
 from dps.preprocessing.features import OneHot
 
 #: Knots of a number, and rows that each of them has at least.

@@ -284,7 +284,7 @@ def _planned(survey: Survey) -> Job:
     regression = not survey.estimator._classification
     if regression:
         check_size(survey.summary, np.float64)
-    job: Job = survey.estimator.plan(survey)
+    job: Job = survey.estimator._plan(survey)
     if regression:
         check_size(survey.summary, job.model.dtype)
     return job

@@ -30,14 +30,17 @@ from dps.estimators.planned import (
     dtype_of,
     hidden_units,
     planned_schedule,
+    regularized,
     rows_to_train_on,
 )
 from dps.estimators.prediction import FittedModel
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.models import FactorizationMachine, Table
-from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule, get_optimizer
+from dps.models import TableSpec
+from dps.models.factorization import FactorizationMachine
+from dps.optimizers import Adagrad, AdamW, Optimizer, Schedule
+from dps.optimizers.names import get_optimizer
 from dps.training.defaults import base_of
 from dps.training.job import Job
 from dps.training.launch import touches_little
@@ -87,9 +90,10 @@ hidden_layer_sizes : tuple of int, default=()
     Units of layers that are fed with the factors, summed over each field: with any it is DeepFM.
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float or "auto", default="auto"
-    Strength of the L2 penalty, of AdamW its weight decay. "auto" is for AdamW 24 by the steps of an
-    epoch, at most 0.1, else 1 / (sum of sample weights), in a regression times the slope of the
-    loss at a deviation of y.
+    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row. "auto" is
+    0 with AdamW, whose weight decay then is 24 by the steps of an epoch, at most 0.1; with other
+    optimizers 1 / (sum of sample weights), in a regression times the slope of the loss at a
+    deviation of y.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 max_embeddings : int or None, default=None
@@ -219,7 +223,7 @@ class _Factorization(Planned):
                 "'momentum', 'sgd' or Adam(lazy=True)"
             )
 
-    def plan(self, survey: Survey) -> Job:
+    def _plan(self, survey: Survey) -> Job:
         """Adagrad, or AdamW where there are layers, and the mean of the last epochs' parameters."""
         summary = survey.summary
         if survey.start is not None and survey.start.model is not None:
@@ -250,12 +254,14 @@ class _Factorization(Planned):
         if start is None:
             initial = model.initial(np.random.default_rng(survey.seed), _START)
         of_a_row = outputs.slope * survey.targets.scale / summary.total
+        decay = min(_MOST_DECAY, _DECAY * batch / rows)
+        optimizer, l2 = regularized(self, optimizer, decay, of_a_row)
         return survey.job(
             model,
             optimizer,
             self._schedule(optimizer, None if survey.partial else epochs),
             params=initial,
-            l2=self._decay(optimizer, of_a_row, rows / batch),
+            l2=l2,
             stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
             batch_size=batch,
         )
@@ -267,19 +273,11 @@ class _Factorization(Planned):
             return adamw(slope)
         return Adagrad(initial_accumulator=max(_ACCUMULATOR * slope**2, _SMALLEST))
 
-    def _decay(self, optimizer: Optimizer, of_a_row: float, steps: float) -> float:
-        """The strength of the penalty."""
-        if self.alpha != "auto":
-            return float(self.alpha)
-        if isinstance(base_of(optimizer), AdamW):
-            return min(_MOST_DECAY, _DECAY / steps)
-        return of_a_row
-
     def _schedule(self, optimizer: Optimizer, epochs: int | None) -> Schedule:
         base = base_of(optimizer)
-        rate = base.default_schedule.rate
-        if self.optimizer == "auto":
-            rate = _RATE_OF_ADAMW if isinstance(base, AdamW) else _RATE
+        rate = _RATE if self.optimizer == "auto" else base.default_schedule.rate
+        if isinstance(base, AdamW):
+            rate = _RATE_OF_ADAMW
         return planned_schedule(rate_of(self), rate, epochs)
 
     def _machine(self, survey: Survey, outputs: Outputs) -> FactorizationMachine:
@@ -304,7 +302,7 @@ class _Factorization(Planned):
             dtype = dtype_of(survey.summary, inputs.knots, survey.targets.units)
         table = None
         if self.max_embeddings is not None:
-            table = Table(
+            table = TableSpec(
                 int(self.max_embeddings), n_outputs + int(self.n_factors), zeros=n_outputs,
                 scale=_START * 3**0.5,  # as far as a normal distribution goes, evenly
                 min_count=int(self.min_count), expire=int(self.expire_after or 0),
@@ -314,8 +312,8 @@ class _Factorization(Planned):
             float(self.dropout), dtype, outputs.shift, outputs.scale, table,
         )  # fmt: skip
 
-    def fitted(self, model: FactorizationMachine, params: NDArray[np.floating]) -> dict[str, Any]:
-        """Weights and factors as in the formula; see `DistributedEstimator.fitted`."""
+    def _fitted(self, model: FactorizationMachine, params: NDArray[np.floating]) -> dict[str, Any]:
+        """Weights and factors as in the formula; see `DistributedEstimator._fitted`."""
         found = model.factors(params)
         coef = found["weights"]
         if not self._classification and model.n_outputs == 1:

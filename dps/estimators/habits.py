@@ -24,7 +24,7 @@ _PARAMETERS = {
     "quantile": "loss=dps.losses.Quantile(...)",
     "seed": "random_state=",
     "solver": "optimizer=",
-    "weight_decay": "alpha=",
+    "weight_decay": "optimizer=dps.optimizers.AdamW(weight_decay=...)",
 }
 #: Parameters of regressors only.
 _OF_NUMBERS = {"epsilon", "quantile"}

@@ -41,8 +41,9 @@ from dps.estimators.prediction import LinearRaw
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.models import LinearModel
-from dps.optimizers import Averaged, Optimizer, get_optimizer
+from dps.models.linear import LinearModel
+from dps.optimizers import Averaged, Optimizer
+from dps.optimizers.names import get_optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.defaults import (
     asks_for_spread,
@@ -125,8 +126,8 @@ class _Linear(DistributedEstimator):
         spread = steps and asks_for_spread(optimizer, bool(self.average), before)
         return Inspection(spread=spread, numbers=numbers)
 
-    def plan(self, survey: Survey) -> Job:
-        """L-BFGS, or stochastic steps in units of the features; see `DistributedEstimator.plan`."""
+    def _plan(self, survey: Survey) -> Job:
+        """L-BFGS, or steps in units of the features; see `DistributedEstimator._plan`."""
         summary, loss, varying = survey.summary, survey.loss, np.empty(0, np.intp)
         if survey.start is not None:
             survey.start, varying = linear_goes_on(survey.start, summary)
@@ -265,8 +266,8 @@ class _Linear(DistributedEstimator):
             job.optimizer.initialize(every[1:])
         return wide.of_features(centre, scale), columns.spread(values, model.n_outputs, every)
 
-    def fitted(self, model: LinearModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """`coef_` and `intercept_`; see `DistributedEstimator.fitted`."""
+    def _fitted(self, model: LinearModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """`coef_` and `intercept_`; see `DistributedEstimator._fitted`."""
         views = model.layout.views(model.plain(params))
         coef = np.ascontiguousarray(views["coef"].T)
         intercept = (
@@ -278,7 +279,7 @@ class _Linear(DistributedEstimator):
 
     def _tensors(self, model: Any, params: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
         """As users know them: the intercept is that at zero."""
-        return self.fitted(model, params)
+        return self._fitted(model, params)
 
     def _tensor_names(self, model: Any) -> list[str]:
         return ["coef_", "intercept_"]

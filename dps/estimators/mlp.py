@@ -32,13 +32,14 @@ from dps.estimators.planned import (
     optimizer_of,
     passes,
     planned_schedule,
+    regularized,
     rows_to_train_on,
 )
 from dps.estimators.registry import estimator
 from dps.estimators.survey import Survey
 from dps.estimators.tasks import Classifier, Regressor
-from dps.losses import Multilabel
-from dps.models import Inputs, Network
+from dps.losses.classification import Multilabel
+from dps.models.network import Inputs, Network
 from dps.optimizers import SGD, AdamW, Momentum, Optimizer
 from dps.optimizers.schedules import Schedule
 from dps.training.defaults import base_of
@@ -59,9 +60,10 @@ _MLP = """
 hidden_layer_sizes : tuple of int, default=(128, 128)
 activation : {"relu", "silu", "tanh", "logistic", "identity"}, default="relu"
 alpha : float or "auto", default="auto"
-    Strength of the L2 penalty; "auto" is 0.02, and in `fit` of labels 300 by the rows where that is
-    more, up to 0.7. Of AdamW it is the weight decay; with other optimizers it is divided by the
-    rows, as in scikit-learn. It does not depend on the units of y.
+    Strength of the L2 penalty: ``alpha / 2 * |w|**2`` is added to the mean loss of a row, in units
+    of the deviation of y. scikit-learn's networks divide theirs by the rows. "auto" is 0 with
+    AdamW, whose weight decay then is 0.02, and in `fit` of labels 300 by the rows where that is
+    more, up to 0.7; with other optimizers "auto" is that decay divided by the rows.
 dropout : float, default=0.15
     Share of the units of each hidden layer that a training row does without.
 embedding_size : int or "auto", default="auto"
@@ -146,7 +148,7 @@ class _Perceptron(Planned):
         planned_schedule(rate_of(self), 1.0, 1)
         hidden_units(self.hidden_layer_sizes)
 
-    def plan(self, survey: Survey) -> Job:
+    def _plan(self, survey: Survey) -> Job:
         """AdamW along a cosine, and the mean of the last epochs' parameters; or L-BFGS."""
         summary, by_passes = survey.summary, self.optimizer == "lbfgs"
         if survey.start is not None and survey.start.model is not None:
@@ -162,27 +164,25 @@ class _Perceptron(Planned):
         outputs = choose_outputs(survey)
         optimizer: Optimizer = optimizer_of(self.optimizer, outputs.slope)
         rate = _RATES.get(type(optimizer), optimizer.default_schedule.rate)
-        if self.optimizer == "auto":
+        if isinstance(base_of(optimizer), AdamW):
             rate = _RATE_OF_CLASSES if self._classification else _RATE_OF_NUMBERS
         if self.average and not by_passes:
             optimizer = averaged(optimizer, rows, batch, summary.total)
-        full_batch, alpha = None, self._decay(survey.partial, rows)
-        if by_passes:
-            full_batch = passes(alpha / summary.total, summary, survey.tol, int(patience))
+        decay = self._decay(survey.partial, rows)
+        optimizer, l2 = regularized(self, optimizer, decay, decay / summary.total)
+        full_batch = passes(l2, summary, survey.tol, int(patience)) if by_passes else None
         return survey.job(
             self._network(survey, outputs),
             optimizer,
             planned_schedule(rate_of(self), float(rate), None if survey.partial else epochs),
-            l2=alpha / (1 if isinstance(base_of(optimizer), AdamW) else summary.total),
+            l2=l2,
             stopping=StoppingRule(epochs, survey.tol, int(patience), held_out),
             batch_size=batch,
             full_batch=full_batch,
         )
 
     def _decay(self, partial: bool, rows: int) -> float:
-        """The strength of the penalty, where so many rows are trained on, or of a stream."""
-        if self.alpha != "auto":
-            return float(self.alpha)
+        """The weight decay by default, where so many rows are trained on, or of a stream."""
         if partial or not self._classification:
             return _DECAY
         return max(_DECAY, min(_DECAY_OF_A_ROW / rows, _MOST_DECAY))
@@ -208,8 +208,8 @@ class _Perceptron(Planned):
             outputs.shift, outputs.scale,
         )  # fmt: skip
 
-    def fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
-        """The layers as scikit-learn has them; see `DistributedEstimator.fitted`."""
+    def _fitted(self, model: Network, params: NDArray[np.floating]) -> dict[str, Any]:
+        """The layers as scikit-learn has them; see `DistributedEstimator._fitted`."""
         coefs, intercepts = model.layers(params)
         kind = "identity"
         if self._classification:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.losses import Loss, MarginLoss, Multilabel
+from dps.losses import Loss
+from dps.losses.classification import MarginLoss, Multilabel
 
 
 def labels_of_columns(

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.estimators.plain_encoder import onnx_types, plain_encoder
-from dps.losses import LogLoss, Softmax
+from dps.losses import LogLoss
+from dps.losses.classification import Softmax
 from dps.losses.regression import LogLinkLoss
-from dps.models import FactorizationMachine
+from dps.models.factorization import FactorizationMachine
 
 #: Elements of a table that a file may have: 512 MiB of float32.
 _MOST_ELEMENTS = 1 << 27

@@ -15,7 +15,8 @@ from dps.estimators.prediction import Finish
 from dps.losses import Loss
 from dps.losses.base import Task
 from dps.losses.classification import LogLoss, Softmax
-from dps.models import Arrays, Column, Columns
+from dps.models.arrays import Arrays
+from dps.models.columns import Column, Columns
 from dps.preprocessing.features import Bag, Cross, Number, TokenSequence
 
 _MOST_OUTPUTS = 1 << 24

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.estimators.plain import behind_encoder, filled
-from dps.losses import LOSSES, LogLoss, Loss
+from dps.losses import LogLoss, Loss
+from dps.losses.names import LOSSES
 from dps.losses.regression import LogLinkLoss
 from dps.models.network import RANGE, Inputs, Network
 

@@ -20,19 +20,12 @@ from dps.estimators.base import DistributedEstimator
 from dps.estimators.choices import asks_for_steps, check_known, refuse_passes
 from dps.estimators.constants import constant_columns, scaling_of
 from dps.estimators.survey import Survey
-from dps.losses import Loss, Units, units_of
-from dps.optimizers import (
-    SCHEDULES,
-    SGD,
-    AdamW,
-    Averaged,
-    Constant,
-    Cosine,
-    Optimizer,
-    Schedule,
-    get_optimizer,
-)
-from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES
+from dps.losses import Loss
+from dps.losses.units import Units, units_of
+from dps.optimizers import SGD, AdamW, Averaged, Constant, Cosine, Optimizer, Schedule
+from dps.optimizers.names import get_optimizer
+from dps.optimizers.schedules import SCHEDULES
+from dps.training.defaults import GAIN_THAT_COUNTS, RELATIVE_TOL, TOL_OF_PASSES, base_of
 from dps.training.job import Job
 from dps.training.lbfgs.full_batch import FullBatch
 from dps.training.plan import batch_rows
@@ -263,6 +256,29 @@ def optimizer_of(given: Any, slope: float = 1.0) -> Optimizer:
         return SGD()  # of which no step is taken
     check_known(given, "auto", "lbfgs")
     return get_optimizer(given)
+
+
+def regularized(
+    estimator: Any, optimizer: Optimizer, decay: float, penalty: float
+) -> tuple[Optimizer, float]:
+    """The optimizer, and the strength of the L2 penalty; both are ours where alpha is "auto".
+
+    Parameters
+    ----------
+    estimator : estimator
+    optimizer : Optimizer
+        Where it is AdamW, it has a weight decay instead of a penalty.
+    decay, penalty : float
+        Used by default.
+    """
+    ours, base = estimator.alpha == "auto", base_of(optimizer)
+    l2 = penalty if ours else float(estimator.alpha)
+    if not isinstance(base, AdamW):
+        return optimizer, l2
+    if estimator.optimizer == "auto" or base.weight_decay == "auto":
+        base = replace(base, weight_decay=decay if ours else 0.0)
+        optimizer = replace(optimizer, base=base) if isinstance(optimizer, Averaged) else base
+    return optimizer, 0.0 if ours else l2
 
 
 def check_passes(estimator: Any, partial: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dps._checks import count, floats
-from dps.losses import Multilabel
+from dps.losses.classification import Multilabel
 from dps.preprocessing import FrameEncoder
 from dps.training.history import History
 from dps.training.state import TrainState

@@ -10,7 +10,8 @@ from typing import Any
 
 from dps.data.records import Kind
 from dps.estimators.own_models import Shape
-from dps.models import Arrays, Column, Columns
+from dps.models.arrays import Arrays
+from dps.models.columns import Column, Columns
 
 
 def own_kinds(cls: type, build: Callable[[Shape], Any]) -> list[Kind]:

@@ -17,7 +17,8 @@ from dps.data.columns import Columns
 from dps.data.inspection import DataSummary
 from dps.data.targets import TargetEncoding
 from dps.estimators.encoding import Encoding
-from dps.losses import Loss, best_constant, loss_of_mean
+from dps.losses import Loss
+from dps.losses.constants import best_constant, loss_of_mean
 from dps.models import Model
 from dps.modes import Mode
 from dps.optimizers import Optimizer
@@ -31,7 +32,7 @@ from dps.training.stopping import StoppingRule
 
 @dataclass(eq=False)
 class Survey:
-    """One fit as `plan` of an estimator sees it: what was asked for, and what the data is."""
+    """One fit as `_plan` of an estimator sees it: what was asked for, and what the data is."""
 
     fit: str  # its id
     estimator: Any

@@ -21,7 +21,9 @@ from dps.data.targets import class_weights
 from dps.estimators.base import DistributedEstimator
 from dps.estimators.habits import refuse_unknown
 from dps.estimators.prediction import Finish
-from dps.losses import Loss, MarginLoss, Multilabel, get_loss
+from dps.losses import Loss
+from dps.losses.classification import MarginLoss, Multilabel
+from dps.losses.names import get_loss
 
 
 def _first_of(mean: Any, raw: NDArray[np.floating]) -> NDArray[np.floating]:

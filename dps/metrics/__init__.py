@@ -48,3 +48,7 @@ __all__ = [
     "roc_auc_score",
     "root_mean_squared_error",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

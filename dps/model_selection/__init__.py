@@ -24,3 +24,7 @@ __all__ = [
     "cross_validate",
     "train_test_split",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

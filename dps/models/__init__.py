@@ -1,37 +1,15 @@
-"""Models, and what they share.
+"""Models, and what a model of your own is made from.
 
 Nothing here may know servers, modes or ranks.
 """
 
-from dps.models.arrays import Arrays
-from dps.models.base import CSRRows, DenseRows, Model, Rows
+from dps.models.base import Model, Rows
 from dps.models.batches import Batch
 from dps.models.checking import check
-from dps.models.columns import Column, Columns, Padded
-from dps.models.custom import CustomModel
-from dps.models.factorization import FactorInputs, FactorizationMachine
-from dps.models.layout import Layout, Table, Tensor
-from dps.models.linear import LinearModel
-from dps.models.network import Inputs, Network
+from dps.models.layout import Layout, TableSpec, Tensor
 
-__all__ = [
-    "Arrays",
-    "Batch",
-    "CSRRows",
-    "Column",
-    "Columns",
-    "CustomModel",
-    "DenseRows",
-    "FactorInputs",
-    "FactorizationMachine",
-    "Inputs",
-    "Layout",
-    "LinearModel",
-    "Model",
-    "Network",
-    "Padded",
-    "Rows",
-    "Table",
-    "Tensor",
-    "check",
-]
+__all__ = ["Batch", "Layout", "Model", "Rows", "TableSpec", "Tensor", "check"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -29,8 +29,8 @@ def check(
     *,
     classification: bool | None = None,
     additive: bool = True,
-    rows: int = 12,
-    seed: int = 0,
+    n_samples: int = 12,
+    random_state: int = 0,
 ) -> None:
     """Raise unless a model does what :class:`dps.ModelClassifier` will ask of it.
 
@@ -51,9 +51,9 @@ def check(
     additive : bool, default=True
         Whether the loss of rows together is to be the sum of their losses; not where rows of a
         batch know of each other, as where it is normalised.
-    rows : int, default=12
+    n_samples : int, default=12
         How many rows are used.
-    seed : int, default=0
+    random_state : int, default=0
 
     Raises
     ------
@@ -78,7 +78,7 @@ def check(
     ValueError: Line does not keep the contract of a model:
     - the loss ignores `batch.weight`: ...
     """
-    problems = _Trial(model, X, y, classification, additive, rows, seed).problems()
+    problems = _Trial(model, X, y, classification, additive, n_samples, random_state).problems()
     if problems:
         raise ValueError(
             f"{type(model).__name__} does not keep the contract of a model:"

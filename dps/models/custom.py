@@ -93,7 +93,7 @@ class CustomModel:
 
     Examples
     --------
-    >>> from dps.models import DenseRows
+    >>> from dps.models.base import DenseRows
     >>> class Mean:
     ...     layout = {"mean": (1,)}
     ...     def init(self, rng):

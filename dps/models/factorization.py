@@ -18,7 +18,7 @@ from dps._kernels.factorization import FactorizationGradient
 from dps._kernels.layers import ACTIVATIONS
 from dps.losses import Loss
 from dps.models.base import Rows
-from dps.models.layout import Layout, Table, Tensor
+from dps.models.layout import Layout, TableSpec, Tensor
 from dps.models.native import NativeModel
 from dps.models.network import TINY
 
@@ -182,14 +182,14 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         float32 or float64.
     output_shift, output_scale : (n_outputs,) arrays
         Raw outputs are ``shift + scale * outputs``, so that outputs vary by about one.
-    table : Table, optional
+    table : TableSpec, optional
         Where rows come when they are touched: `loss_gradient` and `raw` are not possible then, only
         steps by keys. `compact` makes a machine of the rows that have come.
 
     Examples
     --------
     >>> from dps.losses import SquaredError
-    >>> from dps.models import DenseRows
+    >>> from dps.models.base import DenseRows
     >>> inputs = FactorInputs(n_features=3)
     >>> machine = FactorizationMachine(inputs, 4, (), 1, SquaredError(), output_shift=[5.0])
     >>> machine.layout.size, machine.key_width
@@ -210,7 +210,7 @@ class FactorizationMachine(NativeModel[FactorizationGradient]):
         dtype: Any = np.float64,
         output_shift: Any = None,
         output_scale: Any = None,
-        table: Table | None = None,
+        table: TableSpec | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(

@@ -58,7 +58,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSpec:
     """How the rows of a layout's first tensor come to be: when an id is first touched.
 
     Parameters
@@ -102,7 +102,7 @@ class Layout:
     Parameters
     ----------
     tensors : tuple of Tensor
-    table : Table, optional
+    table : TableSpec, optional
         What the first of them is, where its rows are made when they are touched.
 
     Examples
@@ -116,7 +116,7 @@ class Layout:
     """
 
     tensors: tuple[Tensor, ...]
-    table: Table | None = None
+    table: TableSpec | None = None
 
     def __post_init__(self) -> None:
         names = [tensor.name for tensor in self.tensors]

@@ -40,7 +40,7 @@ class LinearModel:
     --------
     >>> import numpy as np
     >>> from dps.losses import SquaredError
-    >>> from dps.models import DenseRows
+    >>> from dps.models.base import DenseRows
     >>> model = LinearModel(2, 1, SquaredError())
     >>> params, grad = model.initial(), np.zeros(3)
     >>> X, y = DenseRows(np.eye(2)), np.array([1.0, 3.0])

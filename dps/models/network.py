@@ -129,7 +129,7 @@ class Network(NativeModel[NetworkGradient]):
     Examples
     --------
     >>> from dps.losses import SquaredError
-    >>> from dps.models import DenseRows
+    >>> from dps.models.base import DenseRows
     >>> numbers = Inputs(np.arange(2), np.zeros(2), np.ones(2), (np.arange(3.0),) * 2, 4, 0.0)
     >>> network = Network(numbers, (8,), 1, SquaredError(), output_shift=[5.0])
     >>> network.layout.size, network.raw(network.initial(), DenseRows(np.eye(2))).ravel()

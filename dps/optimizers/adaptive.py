@@ -1,6 +1,8 @@
 """Optimizers with a step size for each coordinate. Nothing here may know where the vectors live."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +11,9 @@ from dps._kernels.optimizers import UpdateKernel
 from dps._parameters import check_real
 from dps.optimizers.base import Optimizer
 from dps.optimizers.schedules import Constant, InvScaling, Schedule
+
+#: The weight decay of AdamW where nothing else chooses it, as in PyTorch.
+_DECAY = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +166,8 @@ class Adam(_Moments):
 
     with :math:`\hat m = m / (1 - \beta_1^t)` and :math:`\hat v = v / (1 - \beta_2^t)`. TensorFlow
     adds its epsilon before the bias correction. The proximal step of the penalty has the
-    coordinate's own step size :math:`\eta / (\sqrt{\hat v} + \epsilon)`.
+    coordinate's own step size :math:`\eta / (\sqrt{\hat v} + \epsilon)`. So that it is no longer
+    than a step where there is no gradient, an L2 penalty's gradient counts in :math:`v`.
 
     Parameters
     ----------
@@ -209,12 +215,12 @@ class Adam(_Moments):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(_Moments):
-    r"""Adam whose penalty is decoupled from the gradient (Loshchilov and Hutter, 2019).
+    r"""Adam with weight decay that does not depend on the gradient (Loshchilov and Hutter, 2019).
 
-    The step is that of :class:`Adam`; the proximal step of the penalty has the learning rate
-    as its size for all coordinates, :math:`p \leftarrow p / (1 + \eta\, l_2)`, which is AdamW's
-    weight decay in the implicit form of "Understanding AdamW through Proximal Methods" (Zhuang et
-    al., 2022). Its limit is not the minimum of loss and penalty.
+    After the step of :class:`Adam`, :math:`p \leftarrow p / (1 + \eta \lambda)`, where
+    :math:`\lambda` is `weight_decay`: the implicit form of "Understanding AdamW through Proximal
+    Methods" (Zhuang et al., 2022). Estimators decay the tensors that have a penalty, and no
+    intercepts.
 
     Parameters
     ----------
@@ -224,22 +230,36 @@ class AdamW(_Moments):
         Decay of the two moments, in [0, 1).
     epsilon : float, default=1e-8
         Not negative.
+    weight_decay : float or "auto", default="auto"
+        "auto" is 0.01, as in PyTorch, but in networks and factorization machines, which choose it.
 
     Examples
     --------
     A coordinate without a gradient decays all the same:
 
     >>> import numpy as np
-    >>> params, state = np.ones(1), np.zeros((2, 1))
-    >>> AdamW().update(params, np.zeros(1), state, step=1, lr=0.5, l1=0.0, l2=2.0)
+    >>> params, state, optimizer = np.ones(1), np.zeros((2, 1)), AdamW(weight_decay=2.0)
+    >>> optimizer.update(params, np.zeros(1), state, step=1, lr=0.5, l1=0.0, l2=0.0)
     True
     >>> params
     array([0.5])
     """
 
+    weight_decay: float | str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay != "auto":
+            check_real(self, "weight_decay", 0.0, float("inf"), closed="left")
+
+    @property
+    def _undecayed(self) -> AdamW:
+        return replace(self, weight_decay=0.0)
+
     @property
     def kernel(self) -> UpdateKernel:  # type: ignore[override]
-        """The kernel ``adam``."""
+        """The kernel ``adam`` with decay."""
+        decay = _DECAY if self.weight_decay == "auto" else float(self.weight_decay)
         return UpdateKernel(
-            "adam", beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, decoupled=True
+            "adam", beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, decay=decay
         )

@@ -1,6 +1,8 @@
 """The running mean of another optimizer's parameters. It must not know which optimizer that is."""
 
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +73,10 @@ class Averaged(Optimizer):
     def default_schedule(self) -> Schedule:
         """That of ``base``."""
         return self.base.default_schedule
+
+    @property
+    def _undecayed(self) -> Averaged:
+        return replace(self, base=self.base._undecayed)
 
     def initialize(self, state: Any) -> None:
         """Fill the state of ``base`` and an unknown mean, see `Optimizer.initialize`."""

@@ -4,6 +4,8 @@ It must not know shards, modes or layouts: parameters, gradients and state are f
 every update is element-wise, so that a slice of a vector is updated as the whole would be.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -77,6 +79,11 @@ class Optimizer(Configuration, ABC):
     def native(self) -> UpdateKernel | None:
         """The kernel, unless a subclass has written `update` in Python."""
         return None if self._in_python else self.kernel
+
+    @property
+    def _undecayed(self) -> Optimizer:
+        """Itself without weight decay, for tensors that have no penalty."""
+        return self
 
     def update(
         self, params: Any, grad: Any, state: Any, *, step: int, lr: float, l1: float, l2: float

@@ -118,7 +118,7 @@ class Update:
                 params[a:b] -= grad[a - start : b - start]
                 finite &= bool(np.isfinite(params[a:b]).all())
             elif a < b:
-                finite &= self.optimizer.update(
+                finite &= (self.optimizer if penalised else self.optimizer._undecayed).update(
                     params[a:b],
                     grad[a - start : b - start],
                     state[:, a:b],

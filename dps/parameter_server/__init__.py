@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dps.parameter_server.handles import Handle
 from dps.parameter_server.server import ParameterServer
-from dps.parameter_server.table import Table
+from dps.parameter_server.table import EmbeddingTable
 
-__all__ = ["Handle", "ParameterServer", "Table"]
+__all__ = ["EmbeddingTable", "Handle", "ParameterServer"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dps.optimizers import Averaged, Optimizer
-from dps.parameter_server.table import Table
+from dps.parameter_server.table import EmbeddingTable
 from dps.server.tensors import Rule, TensorSpec, parts_of, table_parts
 
-Initial = dict[str, NDArray[np.floating] | Table]
+Initial = dict[str, NDArray[np.floating] | EmbeddingTable]
 
 
 def initial_values(tensors: Any) -> Initial:
@@ -30,7 +30,7 @@ def initial_values(tensors: Any) -> Initial:
     for name, value in tensors.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"the name of a tensor must be a str, got {name!r}")
-        if isinstance(value, Table):
+        if isinstance(value, EmbeddingTable):
             made[name] = value
             continue
         array = np.asarray(value)
@@ -114,16 +114,18 @@ def check_shards(n_shards: Any) -> int | None:
 def specs_of(tensors: Initial, n_shards: int, placement: str | Rule) -> tuple[TensorSpec, ...]:
     """What one call creates."""
     creation = secrets.token_hex(8)
-    shapes = {key: value.shape for key, value in tensors.items() if not isinstance(value, Table)}
+    shapes = {
+        key: value.shape for key, value in tensors.items() if not isinstance(value, EmbeddingTable)
+    }
     parts = parts_of(shapes, n_shards, placement)
     specs = []
     for key, value in tensors.items():
-        if isinstance(value, Table):
-            rooms = table_parts(value.rows, n_shards)
+        if isinstance(value, EmbeddingTable):
+            rooms = table_parts(value.capacity, n_shards)
             specs.append(
                 TensorSpec(
-                    key, (value.rows, value.dim), value.dtype, rooms, value.layout(rooms[0][2]),
-                    value.seed, creation,
+                    key, (value.capacity, value.dim), value.dtype, rooms, value.layout(rooms[0][2]),
+                    value.random_state, creation,
                 )
             )  # fmt: skip
         else:

@@ -361,7 +361,7 @@ class Requests:
         if ended == Ending.FULL_TABLE:
             raise TableFullError(
                 f"{where}, has no room for another row: make it with more than "
-                f"rows={tensor.shape[0]}"
+                f"capacity={tensor.shape[0]}"
             )
         if ended == Ending.STOPPED:
             raise ServerLostError(f"{self.spec} has been closed")

@@ -15,9 +15,10 @@ import numpy as np
 from dps.data.directories import read_directory, write_directory
 from dps.data.records import Kind, RecordReader, RecordWriter
 from dps.errors import NonFiniteError
-from dps.optimizers import OPTIMIZERS, Optimizer
+from dps.optimizers import Optimizer
+from dps.optimizers.names import OPTIMIZERS
 from dps.parameter_server.arguments import Initial, initial_values, learning_rate_of
-from dps.parameter_server.table import Table
+from dps.parameter_server.table import EmbeddingTable
 from dps.server.mirroring import Taken
 from dps.server.tensors import ServerSpec
 
@@ -48,7 +49,7 @@ class _Tensor:
     shape: tuple[int, ...]
     values: Any  # (1 + state_rows, rows, width)
     version: int
-    table: Table | None
+    table: EmbeddingTable | None
     ids: Any  # (rows,)
 
 
@@ -63,7 +64,7 @@ class _Server:
 _KINDS = [
     Kind.of("parameter_server", _Server),
     Kind.of("tensor", _Tensor),
-    Kind.of("table", Table),
+    Kind.of("table", EmbeddingTable),
     *(Kind.of(f"optimizer:{name}", cls) for name, cls in OPTIMIZERS.items()),
 ]
 
@@ -96,11 +97,14 @@ def write_server(
         table = None
         if tensor.table is not None:
             made = tensor.table
-            table = Table(
-                dim=made.width, scale=made.scale, rows=tensor.shape[0], seed=tensor.seed,
+            table = EmbeddingTable(
+                dim=made.width,
                 init="normal" if made.normal else "zeros" if made.zeros else "uniform",
+                scale=made.scale,
+                capacity=tensor.shape[0],
+                random_state=tensor.seed,
                 dtype=tensor.dtype,
-            )  # fmt: skip
+            )
         records[tensor.name] = _Tensor(tensor.shape, whole.values, whole.version, table, whole.ids)
     writer = RecordWriter(_KINDS)
     texts = {name: np.frombuffer(note, np.uint8) for name, note in notes.items()}
@@ -164,17 +168,17 @@ def _checked(name: str, tensor: object, state_rows: int) -> _Tensor:
         raise ValueError(f"{name!r} is no table, and has ids")
     rows = shape[0] if shape else 1
     if tensor.table is not None:
-        if not isinstance(tensor.table, Table) or not isinstance(ids, np.ndarray):
+        if not isinstance(tensor.table, EmbeddingTable) or not isinstance(ids, np.ndarray):
             raise ValueError(f"{name!r} is no table")
         known = ids.dtype == np.int64 and ids.ndim == 1 and np.unique(ids).size == ids.size
         if not known or (ids.size and not 0 <= ids.min() <= ids.max() < 1 << 62):
             raise ValueError(f"{name!r} has ids that are none")
-        if (tensor.table.rows, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
+        if (tensor.table.capacity, tensor.table.dim) != shape or tensor.table.dtype != values.dtype:
             raise ValueError(f"{name!r} of the shape {shape} is {tensor.table}")
         rows = ids.size
         if rows > shape[0]:  # it had room for more than was asked for: so has what is made of it
             shape = (rows, *shape[1:])
-            tensor = replace(tensor, shape=shape, table=replace(tensor.table, rows=rows))
+            tensor = replace(tensor, shape=shape, table=replace(tensor.table, capacity=rows))
     width = prod(shape[1:])
     if values.shape != (state_rows, rows, width) or not np.isfinite(values).all():
         raise ValueError(f"{name!r} of the shape {shape} has values of the shape {values.shape}")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dps.cluster.options import Options
 from dps.errors import ServerLostError
-from dps.optimizers import Optimizer, get_optimizer
+from dps.optimizers import Optimizer
+from dps.optimizers.names import get_optimizer
 from dps.parameter_server import places
 from dps.parameter_server.arguments import (
     Initial,
@@ -53,7 +54,7 @@ class ParameterServer(NamedTensors):
 
     Parameters
     ----------
-    tensors : mapping of str to array or Table, optional
+    tensors : mapping of str to array or EmbeddingTable, optional
         Initial values, float32 or float64; integers and lists become float64. More can be made
         later, see `create`; an estimator with ``server=`` makes those of its model.
     optimizer : str or Optimizer, default="sgd"
@@ -93,7 +94,7 @@ class ParameterServer(NamedTensors):
     --------
     >>> import dps, numpy as np
     >>> server = dps.ParameterServer(
-    ...     {"w": np.zeros(4), "emb": dps.Table(dim=2)}, optimizer="sgd", learning_rate=0.5
+    ...     {"w": np.zeros(4), "emb": dps.EmbeddingTable(dim=2)}, optimizer="sgd", learning_rate=0.5
     ... )
     >>> server.push("w", np.array([8.0, 0, 0, 4]), rows=4)
     >>> server.pull("w")
@@ -210,7 +211,7 @@ class ParameterServer(NamedTensors):
 
         Parameters
         ----------
-        tensors : mapping of str to array or Table
+        tensors : mapping of str to array or EmbeddingTable
             Initial values.
         placement : {"contiguous", "balanced", "round_robin"} or callable, default="contiguous"
             As for `ParameterServer`, of these tensors.

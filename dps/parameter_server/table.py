@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dps._parameters import check_integer, check_real
-from dps.models.layout import Table as TableLayout
+from dps.models.layout import TableSpec
 
 _CHOICES = {"init": ("zeros", "uniform", "normal"), "dtype": ("float32", "float64")}
 #: Of a table, and of its optimizer's state: more than any machine has.
@@ -16,11 +16,11 @@ _MOST_ELEMENTS = 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class EmbeddingTable:
     """Rows of a server, each made when its id is first written.
 
-    An id without a row reads as the row that it will have, which follows from `seed` and the id
-    alone.
+    An id without a row reads as the row that it will have. That follows from `random_state` and the
+    id alone.
 
     Parameters
     ----------
@@ -30,45 +30,45 @@ class Table:
         What a new row holds: zeros; drawn evenly from [-scale, scale); or from a normal
         distribution with standard deviation `scale`.
     scale : float, default=0.05
-    rows : int, default=65536
+    capacity : int, default=65536
         Rows that there is room for at least, on all shards together: some more fit, since each
         shard is a hash table. Room is taken when the server is made.
-    seed : int, default=0
+    random_state : int, default=0
     dtype : {"float32", "float64"}, default="float32"
 
     Examples
     --------
     >>> import dps
-    >>> dps.Table(dim=16, init="normal").rows
+    >>> dps.EmbeddingTable(dim=16, init="normal").capacity
     65536
     """
 
     dim: int
     init: Literal["zeros", "uniform", "normal"] = "zeros"
     scale: float = 0.05
-    rows: int = 1 << 16
-    seed: int = 0
+    capacity: int = 1 << 16
+    random_state: int = 0
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         check_integer(self, "dim", 1, _MOST_ELEMENTS)
-        check_integer(self, "rows", 1, _MOST_ELEMENTS // int(self.dim))
-        check_integer(self, "seed", 0, (1 << 64) - 1)
+        check_integer(self, "capacity", 1, _MOST_ELEMENTS // int(self.dim))
+        check_integer(self, "random_state", 0, (1 << 64) - 1)
         check_real(self, "scale", 0.0, float("inf"), closed="left")
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"The {name!r} parameter of Table must be a str among {list(choices)}. "
-                    f"Got {getattr(self, name)!r} instead."
+                    f"The {name!r} parameter of EmbeddingTable must be a str among "
+                    f"{list(choices)}. Got {getattr(self, name)!r} instead."
                 )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that there is room for at least."""
-        return self.rows * self.dim * np.dtype(self.dtype).itemsize
+        return self.capacity * self.dim * np.dtype(self.dtype).itemsize
 
-    def layout(self, rows: int) -> TableLayout:
+    def layout(self, rows: int) -> TableSpec:
         """How rows come to be, where there is room for so many."""
         zeros = self.dim if self.init == "zeros" else 0
-        return TableLayout(rows, self.dim, zeros, self.scale, normal=self.init == "normal")
+        return TableSpec(rows, self.dim, zeros, self.scale, normal=self.init == "normal")

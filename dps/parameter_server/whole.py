@@ -14,7 +14,7 @@ import numpy as np
 
 from dps.errors import DPSError
 from dps.optimizers import Optimizer
-from dps.parameter_server.table import Table
+from dps.parameter_server.table import EmbeddingTable
 from dps.server.mirroring import Taken, pieces_of
 from dps.server.tensors import TensorSpec
 
@@ -31,7 +31,7 @@ def whole_of(given: Mapping[str, Any]) -> dict[str, Taken]:
     return {
         name: Taken(value.reshape(1, len(value) if value.ndim else 1, -1), None, 0)
         for name, value in given.items()
-        if not isinstance(value, Table)
+        if not isinstance(value, EmbeddingTable)
     }
 
 

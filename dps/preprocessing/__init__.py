@@ -8,3 +8,7 @@ from __future__ import annotations
 from dps.preprocessing.encoder import FrameEncoder
 
 __all__ = ["FrameEncoder"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.server.placement import Placement
 from dps.server.shard import GroupSpec, ShardStatus, WindowCard
 from dps.server.snapshots import Kept
@@ -55,7 +55,7 @@ class Stores:
     placement: Placement
     timeout: float  # seconds within which a shard must answer
     # What the first of the elements are, if their rows are made when they are touched.
-    table: Table | None = None
+    table: TableSpec | None = None
     silence: float = 2.0  # seconds without any answer after which a shard's host is gone
 
     def snapshot(self, epochs: int, check: Check | None = None, steps: int = 0) -> Kept:
@@ -148,7 +148,7 @@ class Stores:
 
 
 def joined(
-    parts: Sequence[Sequence[Kept]], placement: Placement, table: Table | None = None
+    parts: Sequence[Sequence[Kept]], placement: Placement, table: TableSpec | None = None
 ) -> Kept:
     """A snapshot, from the parts of each shard's in their order.
 

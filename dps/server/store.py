@@ -26,7 +26,7 @@ from dps._kernels.table import TableRows
 from dps._runtime import words
 from dps._runtime.words import Header
 from dps.errors import TableFullError
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.optimizers.update import Update
 from dps.server.memory import SharedFile
 from dps.server.regions import Regions, Shapes, laid_out
@@ -52,7 +52,7 @@ class StoreWord(IntEnum):
 class Arena:
     """A shard's part of a table: its first keys."""
 
-    table: Table
+    table: TableSpec
     rows: int
     region: int  # rows of which one rank has charge
     seed: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dps._kernels.table import owners
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
 from dps.server.placement import Placement
 from dps.server.snapshots import Kept
@@ -17,7 +17,12 @@ from dps.server.window import slice_width
 
 
 def arena_of(
-    table: Table, placement: Placement, shard: int, n_ranks: int, seed: int, optimizer: Optimizer
+    table: TableSpec,
+    placement: Placement,
+    shard: int,
+    n_ranks: int,
+    seed: int,
+    optimizer: Optimizer,
 ) -> Arena:
     """A shard's part of a table, of which so many ranks have charge."""
     start = np.zeros((optimizer.state_rows, 1))
@@ -31,14 +36,14 @@ def arena_of(
     )
 
 
-def rows_by_shard(kept: Kept, table: Table, placement: Placement) -> list[Kept]:
+def rows_by_shard(kept: Kept, table: TableSpec, placement: Placement) -> list[Kept]:
     """The rows of a table that each shard has, wherever they were before.
 
     Parameters
     ----------
     kept : Kept
         All of it.
-    table : Table
+    table : TableSpec
     placement : Placement
 
     Returns

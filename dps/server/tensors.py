@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dps._kernels.optimizers import KINDS_OF_RUNS
 from dps._kernels.table import owners
 from dps.errors import ServerLostError
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.optimizers import Optimizer
 from dps.optimizers.update import Update
 from dps.server.placement import place
@@ -45,7 +45,7 @@ class TensorSpec:
     # Shard, first and last row of each part, in order of rows; of a table one a shard, with rows
     # from 0 on.
     parts: tuple[Part, ...]
-    table: Table | None = None
+    table: TableSpec | None = None
     seed: int = 0  # of a table's new rows
     # Of the call that made it: no other call takes it for its own. "": it begins with zeros.
     creation: str = ""
@@ -127,7 +127,7 @@ class ServerSpec:
 
     def update(self, size: int) -> Update:
         """How gradients are applied to a part of so many elements."""
-        return Update(self.optimizer, 0.0, 0.0, ((0, size, KINDS_OF_RUNS["free"]),))
+        return Update(self.optimizer, 0.0, 0.0, ((0, size, KINDS_OF_RUNS["penalised"]),))
 
 
 def table_parts(rows: int, n_shards: int) -> tuple[Part, ...]:

@@ -8,3 +8,7 @@ except ImportError as error:  # it is no dependency of dps
 from dps.torch.estimators import TorchClassifier, TorchRegressor
 
 __all__ = ["TorchClassifier", "TorchRegressor"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -83,9 +83,9 @@ class _Torch(Stepped):
         model.shape = shape
         return model
 
-    def fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
-        """A module with the trained weights; see `DistributedEstimator.fitted`."""
-        return {**super().fitted(model, params), "module_": model.with_weights(params)}
+    def _fitted(self, model: TorchModel, params: NDArray[np.floating]) -> dict[str, Any]:
+        """A module with the trained weights; see `DistributedEstimator._fitted`."""
+        return {**super()._fitted(model, params), "module_": model.with_weights(params)}
 
 
 @estimator(model=TorchModel, module=_MODULE, device=_PLACE, fitted=_FITTED)

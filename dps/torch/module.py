@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dps.models import Arrays, Layout, Padded, Rows, Tensor
+from dps.models import Layout, Rows, Tensor
+from dps.models.arrays import Arrays
 from dps.models.batches import FORMS
+from dps.models.columns import Padded
 from dps.models.custom import check_outputs, raw_outputs
 from dps.torch.criteria import Criterion, total_of
 from dps.torch.live import BoundModule, persistent_buffers

@@ -27,7 +27,7 @@ from dps.data.directories import (
     write_part,
 )
 from dps.data.records import Kind, RecordReader, RecordWriter
-from dps.models.layout import Table
+from dps.models.layout import TableSpec
 from dps.server.placement import Placement
 from dps.server.session import joined
 from dps.server.snapshots import Kept
@@ -60,7 +60,7 @@ class _Saved:
 
     subject: dict[str, Any]  # what the fit is about, which its own layer looks at
     history: NDArray[np.float64]  # (epochs, columns)
-    table: Table | None
+    table: TableSpec | None
     # What there was after the last epoch, and after the best if that was an earlier one.
     last: Stored
     best: Stored | None
@@ -148,7 +148,7 @@ def write(
     place: Place,
     subject: dict[str, Any],
     history: Sequence[EpochRecord],
-    table: Table | None,
+    table: TableSpec | None,
     last: Stored,
     best: Stored | None,
     within: Within | None,
@@ -277,7 +277,7 @@ def _read(place: Place) -> Found:
     saved = _saved(place)
     try:
         history = history_of(saved.history)
-        if not isinstance(saved.table, Table | None):
+        if not isinstance(saved.table, TableSpec | None):
             raise ValueError("its table is none")
         if not isinstance(saved.last, Stored) or not isinstance(saved.best, Stored | None):
             raise ValueError("its snapshots are none")
@@ -297,7 +297,7 @@ def _read(place: Place) -> Found:
     return Found(place, saved.subject, history, last, best, interim)
 
 
-def _kept(place: Place, stored: Stored, table: Table | None) -> Kept:
+def _kept(place: Place, stored: Stored, table: TableSpec | None) -> Kept:
     """A snapshot, whoever had its elements."""
     pieces = []
     for parts in stored.parts:

@@ -24,15 +24,7 @@ from numpy.typing import NDArray
 
 from dps.data.inspection import WIDE, DataSummary
 from dps.models.layout import Layout
-from dps.optimizers import (
-    Adagrad,
-    Adam,
-    Averaged,
-    Constant,
-    Optimizer,
-    ScaledAdagrad,
-    Schedule,
-)
+from dps.optimizers import Adagrad, Adam, Averaged, Constant, Optimizer, ScaledAdagrad, Schedule
 
 _Given = TypeVar("_Given", bound=Optimizer | None)
 

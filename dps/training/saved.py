@@ -13,17 +13,16 @@ import numpy as np
 
 from dps._checks import count, floats
 from dps.data.records import Kind
-from dps.losses import LOSSES, Multilabel, OneVsRest
-from dps.models import (
-    FactorInputs,
-    FactorizationMachine,
-    Inputs,
-    LinearModel,
-    Network,
-    Table,
-)
+from dps.losses.classification import Multilabel, OneVsRest
+from dps.losses.names import LOSSES
+from dps.models import TableSpec
+from dps.models.factorization import FactorInputs, FactorizationMachine
+from dps.models.linear import LinearModel
+from dps.models.network import Inputs, Network
 from dps.modes import MODES
-from dps.optimizers import OPTIMIZERS, SCHEDULES, Averaged
+from dps.optimizers import Averaged
+from dps.optimizers.names import OPTIMIZERS
+from dps.optimizers.schedules import SCHEDULES
 from dps.training.checkpoint import Checkpoint
 from dps.training.history import ASKED, SHOWN, History
 from dps.training.state import TrainState
@@ -118,7 +117,7 @@ KINDS = (
     Kind.of("inputs", Inputs),
     Kind.of("model:network", Network),
     Kind.of("factor_inputs", FactorInputs),
-    Kind.of("table", Table),
+    Kind.of("table", TableSpec),
     Kind.of("model:factorization", FactorizationMachine),
     Kind("history", History, (*SHOWN, _RANKS, "n_replicas"), _fields_of_history, _history),
 )

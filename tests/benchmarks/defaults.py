@@ -19,6 +19,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 import dps
+from dps.optimizers import AdamW
 from measure import bars, options, table
 from small_sets import sets
 
@@ -154,7 +155,10 @@ def few(quick: bool) -> None:
 
 def _loss(decay: Any, X: Any, y: Any, seed: int) -> float:
     train, test, y_train, y_test = train_test_split(X, y, random_state=seed, stratify=y)
-    model = dps.MLPClassifier(alpha=decay, random_state=seed).fit(train, y_train)
+    optimizer: Any = "auto"
+    if decay != "auto":
+        optimizer = AdamW(beta2=0.95, weight_decay=decay)
+    model = dps.MLPClassifier(optimizer=optimizer, random_state=seed).fit(train, y_train)
     return float(log_loss(y_test, model.predict_proba(test), labels=model.classes_))
 
 

@@ -60,7 +60,7 @@ def on_one_host(client: Client, calls: int, rows: int, repeat: int) -> dict[str,
     with tensor(client) as server:
         found["pull, mapped"] = rate(lambda _: server.pull("w"), calls, repeat)
         found["push, on one host"] = rate(lambda _: server.push("w", gradient), calls, repeat)
-    emb = dps.Table(dim=DIM, init="normal", rows=rows)
+    emb = dps.EmbeddingTable(dim=DIM, init="normal", capacity=rows)
     with dps.ParameterServer({"emb": emb}, learning_rate=0.01, client=client) as server:
         for first in range(0, rows, AT_ONCE):
             server.add("emb", 1.0, np.arange(first, min(rows, first + AT_ONCE)))

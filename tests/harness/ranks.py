@@ -14,7 +14,7 @@ from dps._runtime.activity import Activity
 from dps._runtime.wire import SocketWire
 from dps.errors import ServerLostError
 from dps.group import Channel, ChannelSpec
-from dps.models import Table
+from dps.models import TableSpec
 from dps.modes import MODES as ALL_MODES
 from dps.modes import Mode, Sync
 from dps.optimizers import SGD, Constant, Optimizer
@@ -86,7 +86,7 @@ class Group:
         Where steps go by keys.
     hosts : sequence of tuple of int
         The ranks of each host, where they sum there first.
-    table : Table or None
+    table : TableSpec or None
         What the first keys are.
     epoch_steps : int
         Steps of an epoch of the rank that has most.
@@ -110,7 +110,7 @@ class Group:
         timeout: float = 30.0,
         alive: Callable[[], None] | None = None,
         hosts: Sequence[tuple[int, ...]] = (),
-        table: Table | None = None,
+        table: TableSpec | None = None,
         epoch_steps: int = 0,
         update: Update | None = None,
     ) -> None:

@@ -12,8 +12,11 @@ from compiled import add_touched_batch
 
 from dps._kernels.gather import ColumnTable
 from dps._kernels.rows import BlockRows, KeyedRows
-from dps.losses import LOSSES, Hinge, LogLoss, Loss, OneVsRest, SquaredError
-from dps.models import CSRRows, DenseRows, FactorInputs, FactorizationMachine
+from dps.losses import Hinge, LogLoss, Loss, SquaredError
+from dps.losses.classification import OneVsRest
+from dps.losses.names import LOSSES
+from dps.models.base import CSRRows, DenseRows
+from dps.models.factorization import FactorInputs, FactorizationMachine
 
 RNG = np.random.default_rng(0)
 SQUARED = SquaredError()

@@ -7,8 +7,9 @@ from compiled import add_touched_batch, mean_of_slots
 
 from dps._kernels.keys import KeyList, deliver_keys, merge_keys
 from dps._kernels.rows import KeyedRows
-from dps.losses import get_loss
-from dps.models import CSRRows, LinearModel
+from dps.losses.names import get_loss
+from dps.models.base import CSRRows
+from dps.models.linear import LinearModel
 
 DTYPES = [np.float32, np.float64]
 

@@ -9,8 +9,10 @@ import pytest
 import scipy.sparse
 from cases import pairs
 
-from dps.losses import Huber, LogLoss, Softmax, SquaredError
-from dps.models import CSRRows, DenseRows, Inputs, Network
+from dps.losses import Huber, LogLoss, SquaredError
+from dps.losses.classification import Softmax
+from dps.models.base import CSRRows, DenseRows
+from dps.models.network import Inputs, Network
 
 ACTIVATIONS = {
     "identity": lambda z: z,

@@ -36,11 +36,12 @@ def scaled_adagrad(p, g, total, unit, lr, l1, l2):
     return moved, [total, unit]
 
 
-def adam(p, g, m, v, lr, l1, l2, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam(p, g, m, v, lr, l1, l2, decay, step=3, beta1=0.9, beta2=0.999, epsilon=1e-8):
     m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
+    v = beta2 * v + (1 - beta2) * (g + l2 * p) ** 2
     root = np.sqrt(v / (1 - beta2**step)) + epsilon
-    return shrink(p - lr * m / (1 - beta1**step) / root, lr / root, l1, l2), [m, v]
+    moved = (p - lr * m / (1 - beta1**step) / root) / (1 + lr * decay)
+    return shrink(moved, lr / root, l1, l2), [m, v]
 
 
 def kernel(name, **options):
@@ -68,7 +69,8 @@ CASES = {
         kernel("scaled_adagrad"),
         lambda p, g, s, *rates: scaled_adagrad(p, g, *s, *rates),
     ),
-    "adam": (2, kernel("adam"), lambda p, g, s, *rates: adam(p, g, s[0], s[1], *rates, 3)),
+    "adam": (2, kernel("adam"), lambda p, g, s, *rates: adam(p, g, *s, *rates, 0.0)),
+    "adamw": (2, kernel("adam", decay=0.3), lambda p, g, s, *rates: adam(p, g, *s, *rates, 0.3)),
 }
 
 
@@ -115,38 +117,44 @@ def test_slices_end_with_the_bits_of_the_whole(name, dtype, penalty):
     assert state.tobytes() == cut_state.tobytes()
 
 
-def bits_of_sgd(p, g, state, lr, dtype):
+def bits_of_sgd(p, g, state, lr, l2, dtype):
     return p - dtype(lr) * g, dtype(lr), []
 
 
-def bits_of_momentum(p, g, state, lr, dtype):
+def bits_of_momentum(p, g, state, lr, l2, dtype):
     v = dtype(0.9) * state[0] + g
     return p - dtype(lr) * v, dtype(lr / (1 - 0.9)), [v]
 
 
-def bits_of_nesterov(p, g, state, lr, dtype):
+def bits_of_nesterov(p, g, state, lr, l2, dtype):
     v = dtype(0.9) * state[0] + g
     return p - dtype(lr) * (g + dtype(0.9) * v), dtype(lr / (1 - 0.9)), [v]
 
 
-def bits_of_adagrad(p, g, state, lr, dtype):
+def bits_of_adagrad(p, g, state, lr, l2, dtype):
     total = state[0] + g * g
     size = dtype(lr) / np.sqrt(total)
     return p - size * g, size, [total]
 
 
-def bits_of_scaled_adagrad(p, g, state, lr, dtype):
+def bits_of_scaled_adagrad(p, g, state, lr, l2, dtype):
     total = state[0] + g * g
     size = dtype(lr) * state[1] / np.sqrt(total)
     return p - size * g, size, [total, state[1]]
 
 
-def bits_of_adam(p, g, state, lr, dtype):
+def bits_of_adam(p, g, state, lr, l2, dtype):
     m = dtype(0.9) * state[0] + dtype(1 - 0.9) * g
-    v = dtype(0.999) * state[1] + dtype(1 - 0.999) * (g * g)
+    total = g + l2 * p
+    v = dtype(0.999) * state[1] + dtype(1 - 0.999) * (total * total)
     denominator = np.sqrt(v) * dtype(1 / math.sqrt(1 - 0.999**3)) + dtype(1e-8)
     moved = p - dtype(lr / (1 - 0.9**3)) * m / denominator
     return moved, dtype(lr) / denominator, [m, v]
+
+
+def bits_of_adamw(p, g, state, lr, l2, dtype):
+    moved, size, state = bits_of_adam(p, g, state, lr, l2, dtype)
+    return moved / (dtype(1) + dtype(lr) * dtype(0.3)), size, state
 
 
 BITS = {
@@ -156,6 +164,7 @@ BITS = {
     "adagrad": bits_of_adagrad,
     "scaled_adagrad": bits_of_scaled_adagrad,
     "adam": bits_of_adam,
+    "adamw": bits_of_adamw,
 }
 
 
@@ -171,7 +180,7 @@ def test_kernel_has_the_bits_of_numpy(name, dtype, n, penalty):
     params, grad, state = example(n, rows, dtype)
     params[:2] = -0.0
     l1, l2 = map(dtype, penalty)
-    expected, size, expected_state = BITS[name](params, grad, state, 0.1, dtype)
+    expected, size, expected_state = BITS[name](params, grad, state, 0.1, l2, dtype)
     if any(penalty):
         shrunk = np.maximum(np.abs(expected) - size * l1, dtype(0))
         expected = np.copysign(shrunk, expected) / (dtype(1) + size * l2)
