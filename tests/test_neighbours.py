@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -17,7 +19,16 @@ import psutil
 import pytest
 from conditions import until
 from configure import configure
-from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+from distributed import (
+    Client,
+    LocalCluster,
+    Nanny,
+    Scheduler,
+    SpecCluster,
+    futures_of,
+    get_worker,
+    wait,
+)
 from local import local_client
 from losing import assert_exact, classifier, kill, rows, slow_loss
 
@@ -215,6 +226,52 @@ def test_a_fit_under_an_annotation_runs_where_the_resource_is() -> None:
             pytest.raises(ClusterError, match=r"no worker has the resources \{'huge': 1\}"),
         ):
             classifier(client).fit(*chunks())
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask", "persisted", "copied"])
+def test_a_fit_under_an_annotation_runs_on_the_workers_it_names(client: Client, kind: str) -> None:
+    first, second, third = sorted(client.nthreads())
+    data = rows() if kind == "numpy" else chunks()
+    if kind in ("persisted", "copied"):  # elsewhere, and in the second case also there
+        data = tuple(client.persist(each, workers=[first]) for each in data)
+        with client.as_current():
+            wait(data)
+    if kind == "copied":
+        client.replicate(futures_of(data), workers=[first, second])
+    options = {"max_iter": 2, "loss": slow_loss(0.0)}
+    with dask.annotate(workers=second):
+        model = classifier(client, **options).fit(*data)
+        with dps.ParameterServer({"w": np.zeros(3)}, client=client) as server:
+            assert [shard["worker"] for shard in server.stats()["shards"]] == [second]
+    assert {*model.plan_.workers, *model.plan_.shards} == {second}
+    with dask.annotate(workers=[first, third], allow_other_workers=True):  # not binding
+        classifier(client, **options).fit(*data)
+    configure(timeout=10.0)
+    with (
+        dask.annotate(workers=["tcp://127.0.0.1:1"]),
+        pytest.raises(ClusterError, match=r"no worker is one of workers=\['tcp://127.0.0.1:1'\]"),
+    ):
+        classifier(client, **options).fit(*data)
+
+
+class Prioritized(dps.losses.LogLoss):
+    """A loss that writes down the priorities of the tasks on its worker."""
+
+    path: ClassVar[Path]
+
+    def evaluate(self, *args: Any) -> Any:
+        tasks = get_worker().state.tasks.values()
+        self.path.write_text(str([each.priority[0] for each in tasks if each.priority]))
+        return super().evaluate(*args)
+
+
+def test_tasks_of_a_fit_have_the_priority_of_the_annotation(client: Client, tmp_path: Path) -> None:
+    class Here(Prioritized):
+        path = tmp_path / "priorities"
+
+    with dask.annotate(priority=7):
+        classifier(client, max_iter=2, loss=Here()).fit(*chunks())
+    assert set(ast.literal_eval(Here.path.read_text())) == {-7}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -193,24 +193,41 @@ def present(client: Client, fit: str, timeout: float, but: Collection[str] = ())
                     raise
                 time.sleep(0.05)
         else:
-            return _with_resources(client, found, timeout)
+            return _allowed(client, found, timeout)
 
 
-def _with_resources(client: Client, workers: dict[str, int], timeout: float) -> dict[str, int]:
-    """Those that have the resources which `dask.annotate` asks for, of all tasks made inside it."""
-    wanted = dask.get_annotations().get("resources")
-    if not wanted:
+def confines() -> tuple[dict[str, float], set[str]]:
+    """The resources and workers that `dask.annotate` asks for, of all tasks made inside it."""
+    asked = dask.get_annotations()
+    named = asked.get("workers") or ()
+    if callable(named) or asked.get("allow_other_workers") is True:
+        named = ()
+    return asked.get("resources") or {}, {named} if isinstance(named, str) else set(named)
+
+
+def _allowed(client: Client, workers: dict[str, int], timeout: float) -> dict[str, int]:
+    """Those that `dask.annotate` allows: by resources, and by address, name or host."""
+    resources, named = confines()
+    if not resources and not named:
         return workers
     known = ask(client, "scheduler.identity", timeout, n_workers=-1)["workers"]
-    there = {each: known[each]["resources"] for each in workers if each in known}
-    found = {
-        each: workers[each]
-        for each, has in there.items()
-        if all(has.get(name, 0) >= least for name, least in wanted.items())
-    }
+    known = {each: known[each] for each in workers if each in known}
+    able = [
+        each
+        for each, has in known.items()
+        if all(has["resources"].get(name, 0) >= least for name, least in resources.items())
+    ]
+    if not able:
+        there = {each: has["resources"] for each, has in known.items()}
+        raise ClusterError(
+            f"no worker has the resources {dict(resources)} of dask.annotate; there are {there}"
+        )
+    ways = {each: {each, known[each]["name"], known[each]["host"]} for each in able}
+    found = {each: workers[each] for each in able if not named or named & ways[each]}
     if not found:
         raise ClusterError(
-            f"no worker has the resources {dict(wanted)} of dask.annotate; there are {there}"
+            f"no worker is one of workers={sorted(named)} of dask.annotate; there are "
+            f"{ {each: known[each]['name'] for each in able} }"
         )
     return found
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Client, Future
 
-from dps.cluster.dask.calls import ask, watched
+from dps.cluster.dask.calls import ask, confines, watched
 from dps.cluster.dask.tasks import cut
 from dps.data.computing import delayed_keep
 from dps.data.keeping import Keeping
@@ -69,13 +69,18 @@ def send(
 def homes_of(
     client: Client, partitions: Sequence[Partition], workers: Sequence[str], timeout: float
 ) -> list[str]:
-    """The worker that each partition is to be on: where its X is, or one chosen by its number."""
+    """The worker that each partition is to be on: where its X is, or one chosen by its number.
+
+    Where `dask.annotate` says where the fit may be, X on another worker does not count.
+    """
     in_memory = [part.X for part in partitions if isinstance(part.X, Future)]
     keys = [future.key for future in in_memory]
     held = ask(client, "scheduler.who_has", timeout, keys=keys) if keys else {}
-    homes = []
+    homes, confined = [], any(confines())
     for number, part in enumerate(partitions):
         holders = held.get(part.X.key) if isinstance(part.X, Future) else None
+        if confined:
+            holders = [holder for holder in holders or () if holder in workers]
         home = min(holders) if holders else workers[number * len(workers) // len(partitions)]
         homes.append(home)
     return homes
@@ -120,12 +125,14 @@ def compute(
     homes: Mapping[int, str],
     keeping: Keeping,
     name: str,
-    prepare: Callable[[Any, int], Any] | None = None,
+    prepare: Callable[[Any, int], Any] | None,
+    away: Collection[int],
 ) -> tuple[dict[int, Partition], list[Future], list[Future]]:
     """Have partitions computed, each on its worker.
 
     Where X is in memory, y and weights are computed beside it, and X is left as it is. Else, or
-    where ``prepare(X, number)`` is to stand for X, one future stands for all of a partition.
+    where ``prepare(X, number)`` is to stand for X, or X is `away`, where it must not stay, one
+    future stands for all of a partition.
 
     Returns
     -------
@@ -140,7 +147,11 @@ def compute(
     placed = dict(partitions)
     made: list[Future] = []
     for home, numbers in of_home.items():
-        lying = [n for n in numbers if prepare is None and isinstance(partitions[n].X, Future)]
+        lying = [
+            number
+            for number in numbers
+            if prepare is None and isinstance(partitions[number].X, Future) and number not in away
+        ]
         beside = {
             (number, part): value
             for number in lying

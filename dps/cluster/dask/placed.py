@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed import Future
 
-from dps.cluster.dask.calls import ask
+from dps.cluster.dask.calls import ask, confines
 from dps.cluster.dask.exchange import exchange
 from dps.cluster.dask.loading import (
     Slice,
@@ -156,13 +156,21 @@ class PlacedData:
         homes = {number: self.holders[number] for number in numbers}
         with self._work.span():
             placed, made, shared = compute(
-                self._work.client, given, homes, self._keeping, self._work.name(), self._prepare
-            )
+                self._work.client, given, homes, self._keeping, self._work.name(), self._prepare,
+                self._away(given) if any(confines()) else (),
+            )  # fmt: skip
         for number, part in placed.items():
             self._partitions[number], self._stages[number] = part, 0
         self._owned += made + shared
         self._await_partitions(numbers)
         self._release({future.key for future in shared})
+
+    def _away(self, given: Mapping[int, Partition]) -> set[int]:
+        """Partitions whose X is in memory, and not on the worker that they are to be on."""
+        keys = {number: part.X.key for number, part in given.items() if isinstance(part.X, Future)}
+        who_has, timeout = "scheduler.who_has", self._work.timeout
+        held = ask(self._work.client, who_has, timeout, keys=list(keys.values())) if keys else {}
+        return {number for number, key in keys.items() if self.holders[number] not in held[key]}
 
     def _given_of(self, number: int) -> Partition:
         """A partition as the user gave it."""
@@ -195,7 +203,8 @@ class PlacedData:
         staying = work.staying()
         for number, key in keys.items():
             there = [worker for worker in held[key] if worker in staying]
-            self.holders[number] = min(there or held[key])
+            if self.holders[number] not in there:
+                self.holders[number] = min(there or held[key])
         work.needed = set(self.holders)
 
     def _await_partitions(self, numbers: Sequence[int]) -> None:
